@@ -1,0 +1,62 @@
+//! Items to digests: XXH3 with a secret of the filter's own, so that nobody outside can craft collisions.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Bytes of a [`Secret`]: XXH3 takes 136 and more; 192 is the length that it was analysed with.
+pub const SECRET_BYTES: usize = 192;
+
+/// The 64-bit XXH3 hash of an item under one filter's [`Secret`].
+///
+/// All that a filter, the log or a snapshot ever learns of an item.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct Digest(pub u64);
+
+/// The random key of a filter's hash function, drawn once when the filter is created.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Box<[u8; SECRET_BYTES]>);
+
+impl Secret {
+    /// A secret of these bytes, which the caller drew at random.
+    pub fn new(bytes: [u8; SECRET_BYTES]) -> Self {
+        Self(Box::new(bytes))
+    }
+
+    /// The digest of `item`, taken exactly as it stands.
+    #[inline]
+    pub fn digest(&self, item: &[u8]) -> Digest {
+        Digest(xxhash_rust::xxh3::xxh3_64_with_secret(item, &self.0[..]))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0[..])
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl serde::de::Visitor<'_> for Bytes {
+            type Value = Secret;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{SECRET_BYTES} bytes")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Secret, E> {
+                let bytes = bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))?;
+                Ok(Secret::new(bytes))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}

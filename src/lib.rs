@@ -1,0 +1,3 @@
+//! cuckood: durable cuckoo filters for campaigns and coupons over HTTP.
+
+pub mod filter;

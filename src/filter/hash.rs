@@ -9,7 +9,7 @@ pub const SECRET_BYTES: usize = 192;
 /// The 64-bit XXH3 hash of an item under one filter's [`Secret`].
 ///
 /// All that a filter, the log or a snapshot ever learns of an item.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(transparent)]
 pub struct Digest(pub u64);
 

@@ -1,0 +1,30 @@
+//! The words of the trade, parsed once and then trusted: names, specs, commands, outcomes, redemptions.
+//!
+//! Pure data. Nothing here does I/O, reads a clock or knows of HTTP; of the filter it knows only the digest,
+//! the secret and the layout, which a command has to carry.
+
+pub mod command;
+pub mod digests;
+pub mod import;
+pub mod name;
+pub mod outcome;
+pub mod redemption;
+pub mod settings;
+pub mod spec;
+pub mod time;
+
+pub use command::{Command, Entry, IdempotencyKey, Proposal, Seq, Target};
+pub use digests::Digests;
+pub use import::{Import, ImportId, ImportMode, ImportState, LineError, LineFault};
+pub use name::{FilterId, Kind, Name};
+pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
+pub use redemption::{Redemption, RedemptionId, Reference, Status};
+pub use settings::Settings;
+pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, Window};
+pub use time::Timestamp;
+
+/// The longest item (a user id or a code), in bytes of UTF-8.
+pub const ITEM_BYTES_MAX: usize = 512;
+
+/// The most items that one command may carry.
+pub const ITEMS_MAX: usize = 10_000;

@@ -1,0 +1,136 @@
+//! A redemption: one use of one code, on behalf of one reference.
+
+use super::Timestamp;
+use crate::filter::Digest;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The longest time for which a code can be held, in seconds: a week.
+pub const HOLD_SECONDS_MAX: u64 = 604_800;
+
+/// The longest reference, in bytes.
+pub const REFERENCE_BYTES_MAX: usize = 128;
+
+/// A redemption's identity: 128 random bits, so that it can't be guessed; 32 hexadecimal digits in text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RedemptionId(pub [u8; 16]);
+
+/// Why a text is no [`RedemptionId`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("a redemption id is 32 hexadecimal digits")]
+pub struct InvalidRedemptionId;
+
+impl FromStr for RedemptionId {
+    type Err = InvalidRedemptionId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRedemptionId> {
+        let canonical = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match u128::from_str_radix(text, 16) {
+            Ok(number) if canonical => Ok(Self(number.to_be_bytes())),
+            _ => Err(InvalidRedemptionId),
+        }
+    }
+}
+
+impl fmt::Display for RedemptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for RedemptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The caller's own id of a redemption (an order number, say): 1 to 128 bytes, stored as given.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Reference(Box<str>);
+
+/// Why a text is no [`Reference`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("a reference has 1 to {REFERENCE_BYTES_MAX} bytes")]
+pub struct InvalidReference;
+
+impl Reference {
+    /// Parses a reference.
+    pub fn new(text: &str) -> Result<Self, InvalidReference> {
+        if (1..=REFERENCE_BYTES_MAX).contains(&text.len()) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidReference)
+        }
+    }
+
+    /// The reference as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What has become of a redemption.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Status {
+    /// The code is set aside until `expires_at`.
+    Held,
+    /// The code is used.
+    Redeemed,
+    /// Given back by the caller, or withdrawn with its code.
+    Cancelled,
+    /// A hold that ran out.
+    Expired,
+}
+
+/// One use of one code.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Redemption {
+    /// Its identity.
+    pub id: RedemptionId,
+    /// The code, as the filter knows it.
+    pub digest: Digest,
+    /// The caller's own id.
+    pub reference: Reference,
+    /// What has become of it.
+    pub status: Status,
+    /// When it was first asked for.
+    pub created_at: Timestamp,
+    /// When its status last changed; retention counts from here.
+    pub changed_at: Timestamp,
+    /// When the hold runs out or ran out; none if it never was a hold, or once it is redeemed.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Redemption {
+    /// The redemption as a reader at `now` should see it: a hold that has run out is expired, though the log
+    /// hasn't said so yet.
+    pub fn seen_at(mut self, now: Timestamp) -> Self {
+        if self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now) {
+            self.status = Status::Expired;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = RedemptionId([0xab; 16]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "ab", &"AB".repeat(16), &"+b".repeat(16), &"ab".repeat(17)] {
+            assert_eq!(bad.parse::<RedemptionId>(), Err(InvalidRedemptionId), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_reference_has_a_length() {
+        assert!(Reference::new("").is_err());
+        assert!(Reference::new(&"r".repeat(128)).is_ok());
+        assert!(Reference::new(&"r".repeat(129)).is_err());
+    }
+}

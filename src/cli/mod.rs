@@ -1,0 +1,4 @@
+//! The subcommands. Each is a struct of arguments and a `run`.
+
+pub mod restore;
+pub mod verify;

@@ -1,0 +1,31 @@
+//! `cuckood restore FILE DIR`: a data directory out of a backup.
+
+use crate::store::{self, StoreError, StoreOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Restore a backup into an empty or absent directory.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The archive that `cuckood backup` wrote.
+    pub file: PathBuf,
+    /// The data directory to make: absent, or empty.
+    pub dir: PathBuf,
+}
+
+/// Checks the whole archive, then writes the directory, then says so.
+///
+/// # Errors
+/// Whatever [`store::restore`] refuses.
+pub fn run(args: &Args) -> Result<(), StoreError> {
+    let last = store::restore(&args.file, &args.dir, &StoreOptions::default())?;
+    // A closed terminal is no reason to fail after the work is done.
+    let _ = writeln!(
+        io::stdout(),
+        "restored {} into {}, up to position {}",
+        args.file.display(),
+        args.dir.display(),
+        last.0
+    );
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! `cuckood verify DIR`: is everything there, and as it was written?
+
+use crate::store::verify::verify;
+use crate::store::{Store, StoreError, StoreOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Check a data directory that no server has open.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The data directory.
+    pub dir: PathBuf,
+}
+
+/// Why `cuckood verify` ends with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// It could not be opened.
+    #[error(transparent)]
+    Open(#[from] StoreError),
+    /// So many things are wrong; they have been printed.
+    #[error(
+        "{path}: {faults} faults; restore a backup with `cuckood restore FILE DIR` into another directory"
+    )]
+    Faults {
+        /// The data directory.
+        path: PathBuf,
+        /// How many.
+        faults: usize,
+    },
+}
+
+/// Opens the directory, checks the log and the snapshots, then lets `check_state` try what only the engine can:
+/// rebuild the state. It answers a line for the report.
+///
+/// # Errors
+/// [`VerifyError`] if anything is wrong.
+pub fn run(
+    args: &Args,
+    check_state: impl FnOnce(Arc<Store>) -> Result<String, String>,
+) -> Result<(), VerifyError> {
+    // To look at a full disk is allowed.
+    let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+    let store = Arc::new(Store::open(&args.dir, &options)?);
+    let mut findings = verify(&store);
+    if findings.faults.is_empty() {
+        match check_state(store) {
+            Ok(note) => findings.notes.push(note),
+            Err(fault) => findings.faults.push(fault),
+        }
+    }
+    let mut out = io::stdout().lock();
+    let notes = findings.notes.iter().map(|note| format!("{note}\n"));
+    let faults = findings.faults.iter().map(|fault| format!("FAULT {fault}\n"));
+    for line in notes.chain(faults) {
+        // The exit status still tells when nobody reads the report.
+        let _ = out.write_all(line.as_bytes());
+    }
+    match findings.faults.len() {
+        0 => {
+            let _ = writeln!(out, "{}: whole", args.dir.display());
+            Ok(())
+        }
+        faults => Err(VerifyError::Faults { path: args.dir.clone(), faults }),
+    }
+}

@@ -1,0 +1,172 @@
+//! The data directory as files: whose it is, of which format, and that one process has it.
+
+use super::{StoreError, layout};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &str = "cuckood data directory";
+
+/// What the `format` file says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Format {
+    /// The number of the last migration.
+    pub(crate) number: u32,
+    /// Drawn when the directory was made; every part of it carries it.
+    pub(crate) identity: [u8; 16],
+}
+
+impl Format {
+    fn text(self) -> String {
+        format!("{MAGIC}\nformat {}\nidentity {:032x}\n", self.number, u128::from_be_bytes(self.identity))
+    }
+
+    fn parse(text: &str) -> Option<Format> {
+        let mut lines = text.lines();
+        if lines.next() != Some(MAGIC) {
+            return None;
+        }
+        let number = lines.next()?.strip_prefix("format ")?.parse().ok()?;
+        let identity = u128::from_str_radix(lines.next()?.strip_prefix("identity ")?, 16).ok()?;
+        Some(Format { number, identity: identity.to_be_bytes() })
+    }
+}
+
+/// A data directory that this process has locked.
+pub(crate) struct Directory {
+    path: PathBuf,
+    // Held for its lock alone, which ends with the process whatever happens.
+    _lock: File,
+}
+
+impl Directory {
+    /// Locks the directory, made if it is absent. A foreign one is refused before anything is written.
+    pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
+        fs::create_dir_all(path).map_err(StoreError::io(path, "make"))?;
+        refuse_foreign(path)?;
+        let lock_path = path.join(layout::LOCK_FILE);
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(StoreError::io(&lock_path, "open"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
+            Err(TryLockError::Error(error)) => Err(StoreError::io(&lock_path, "lock")(error)),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file(name).exists()
+    }
+
+    /// What the `format` file says; `None` if there is none yet.
+    pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
+        let path = self.file(layout::FORMAT_FILE);
+        match fs::read(&path) {
+            Ok(bytes) => match std::str::from_utf8(&bytes).ok().and_then(Format::parse) {
+                Some(format) => Ok(Some(format)),
+                None => Err(StoreError::damaged(&self.path, format!("{} can't be read", path.display()))),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io(&path, "read")(error)),
+        }
+    }
+
+    /// Writes the `format` file, whole or not at all.
+    pub(crate) fn write_format(&self, format: Format) -> Result<(), StoreError> {
+        self.write_file(layout::FORMAT_FILE, format.text().as_bytes())
+    }
+
+    /// Writes a small file and makes it durable, whole or not at all.
+    pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let (path, fresh) = (self.file(name), self.file(&format!("{name}.new")));
+        let write = || {
+            let mut file = File::create(&fresh)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &path)
+        };
+        write().map_err(StoreError::io(&path, "write"))?;
+        sync_directory(&self.path)
+    }
+
+    /// Removes a file or folder of ours, if it is there, durably.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.file(name);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(StoreError::io(&path, "remove")(error)),
+            Ok(()) => sync_directory(&self.path),
+        }
+    }
+}
+
+/// Refuses a directory that holds anything but what a cuckood left there.
+fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
+    let not_ours = |found: String| StoreError::NotOurs { path: path.to_owned(), found };
+    let format = path.join(layout::FORMAT_FILE);
+    match fs::read(&format) {
+        Ok(bytes) if bytes.starts_with(MAGIC.as_bytes()) => return Ok(()),
+        // With our other files around it, it is ours and damaged, which is for `format()` to say.
+        Ok(_) if path.join(layout::ACKNOWLEDGED_FILE).exists() => return Ok(()),
+        Ok(_) => return Err(not_ours(format!("{} does not begin as ours does", format.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(StoreError::io(&format, "read")(error)),
+    }
+    if path.join(layout::INITIALISING_FILE).exists() || path.join(layout::RESTORING_FILE).exists() {
+        return Ok(());
+    }
+    if path.join(layout::ACKNOWLEDGED_FILE).exists() && path.join(layout::SLED_DIR).exists() {
+        return Err(StoreError::damaged(path, format!("{} is missing", format.display())));
+    }
+    for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
+        let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
+        // A fresh volume has lost+found; a first start that was broken off at once has the rest.
+        let harmless = ["lost+found", layout::LOCK_FILE, "initialising.new", "restoring.new"];
+        if !harmless.iter().any(|harmless| name == *harmless) {
+            return Err(not_ours(format!("it holds {}", name.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let sync = || File::open(path)?.sync_all();
+    sync().map_err(StoreError::io(path, "sync"))
+}
+
+/// Makes the files of a directory and their names durable.
+pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
+    for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
+        let entry = entry.map_err(StoreError::io(path, "list"))?.path();
+        let sync = || File::open(&entry)?.sync_all();
+        sync().map_err(StoreError::io(&entry, "sync"))?;
+    }
+    sync_directory(path)
+}
+
+/// Bytes that the files below a directory take up on disk.
+pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_on_disk(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        // Removed meanwhile.
+        Err(_) => 0,
+    });
+    sizes.sum()
+}

@@ -1,0 +1,91 @@
+//! What can go wrong below the journal and the snapshots; every message names the path and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A failure of storage. Nothing here is a refusal by the state machine.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has the directory open.
+    #[error("{path} is in use by another cuckood process (it holds {path}/lock)")]
+    Locked {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// The directory holds something else; nothing was touched.
+    #[error("{path} is not a cuckood data directory: {found}; name an empty or absent directory")]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// What was found instead.
+        found: String,
+    },
+    /// A later program wrote the directory (or archive); nothing was touched.
+    #[error("{path} has format {found}, and this program knows formats up to {known}: run a newer cuckood")]
+    Newer {
+        /// The data directory or archive.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format known.
+        known: u32,
+    },
+    /// What is on disk is not what was acknowledged; never opened as if it were.
+    #[error("{path} is damaged: {what}; run `{command}`")]
+    Damaged {
+        /// The file or directory.
+        path: PathBuf,
+        /// Tree, position and fault.
+        what: String,
+        /// The command that helps.
+        command: String,
+    },
+    /// Too little free space; nothing was written.
+    #[error("{path}: {free_bytes} bytes are free, and {needed_bytes} must be: make room, then try again")]
+    DiskFull {
+        /// The data directory.
+        path: PathBuf,
+        /// Free for this user.
+        free_bytes: u64,
+        /// The watermark.
+        needed_bytes: u64,
+    },
+    /// The operating system refused.
+    #[error("{path}: can't {doing}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// A write or sync failed. Whether it took effect is unknown until the next start; every later write
+    /// fails with the same reason.
+    #[error("{path}: storage failed ({reason}); restart, and if that fails run `cuckood verify {path}`")]
+    Failed {
+        /// The data directory.
+        path: PathBuf,
+        /// The first failure.
+        reason: String,
+    },
+    /// The caller broke the contract of an operation; nothing was written.
+    #[error("storage was used wrongly: {0}")]
+    Misuse(String),
+}
+
+impl StoreError {
+    /// Damage in a data directory, to be looked into with `cuckood verify`.
+    pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> StoreError {
+        StoreError::Damaged {
+            path: dir.to_owned(),
+            what: what.into(),
+            command: format!("cuckood verify {}", dir.display()),
+        }
+    }
+
+    /// The operating system's refusal; a full disk is told apart.
+    pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |source| StoreError::Io { path: path.to_owned(), doing, source }
+    }
+}

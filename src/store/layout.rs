@@ -1,0 +1,99 @@
+//! Where everything lies: the names of files, trees and keys, and the limits of values.
+//!
+//! ```text
+//! DIR/lock           held while a process has the directory open
+//! DIR/format         magic, format number, identity of the directory
+//! DIR/acknowledged   the last acknowledged position, synced by us
+//! DIR/ballast        space that is given up so that a full disk can be opened
+//! DIR/sled/          sled's own files
+//!
+//! tree meta               identity, log-base, migration/NNNN
+//! tree log/SEQ            a segment of the log; key: first seq, part
+//! tree manifests          key: generation, part
+//! tree chunks/GENERATION  key: filter, part of the filter, chunk number
+//! ```
+//!
+//! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
+
+use super::SectionKey;
+use crate::domain::Seq;
+
+pub(crate) const LOCK_FILE: &str = "lock";
+pub(crate) const FORMAT_FILE: &str = "format";
+pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
+pub(crate) const BALLAST_FILE: &str = "ballast";
+/// There while a new directory is being made; what lies beside it is worth nothing.
+pub(crate) const INITIALISING_FILE: &str = "initialising";
+/// There while a restore runs: such a directory must never be served.
+pub(crate) const RESTORING_FILE: &str = "restoring";
+pub(crate) const SLED_DIR: &str = "sled";
+/// Where a damaged `sled` is copied before anything is tried on it.
+pub(crate) const ASIDE_DIR: &str = "sled.aside";
+
+/// The longest value that is written: larger ones could end up in sled's `blobs/`, which it never syncs.
+pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// sled's segment size: the largest leaf that stays out of `blobs/` follows from it.
+pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+
+pub(crate) const META_TREE: &str = "meta";
+pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
+pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
+pub(crate) const MANIFESTS_TREE: &str = "manifests";
+const LOG_TREES: &str = "log/";
+const CHUNK_TREES: &str = "chunks/";
+
+pub(crate) fn log_tree(first: Seq) -> String {
+    format!("{LOG_TREES}{:016x}", first.0)
+}
+
+/// The first position that a segment was opened for, if the tree is one.
+pub(crate) fn log_tree_first(tree: &str) -> Option<Seq> {
+    number(tree.strip_prefix(LOG_TREES)?).map(Seq)
+}
+
+pub(crate) fn chunk_tree(generation: u64) -> String {
+    format!("{CHUNK_TREES}{generation:016x}")
+}
+
+pub(crate) fn chunk_tree_generation(tree: &str) -> Option<u64> {
+    number(tree.strip_prefix(CHUNK_TREES)?)
+}
+
+fn number(digits: &str) -> Option<u64> {
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// Key of one part of a value that is split over several: a position, then the number of the part.
+pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&position.to_be_bytes());
+    key[8..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// The inverse of [`part_key`].
+pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
+    let (position, part) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
+}
+
+pub(crate) fn chunk_key(section: SectionKey, index: u32) -> [u8; 20] {
+    let mut key = [0; 20];
+    key[..8].copy_from_slice(&section.filter.to_be_bytes());
+    key[8..16].copy_from_slice(&section.part.to_be_bytes());
+    key[16..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+/// The inverse of [`chunk_key`].
+pub(crate) fn section_of_key(key: &[u8]) -> Option<(SectionKey, u32)> {
+    let (filter, rest) = key.split_first_chunk::<8>()?;
+    let (part, index) = rest.split_first_chunk::<8>()?;
+    let section = SectionKey { filter: u64::from_be_bytes(*filter), part: u64::from_be_bytes(*part) };
+    Some((section, u32::from_be_bytes(index.try_into().ok()?)))
+}
+
+pub(crate) fn migration_key(number: u32) -> Vec<u8> {
+    format!("migration/{number:04}").into_bytes()
+}

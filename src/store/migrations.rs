@@ -1,0 +1,70 @@
+//! The steps of the on-disk format, each in its file under `migrations/`, compiled in, run once and recorded.
+
+use super::backing::Change;
+use super::directory::Format;
+use super::log::Link;
+use super::{Store, StoreError, layout};
+use crate::domain::Seq;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
+
+#[path = "../../migrations/0001_first.rs"]
+mod step_0001;
+
+/// What a step may use.
+pub(super) struct Step {
+    number: u32,
+    run: fn(&Store) -> Result<(), StoreError>,
+}
+
+const STEPS: &[Step] = &[Step { number: 1, run: step_0001::run }];
+
+/// The format that this program writes.
+pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
+
+/// Refuses a directory that a later program wrote.
+pub(super) fn refuse_newer(path: &Path, found: u32) -> Result<(), StoreError> {
+    if found > FORMAT {
+        Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT })
+    } else {
+        Ok(())
+    }
+}
+
+/// Where a new log begins; the chain of checksums hangs on the directory's identity.
+pub(super) fn first_link(identity: &[u8; 16]) -> Link {
+    Link { seq: Seq(0), checksum: xxh3_128(identity) }
+}
+
+/// Runs the steps that the directory has not seen, in order; each is durable before the `format` file says so.
+/// Broken off anywhere, it begins again at the step that was not recorded.
+pub(super) fn run(store: &Store, format: Format) -> Result<(), StoreError> {
+    let mut format = format;
+    for step in STEPS {
+        let key = layout::migration_key(step.number);
+        let mut record = Vec::new();
+        let recorded = store.run(store.backing().read(layout::META_TREE, &key, &mut record))?;
+        if step.number <= format.number {
+            if !recorded {
+                let what = format!("tree meta: there is no record of migration {}", step.number);
+                return Err(store.damaged(what));
+            }
+            continue;
+        }
+        if !recorded {
+            (step.run)(store)?;
+            let version = env!("CARGO_PKG_VERSION").as_bytes().to_vec();
+            store.write(layout::META_TREE, vec![Change::Put(key, version)])?;
+        }
+        store.poisoning(store.backing().flush())?;
+        store.poisoning(store.backing().sync())?;
+        format.number = step.number;
+        store.directory.write_format(format)?;
+    }
+    let mut identity = Vec::new();
+    store.run(store.backing().read(layout::META_TREE, layout::IDENTITY_KEY, &mut identity))?;
+    if identity != store.identity {
+        return Err(store.damaged("sled's files belong to another directory than the format file"));
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Opening a data directory, step by step, so that at no point something damaged passes for something empty.
+
+use super::acknowledged::{self, Acknowledged, AcknowledgedFile};
+use super::backing::Backing;
+use super::directory::{self, Directory, Format};
+use super::sled_backing::{OpenFault, SledBacking, open_sled};
+use super::space::Space;
+use super::{Store, StoreError, StoreOptions, layout, migrations};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+/// What a directory is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be read and written.
+    Serve,
+    /// To be filled from a backup: it must be empty, and can't be served until [`seal`].
+    Restore,
+}
+
+pub(super) fn open(
+    dir: &Path,
+    options: &StoreOptions,
+    purpose: Purpose,
+    over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
+) -> Result<Store, StoreError> {
+    let directory = Directory::lock(dir)?;
+    if directory.has(layout::RESTORING_FILE) {
+        let what = "a restore into it was broken off: empty it, then restore again".to_owned();
+        let command = format!("cuckood restore FILE {}", dir.display());
+        return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
+    }
+    let space = Space::new(
+        dir,
+        directory.file(layout::BALLAST_FILE),
+        options.free_space_min_bytes,
+        options.ballast_bytes,
+    );
+    let format = directory.format()?;
+    if let Some(format) = format {
+        migrations::refuse_newer(dir, format.number)?;
+        if purpose == Purpose::Restore {
+            let found = "it holds data".to_owned();
+            return Err(StoreError::NotOurs { path: dir.to_owned(), found });
+        }
+    }
+    let format = match format {
+        Some(format) => {
+            if !directory.file(layout::SLED_DIR).join("db").exists() {
+                return Err(StoreError::damaged(dir, "sled/db is missing"));
+            }
+            // A first start that was broken off at its very last step.
+            directory.remove(layout::INITIALISING_FILE)?;
+            format
+        }
+        None => {
+            space.check()?;
+            begin(&directory, purpose)?
+        }
+    };
+    space.give_up_ballast_if_full()?;
+    let acknowledged_path = directory.file(layout::ACKNOWLEDGED_FILE);
+    let (last, slot) = acknowledged::load(dir, &acknowledged_path, &format.identity)?;
+    let sled_dir = directory.file(layout::SLED_DIR);
+    remove_half_made_snapshots(&sled_dir)?;
+    let (db, trees) = open_guarded(&directory, &sled_dir, options)?;
+    let pause = options.acknowledged_sync_pause;
+    let file = AcknowledgedFile::open(&acknowledged_path, slot, pause)
+        .map_err(StoreError::io(&acknowledged_path, "open"))?;
+    let backing = SledBacking::new(&sled_dir, db, trees, file)
+        .map_err(StoreError::io(&sled_dir, "open the file in"))?;
+    // Names and contents of the files that the opening made.
+    directory::sync_files(&sled_dir)?;
+    directory::sync_directory(dir)?;
+    let store = Store {
+        backing: over(Box::new(backing)),
+        directory,
+        options: options.clone(),
+        space,
+        identity: format.identity,
+        acknowledged: Mutex::new(last),
+        poison: OnceLock::new(),
+        pinned: Mutex::new(Vec::new()),
+        writing: AtomicU64::new(0),
+        wal_bytes_written: AtomicU64::new(0),
+        snapshot_bytes_written: AtomicU64::new(0),
+    };
+    migrations::run(&store, format)?;
+    store.space.take_ballast()?;
+    if purpose == Purpose::Serve {
+        store.directory.remove(layout::INITIALISING_FILE)?;
+    }
+    Ok(store)
+}
+
+/// Declares a restored directory whole.
+pub(super) fn seal(store: &Store) -> Result<(), StoreError> {
+    store.directory.remove(layout::RESTORING_FILE)
+}
+
+/// Begins a new directory. The marker comes first and goes last: what is found beside it was never used.
+fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> {
+    let mut identity = [0; 16];
+    getrandom::fill(&mut identity)
+        .map_err(|error| StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error)))?;
+    let marker = match purpose {
+        Purpose::Serve => layout::INITIALISING_FILE,
+        Purpose::Restore => layout::RESTORING_FILE,
+    };
+    directory.write_file(marker, b"")?;
+    directory.remove(layout::SLED_DIR)?;
+    let format = Format { number: 0, identity };
+    let link = migrations::first_link(&identity);
+    let nothing = Acknowledged { seq: link.seq, link: link.checksum };
+    directory.write_file(layout::ACKNOWLEDGED_FILE, &nothing.encode(&identity))?;
+    let sled_dir = directory.file(layout::SLED_DIR);
+    fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
+    directory::sync_directory(directory.path())?;
+    Ok(format)
+}
+
+/// sled 0.34 reads a snapshot that it was still writing when the process died (spacejam/sled #1533).
+fn remove_half_made_snapshots(sled_dir: &Path) -> Result<(), StoreError> {
+    for entry in fs::read_dir(sled_dir).map_err(StoreError::io(sled_dir, "list"))? {
+        let entry = entry.map_err(StoreError::io(sled_dir, "list"))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            fs::remove_file(entry.path()).map_err(StoreError::io(&entry.path(), "remove"))?;
+        }
+    }
+    Ok(())
+}
+
+type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
+
+/// Opens sled. If it finds damage, its files are copied aside and it is tried once more without its own
+/// snapshots, from its log alone.
+fn open_guarded(
+    directory: &Directory,
+    sled_dir: &Path,
+    options: &StoreOptions,
+) -> Result<Opened, StoreError> {
+    let path = directory.path();
+    let attempt = || open_sled(sled_dir, options.cache_bytes, options.open_timeout);
+    let why = match attempt() {
+        Ok(opened) => return Ok(opened),
+        Err(OpenFault::Corrupt(why)) => why,
+        Err(fault) => return Err(refusal(directory, options, fault)),
+    };
+    let aside = directory.file(layout::ASIDE_DIR);
+    if aside.exists() {
+        let what = format!("{}: {why}; {} has a copy from before", sled_dir.display(), aside.display());
+        return Err(StoreError::damaged(path, what));
+    }
+    tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");
+    copy_aside(sled_dir, &aside).map_err(StoreError::io(&aside, "copy the damaged files to"))?;
+    for entry in fs::read_dir(sled_dir).map_err(StoreError::io(sled_dir, "list"))? {
+        let entry = entry.map_err(StoreError::io(sled_dir, "list"))?;
+        if entry.file_name().to_string_lossy().starts_with("snap.") {
+            fs::remove_file(entry.path()).map_err(StoreError::io(&entry.path(), "remove"))?;
+        }
+    }
+    attempt().map_err(|fault| refusal(directory, options, fault))
+}
+
+fn refusal(directory: &Directory, options: &StoreOptions, fault: OpenFault) -> StoreError {
+    let sled_dir = directory.file(layout::SLED_DIR);
+    let what = match fault {
+        OpenFault::Corrupt(why) => format!("{}: {why}", sled_dir.display()),
+        OpenFault::TimedOut => {
+            format!("{} did not open within {} s", sled_dir.display(), options.open_timeout.as_secs_f32())
+        }
+        OpenFault::Full => {
+            return StoreError::DiskFull {
+                path: directory.path().to_owned(),
+                free_bytes: 0,
+                needed_bytes: options.free_space_min_bytes,
+            };
+        }
+        OpenFault::Other(why) => {
+            return StoreError::io(&sled_dir, "open")(io::Error::other(why));
+        }
+    };
+    StoreError::damaged(directory.path(), what)
+}
+
+fn copy_aside(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            copy_aside(&entry.path(), &to.join(entry.file_name()))?;
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}

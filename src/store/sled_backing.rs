@@ -1,0 +1,217 @@
+//! sled behind [`Backing`], with its sharp edges covered: it may panic or hang while it opens, its `flush`
+//! syncs nothing, and what it moves to `blobs/` is never synced at all.
+
+use super::acknowledged::AcknowledgedFile;
+use super::backing::{Backing, Change, Fault, Visit};
+use super::layout;
+use parking_lot::RwLock;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Why sled did not open.
+pub(crate) enum OpenFault {
+    /// It found damage, or panicked over what it found.
+    Corrupt(String),
+    /// It neither opened nor failed in time.
+    TimedOut,
+    /// No space is left.
+    Full,
+    /// Anything else.
+    Other(String),
+}
+
+/// sled, open.
+pub(crate) struct SledBacking {
+    blobs: PathBuf,
+    /// Our own descriptor of sled's file: what `fdatasync` is called on.
+    file: File,
+    acknowledged: AcknowledgedFile,
+    trees: RwLock<BTreeMap<String, sled::Tree>>,
+    db: sled::Db,
+}
+
+/// Opens sled in a thread of its own, since it may panic or never come back.
+///
+/// A thread that does not come back in time is left behind: the process is about to end anyhow.
+pub(crate) fn open_sled(
+    dir: &Path,
+    cache_bytes: u64,
+    timeout: Duration,
+) -> Result<(sled::Db, BTreeMap<String, sled::Tree>), OpenFault> {
+    let config = sled::Config::new()
+        .path(dir)
+        .segment_size(layout::SLED_SEGMENT_BYTES)
+        .cache_capacity(cache_bytes)
+        .flush_every_ms(Some(100));
+    let (sender, receiver) = mpsc::channel();
+    let open = move || {
+        let db = config.open()?;
+        let mut trees = BTreeMap::new();
+        for name in db.tree_names() {
+            if let Ok(name) = std::str::from_utf8(&name) {
+                trees.insert(name.to_owned(), db.open_tree(name)?);
+            }
+        }
+        Ok((db, trees))
+    };
+    std::thread::Builder::new()
+        .name("open-sled".to_owned())
+        .spawn(move || {
+            // Nobody listens any more after the time-out.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(open)));
+        })
+        .map_err(|error| OpenFault::Other(error.to_string()))?;
+    match receiver.recv_timeout(timeout) {
+        Ok(Ok(Ok(opened))) => Ok(opened),
+        Ok(Ok(Err(error))) => Err(match &error {
+            sled::Error::Corruption { .. } | sled::Error::ReportableBug(_) => {
+                OpenFault::Corrupt(error.to_string())
+            }
+            sled::Error::Io(source) if is_full(source) => OpenFault::Full,
+            // sled reports some damage as a short read or as invalid data.
+            sled::Error::Io(source)
+                if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
+            {
+                OpenFault::Corrupt(error.to_string())
+            }
+            _ => OpenFault::Other(error.to_string()),
+        }),
+        Ok(Err(panic)) => Err(OpenFault::Corrupt(panic_text(&*panic))),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(OpenFault::TimedOut),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(OpenFault::Corrupt("the opening thread died".to_owned()))
+        }
+    }
+}
+
+impl SledBacking {
+    /// Takes sled over once it is open.
+    pub(crate) fn new(
+        dir: &Path,
+        db: sled::Db,
+        trees: BTreeMap<String, sled::Tree>,
+        acknowledged: AcknowledgedFile,
+    ) -> io::Result<SledBacking> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
+        Ok(SledBacking { blobs: dir.join("blobs"), file, acknowledged, trees: RwLock::new(trees), db })
+    }
+
+    fn tree(&self, name: &str) -> Option<sled::Tree> {
+        self.trees.read().get(name).cloned()
+    }
+}
+
+impl Backing for SledBacking {
+    fn tree_names(&self) -> Vec<String> {
+        self.trees.read().keys().cloned().collect()
+    }
+
+    fn drop_tree(&self, tree: &str) -> Result<(), Fault> {
+        guarded("dropping a tree", || {
+            self.trees.write().remove(tree);
+            self.db.drop_tree(tree).map(drop)
+        })
+    }
+
+    fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault> {
+        guarded("writing", || {
+            let tree = match self.tree(tree) {
+                Some(tree) => tree,
+                None => {
+                    let made = self.db.open_tree(tree)?;
+                    self.trees.write().insert(tree.to_owned(), made.clone());
+                    made
+                }
+            };
+            let mut batch = sled::Batch::default();
+            for change in changes {
+                match change {
+                    Change::Put(key, value) => batch.insert(key, value),
+                    Change::Remove(key) => batch.remove(key),
+                }
+            }
+            tree.apply_batch(batch)
+        })
+    }
+
+    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault> {
+        guarded("reading", || {
+            let Some(tree) = self.tree(tree) else { return Ok(false) };
+            let found = tree.get(key)?;
+            if let Some(found) = &found {
+                value.extend_from_slice(found);
+            }
+            Ok(found.is_some())
+        })
+    }
+
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+        let Some(tree) = self.tree(tree) else { return Ok(()) };
+        let mut values = guarded("reading", || Ok(tree.range(from..)))?;
+        // The visitor runs outside the guard: a panic of its own is not sled's.
+        while let Some((key, value)) = guarded("reading", || values.next().transpose())? {
+            if visit(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault> {
+        guarded("reading", || {
+            let Some(tree) = self.tree(tree) else { return Ok(None) };
+            Ok(tree.last()?.map(|(key, _)| key.to_vec()))
+        })
+    }
+
+    fn flush(&self) -> Result<(), Fault> {
+        guarded("flushing", || self.db.flush().map(drop))
+    }
+
+    fn sync(&self) -> Result<(), Fault> {
+        let fault = |error: io::Error| Fault { doing: "syncing", detail: error.to_string() };
+        self.file.sync_data().map_err(fault)?;
+        if fs::read_dir(&self.blobs).map_err(fault)?.next().is_some() {
+            let detail = format!("{} holds a file, which is never synced", self.blobs.display());
+            return Err(Fault { doing: "syncing", detail });
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&self, record: &[u8]) -> Result<(), Fault> {
+        let fault =
+            |error: io::Error| Fault { doing: "noting what is acknowledged", detail: error.to_string() };
+        self.acknowledged.write(record).map_err(fault)
+    }
+
+    fn sync_acknowledged(&self) -> Result<(), Fault> {
+        let fault =
+            |error: io::Error| Fault { doing: "syncing what is acknowledged", detail: error.to_string() };
+        self.acknowledged.sync().map_err(fault)
+    }
+}
+
+/// Runs an operation of sled, which panics where others return errors.
+fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
+    match catch_unwind(AssertUnwindSafe(operation)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Fault { doing, detail: error.to_string() }),
+        Err(panic) => Err(Fault { doing, detail: panic_text(&*panic) }),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("sled panicked: {}", text.unwrap_or("without a word"))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull || error.to_string().contains("No space left")
+}

@@ -1,0 +1,362 @@
+//! Snapshots: sections of chunks, and a manifest that names them. A chunk is opaque; so is the image that the
+//! manifest carries along.
+//!
+//! A snapshot is a *generation*. It writes the sections that have changed and refers to the others where an
+//! earlier generation left them. Chunks are durable before the manifest that names them is written, so a
+//! manifest that can be read is a snapshot that is there. The two newest manifests are kept, and whatever
+//! chunks they or a running backup name; the rest is swept away in small steps.
+
+use super::backing::Change;
+use super::{Store, StoreError, layout};
+use crate::domain::{Seq, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// The longest chunk, in bytes.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024 - CHECKSUM_BYTES;
+
+/// How many manifests are kept.
+pub const GENERATIONS_KEPT: usize = 2;
+
+const CHECKSUM_BYTES: usize = 16;
+const MANIFEST_VERSION: u8 = 1;
+
+/// After so many bytes of chunks they are synced, so that the end of a snapshot has little left to wait for.
+const SYNC_EVERY_BYTES: u64 = 4 << 20;
+
+/// What a section is, in words that only the caller understands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct SectionKey {
+    /// Whose it is.
+    pub filter: u64,
+    /// Which of its tables or slabs.
+    pub part: u64,
+}
+
+impl SectionKey {
+    const FIRST: SectionKey = SectionKey { filter: 0, part: 0 };
+}
+
+/// Where a section lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SectionRef {
+    /// Which section.
+    pub key: SectionKey,
+    /// The caller's count of changes when it was written: as long as that stands, it need not be written again.
+    pub changes: u64,
+    /// How many chunks it has.
+    pub chunks: u32,
+    /// The position of the snapshot that wrote it.
+    pub written_at: Seq,
+    /// The generation that wrote it.
+    pub generation: u64,
+}
+
+/// A whole snapshot.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Counts snapshots; never used twice.
+    pub generation: u64,
+    /// The last entry whose effect is in it.
+    pub seq: Seq,
+    /// When it was taken.
+    pub taken_at: Timestamp,
+    /// All sections.
+    pub sections: Vec<SectionRef>,
+    /// The caller's small image.
+    pub meta: Vec<u8>,
+}
+
+/// A snapshot under way. Dropped before it is finished, it leaves chunks that the next one removes.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    generation: u64,
+    seq: Seq,
+    sections: Vec<SectionRef>,
+    open: BTreeMap<SectionKey, u32>,
+    unsynced_bytes: u64,
+}
+
+impl SnapshotWriter {
+    /// The last entry whose effect is in the snapshot.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. The chunks of a section may come in any order, each once.
+    ///
+    /// # Errors
+    /// [`StoreError::Misuse`] for a longer one, [`StoreError::DiskFull`] before anything is written, else
+    /// [`StoreError::Failed`].
+    pub fn put_chunk(
+        &mut self,
+        store: &Store,
+        key: SectionKey,
+        index: u32,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        if bytes.len() > CHUNK_BYTES_MAX {
+            return Err(StoreError::Misuse(format!("a chunk of {} bytes", bytes.len())));
+        }
+        store.check_space()?;
+        let mut value = Vec::with_capacity(bytes.len() + CHECKSUM_BYTES);
+        value.extend_from_slice(bytes);
+        value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
+        let written = value.len() as u64;
+        let change = Change::Put(layout::chunk_key(key, index).to_vec(), value);
+        store.write(&layout::chunk_tree(self.generation), vec![change])?;
+        store.count_snapshot_bytes(written);
+        *self.open.entry(key).or_default() += 1;
+        self.unsynced_bytes += written;
+        if self.unsynced_bytes >= SYNC_EVERY_BYTES {
+            store.make_durable()?;
+            self.unsynced_bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends a section once its `chunks` chunks, numbered from 0, are written.
+    ///
+    /// # Errors
+    /// [`StoreError::Misuse`] if it was given another number of chunks.
+    pub fn end_section(&mut self, key: SectionKey, changes: u64, chunks: u32) -> Result<(), StoreError> {
+        let written = self.open.remove(&key).unwrap_or(0);
+        if written != chunks {
+            return Err(StoreError::Misuse(format!("section {key:?} has {written} chunks, not {chunks}")));
+        }
+        let (written_at, generation) = (self.seq, self.generation);
+        self.sections.push(SectionRef { key, changes, chunks, written_at, generation });
+        Ok(())
+    }
+
+    /// Takes a section over from the snapshot before; nothing is written.
+    pub fn carry_over(&mut self, section: &SectionRef) {
+        self.sections.push(*section);
+    }
+
+    /// Makes the chunks durable, then writes the manifest and makes that durable. From then on this is the
+    /// newest snapshot; what no snapshot names any more goes with [`Store::sweep`].
+    ///
+    /// # Errors
+    /// [`StoreError::Misuse`] for a section that was begun and not ended or is there twice.
+    pub fn finish(
+        mut self,
+        store: &Store,
+        taken_at: Timestamp,
+        meta: Vec<u8>,
+    ) -> Result<Manifest, StoreError> {
+        self.sections.sort_unstable_by_key(|section| section.key);
+        let twice = self.sections.windows(2).find(|pair| pair[0].key == pair[1].key).map(|pair| pair[0].key);
+        if let Some(key) = twice.or(self.open.keys().next().copied()) {
+            return Err(StoreError::Misuse(format!("section {key:?} is there twice or has not ended")));
+        }
+        let manifest =
+            Manifest { generation: self.generation, seq: self.seq, taken_at, sections: self.sections, meta };
+        store.check_space()?;
+        store.make_durable()?;
+        let values = encode(&manifest)?;
+        store.count_snapshot_bytes(values.iter().map(Vec::len).sum::<usize>() as u64);
+        let keys = (0..).map(|part| layout::part_key(manifest.generation, part).to_vec());
+        let changes = keys.zip(values).map(|(key, value)| Change::Put(key, value)).collect();
+        store.write(layout::MANIFESTS_TREE, changes)?;
+        store.make_durable()?;
+        store.set_writing(0);
+        let stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
+        for generation in stale {
+            forget(store, generation)?;
+        }
+        Ok(manifest)
+    }
+}
+
+impl Store {
+    /// Begins a snapshot of the state at `seq`; what an unfinished one left is removed.
+    pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
+        self.check_space()?;
+        self.set_writing(0);
+        while self.sweep(usize::MAX)? {}
+        let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
+        let generation = generations(self)?.into_iter().max().max(pinned).unwrap_or(0) + 1;
+        self.set_writing(generation);
+        Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), unsynced_bytes: 0 })
+    }
+
+    /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and told in the
+    /// log; whether the chunks are whole shows when they are read.
+    pub fn manifests(&self) -> Result<Vec<Manifest>, StoreError> {
+        let mut manifests = Vec::new();
+        for generation in generations(self)?.into_iter().rev() {
+            match load(self, generation)? {
+                Ok(manifest) => manifests.push(manifest),
+                Err(why) => tracing::error!(generation, why, "the manifest of a snapshot is damaged"),
+            }
+        }
+        Ok(manifests)
+    }
+
+    /// Forgets a snapshot that turned out to be damaged, so that it is not counted as one of the two.
+    pub fn forget_snapshot(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        forget(self, manifest.generation)?;
+        self.make_durable()
+    }
+
+    /// Through where the log may be pruned: the older snapshot's position, as long as there are two, or that of
+    /// a backup under way.
+    pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
+        let mut manifests = self.manifests()?;
+        if manifests.len() < GENERATIONS_KEPT {
+            return Ok(None);
+        }
+        manifests.truncate(GENERATIONS_KEPT);
+        let kept = manifests.iter().map(|manifest| manifest.seq).min();
+        let pinned = self.pinned().iter().map(|manifest| manifest.seq).min();
+        Ok([kept, pinned].into_iter().flatten().min())
+    }
+
+    /// Puts a chunk in the place of what `out` held.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if it is gone or its checksum is wrong.
+    pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        out.clear();
+        let tree = layout::chunk_tree(section.generation);
+        let found = self.run(self.backing().read(&tree, &layout::chunk_key(section.key, index), out))?;
+        let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
+            _ if !found => "is missing",
+            Some((bytes, checksum))
+                if chunk_checksum(section.generation, section.key, index, bytes)
+                    == u128::from_le_bytes(*checksum) =>
+            {
+                out.truncate(out.len() - CHECKSUM_BYTES);
+                return Ok(());
+            }
+            _ => "has a wrong checksum",
+        };
+        let SectionKey { filter, part } = section.key;
+        Err(self.damaged(format!("tree {tree}, filter {filter}, part {part}: chunk {index} {why}")))
+    }
+
+    /// Removes chunks that no snapshot and no backup names any more, about `chunks_max` of them; `true` if
+    /// there may be more. A tree that nothing is left in goes in one piece. The snapshot that is being written
+    /// is left alone.
+    pub fn sweep(&self, chunks_max: usize) -> Result<bool, StoreError> {
+        let mut named: BTreeSet<(u64, SectionKey)> = BTreeSet::new();
+        for generation in generations(self)? {
+            if let Ok(manifest) = load(self, generation)? {
+                named.extend(manifest.sections.iter().map(|section| (section.generation, section.key)));
+            }
+        }
+        for manifest in self.pinned().iter() {
+            named.extend(manifest.sections.iter().map(|section| (section.generation, section.key)));
+        }
+        let mut left = chunks_max;
+        for tree in self.backing().tree_names() {
+            let Some(generation) = layout::chunk_tree_generation(&tree) else { continue };
+            if generation == self.writing() {
+                continue;
+            }
+            if named.range((generation, SectionKey::FIRST)..).next().is_none_or(|(at, _)| *at != generation) {
+                self.drop_tree(&tree)?;
+                return Ok(true);
+            }
+            let mut changes = Vec::new();
+            self.run(self.backing().scan(&tree, &[], &mut |key, _| {
+                let section = layout::section_of_key(key).map(|(section, _)| section);
+                if !section.is_some_and(|section| named.contains(&(generation, section))) {
+                    changes.push(Change::Remove(key.to_vec()));
+                }
+                if changes.len() < left { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            }))?;
+            left -= changes.len();
+            if !changes.is_empty() {
+                self.write(&tree, changes)?;
+            }
+            if left == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The generations that have a manifest, damaged or not, in order.
+pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
+    let mut generations = Vec::new();
+    store.run(store.backing().scan(layout::MANIFESTS_TREE, &[], &mut |key, _| {
+        generations.extend(layout::part_of_key(key).map(|(generation, _)| generation));
+        ControlFlow::Continue(())
+    }))?;
+    generations.dedup();
+    Ok(generations)
+}
+
+fn forget(store: &Store, generation: u64) -> Result<(), StoreError> {
+    let mut changes = Vec::new();
+    store.run(store.backing().scan(
+        layout::MANIFESTS_TREE,
+        &layout::part_key(generation, 0),
+        &mut |key, _| {
+            if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
+                return ControlFlow::Break(());
+            }
+            changes.push(Change::Remove(key.to_vec()));
+            ControlFlow::Continue(())
+        },
+    ))?;
+    if changes.is_empty() { Ok(()) } else { store.write(layout::MANIFESTS_TREE, changes) }
+}
+
+fn load(store: &Store, generation: u64) -> Result<Result<Manifest, &'static str>, StoreError> {
+    let mut bytes = Vec::new();
+    store.run(store.backing().scan(
+        layout::MANIFESTS_TREE,
+        &layout::part_key(generation, 0),
+        &mut |key, part| {
+            if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
+                return ControlFlow::Break(());
+            }
+            bytes.extend_from_slice(part);
+            ControlFlow::Continue(())
+        },
+    ))?;
+    Ok(decode(&bytes).and_then(|manifest| match manifest.generation == generation {
+        true => Ok(manifest),
+        false => Err("it lies under another's key"),
+    }))
+}
+
+/// The manifest in parts of at most 64 KiB, with a version before and a checksum over all behind.
+pub(super) fn encode(manifest: &Manifest) -> Result<Vec<Vec<u8>>, StoreError> {
+    let bytes = postcard::to_extend(manifest, vec![MANIFEST_VERSION]);
+    let mut bytes = bytes.map_err(|error| StoreError::Misuse(format!("a manifest: {error}")))?;
+    let checksum = xxh3_128(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    let parts: Vec<Vec<u8>> = bytes.chunks(layout::VALUE_BYTES_MAX).map(<[u8]>::to_vec).collect();
+    if parts.len() > usize::from(u16::MAX) {
+        return Err(StoreError::Misuse(format!("a manifest of {} bytes", bytes.len())));
+    }
+    Ok(parts)
+}
+
+/// The inverse of [`encode`], of the parts put together.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
+    let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or("it is too short")?;
+    if xxh3_128(body) != u128::from_le_bytes(*checksum) {
+        return Err("its checksum is wrong");
+    }
+    match body.split_first() {
+        Some((&MANIFEST_VERSION, body)) => postcard::from_bytes(body).map_err(|_| "it can't be decoded"),
+        _ => Err("its version is unknown"),
+    }
+}
+
+/// Binds a chunk to its place, so that one that turns up elsewhere is noticed.
+fn chunk_checksum(generation: u64, key: SectionKey, index: u32, bytes: &[u8]) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&generation.to_le_bytes());
+    hash.update(&layout::chunk_key(key, index));
+    hash.update(bytes);
+    hash.digest128()
+}

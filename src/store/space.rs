@@ -1,0 +1,86 @@
+//! Free space: a watermark below which nothing is written, and a ballast file that is given up when the disk
+//! is full, because sled needs room to open.
+
+use super::StoreError;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Guards the free space of the file system that a data directory lies on.
+pub(crate) struct Space {
+    dir: PathBuf,
+    ballast: PathBuf,
+    free_bytes_min: u64,
+    ballast_bytes: u64,
+}
+
+impl Space {
+    pub(crate) fn new(dir: &Path, ballast: PathBuf, free_bytes_min: u64, ballast_bytes: u64) -> Space {
+        Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes }
+    }
+
+    /// Bytes that this user may still write.
+    pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
+        let stat = rustix::fs::statvfs(&self.dir)
+            .map_err(|error| StoreError::io(&self.dir, "ask for free space of")(error.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Refuses below the watermark.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let free_bytes = self.free_bytes()?;
+        if free_bytes < self.free_bytes_min {
+            let needed_bytes = self.free_bytes_min;
+            return Err(StoreError::DiskFull { path: self.dir.clone(), free_bytes, needed_bytes });
+        }
+        Ok(())
+    }
+
+    /// Gives the ballast up if the disk is too full to open sled.
+    pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
+        if self.free_bytes()? < self.free_bytes_min && self.ballast.exists() {
+            fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
+            tracing::warn!(path = %self.ballast.display(), "the disk is full: ballast given up");
+        }
+        Ok(())
+    }
+
+    /// Takes ballast in again, once there is room for it above the watermark.
+    pub(crate) fn take_ballast(&self) -> Result<(), StoreError> {
+        let held = fs::metadata(&self.ballast).map(|found| found.len()).unwrap_or(0);
+        if held >= self.ballast_bytes {
+            return Ok(());
+        }
+        if self.free_bytes()?.saturating_add(held) < self.free_bytes_min.saturating_add(self.ballast_bytes) {
+            return Ok(());
+        }
+        let taken = reserve(&self.ballast, self.ballast_bytes);
+        if taken.is_err() {
+            // Half a ballast is worth nothing.
+            let _ = fs::remove_file(&self.ballast);
+        }
+        taken.map_err(StoreError::io(&self.ballast, "reserve"))
+    }
+}
+
+/// Fills a file of the given length with blocks that are really there.
+fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            let zeros = vec![0; 1 << 20];
+            let mut left = bytes;
+            while left > 0 {
+                let step = left.min(zeros.len() as u64);
+                file.write_all(&zeros[..step as usize])?;
+                left -= step;
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    file.sync_all()
+}

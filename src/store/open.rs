@@ -117,7 +117,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     let format = Format { number: 0, identity };
     let link = migrations::first_link(&identity);
     let nothing = Acknowledged { seq: link.seq, link: link.checksum };
-    directory.write_file(layout::ACKNOWLEDGED_FILE, &nothing.encode(&identity))?;
+    directory.write_file(layout::ACKNOWLEDGED_FILE, &acknowledged::new_file(nothing, &identity))?;
     let sled_dir = directory.file(layout::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;

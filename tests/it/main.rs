@@ -1,0 +1,7 @@
+//! The integration tests, in one binary.
+
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+
+mod journal;
+mod snapshots;
+mod store_support;

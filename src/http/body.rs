@@ -108,7 +108,11 @@ pub(super) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Probl
         json_problem(&error, &pointer)
     })?;
     deserializer.end().map_err(|error| json_problem(&error, ""))?;
-    Ok(value)
+    // A derived struct would also be read from a list of its fields' values.
+    match body.trim_ascii_start().first() {
+        Some(b'{') => Ok(value),
+        _ => Err(Problem::invalid_at("", "expected an object")),
+    }
 }
 
 fn pointer_step(segment: &serde_path_to_error::Segment) -> String {

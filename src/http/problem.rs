@@ -134,18 +134,20 @@ pub struct Problem {
     pub faults: Vec<Fault>,
     /// When to try again, in seconds.
     pub retry_after_seconds: Option<u64>,
+    /// Whether an earlier request under the same idempotency key was answered so.
+    pub replayed: bool,
 }
 
 impl Problem {
     /// A problem with nothing more to it.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds: None }
+        Self { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds: None, replayed: false }
     }
 
     /// A valid request was expected, and these parts are not.
     pub fn invalid(faults: Vec<Fault>) -> Self {
         let detail = match faults.len() {
-            1 => format!("{}: {}", faults[0].pointer, faults[0].detail).into(),
+            1 => format!("{} {}", faults[0].pointer, faults[0].detail).trim_start().to_owned().into(),
             count => Cow::Owned(format!("{count} parts of the request are not valid, see errors")),
         };
         Self { faults, ..Self::new(Code::InvalidRequest, detail) }
@@ -217,7 +219,11 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
-    Response::from_parts(parts, body.into())
+    let mut response = Response::from_parts(parts, body.into());
+    if problem.replayed {
+        super::api::mark_replayed(&mut response);
+    }
+    response
 }
 
 /// The problem behind a failure that came without one.

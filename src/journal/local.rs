@@ -24,14 +24,6 @@ impl LocalJournal {
         Ok(LocalJournal { store, tail, was_full: false })
     }
 
-    /// Makes the whole log durable, also at `flush` and `relaxed`: for a clean end.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for an append.
-    pub fn settle(&mut self) -> Result<(), JournalError> {
-        Ok(self.store.settle(self.tail.link())?)
-    }
-
     fn check_space(&mut self) -> Result<(), StoreError> {
         match self.store.check_space() {
             Ok(()) if self.was_full => {
@@ -99,6 +91,10 @@ impl Journal for LocalJournal {
 
     fn prune(&mut self, through: Seq) -> Result<(), JournalError> {
         Ok(log::prune(&self.store, through)?)
+    }
+
+    fn settle(&mut self) -> Result<(), JournalError> {
+        Ok(self.store.settle(self.tail.link())?)
     }
 
     fn last(&self) -> Seq {

@@ -17,15 +17,15 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const DIRECTORY: &str = "CUCKOOD_DAMAGED_DIRECTORY";
-const ENTRIES: u64 = 60;
-const FILTERS: u64 = 8;
+const ENTRIES: u64 = 100;
+const FILTERS: u64 = 12;
 
 fn key(filter: u64) -> SectionKey {
     SectionKey { filter, part: 0 }
 }
 
 fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
-    (0..20_000u64)
+    (0..60_000u64)
         .map(|at| ((at ^ filter << 3 ^ changes).wrapping_mul(u64::from(index) * 2 + 1) >> 2) as u8)
         .collect()
 }
@@ -36,7 +36,7 @@ fn prepare(dir: &Path) {
     let mut journal = LocalJournal::open(store.clone()).unwrap();
     let mut sections = Vec::new();
     for number in 1..=ENTRIES {
-        journal.append(vec![proposal(number, 1_500)]).unwrap();
+        journal.append(vec![proposal(number, 5_000)]).unwrap();
         if number % 20 == 0 {
             let mut writer = store.begin_snapshot(Seq(number)).unwrap();
             for filter in 0..FILTERS {
@@ -77,7 +77,7 @@ fn recover(dir: &Path) -> Result<(), JournalError> {
     let mut next = after;
     journal.read_from(Seq(after), &mut |entry| {
         next += 1;
-        let digests = if next > ENTRIES { 3 } else { 1_500 };
+        let digests = if next > ENTRIES { 3 } else { 5_000 };
         assert_eq!((entry.seq, &entry.proposal), (Seq(next), &proposal(next, digests)));
         Ok(())
     })?;
@@ -137,7 +137,7 @@ fn opens(dir: &Path, what: &str) -> bool {
 }
 
 fn cases() -> u64 {
-    std::env::var("CUCKOOD_DAMAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
+    std::env::var("CUCKOOD_DAMAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(30)
 }
 
 /// Spoils a fresh copy in many ways; both ends, opened and refused, should be met.

@@ -9,7 +9,7 @@ mod snapshotter;
 mod start;
 mod writer;
 
-pub use crate::filter::{Growth, Layout, LayoutError, Mode};
+pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::state::FilterView;
 pub use crate::store::Durability;
 pub use metrics::Metrics;
@@ -22,7 +22,6 @@ use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Sizing,
     Spec, Timestamp, Window,
 };
-use crate::filter::Secret;
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};

@@ -1,6 +1,7 @@
 //! cuckood: durable cuckoo filters for campaigns and coupons over HTTP.
 
 pub mod cli;
+pub mod clock;
 pub mod domain;
 pub mod filter;
 pub mod journal;

@@ -3,6 +3,8 @@
 pub mod cli;
 pub mod clock;
 pub mod domain;
+pub mod engine;
 pub mod filter;
 pub mod journal;
+pub mod state;
 pub mod store;

@@ -56,10 +56,13 @@ pub enum Command {
         /// A new end, likewise.
         ends_at: Option<Option<Timestamp>>,
     },
-    /// Drop a campaign or coupon and all that belongs to it.
+    /// Drop a campaign or coupon and all that belongs to it. Goes by name: a repeated request must find its
+    /// answer when the filter is gone.
     Delete {
-        /// Which filter.
-        target: Target,
+        /// Campaign or coupon.
+        kind: Kind,
+        /// Its name.
+        name: Name,
     },
     /// Add items, all or none.
     Insert {
@@ -160,12 +163,11 @@ pub enum Command {
 }
 
 impl Command {
-    /// The filter that the command is meant for, if it is meant for one that exists.
+    /// The filter that the command is meant for, if it goes by id.
     pub fn target(&self) -> Option<Target> {
         match self {
-            Command::Configure(_) | Command::Create { .. } => None,
+            Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } => None,
             Command::Reschedule { target, .. }
-            | Command::Delete { target }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }
             | Command::Replace { target, .. }
@@ -177,6 +179,21 @@ impl Command {
             | Command::ImportLines { target, .. }
             | Command::ImportEnd { target, .. } => Some(*target),
         }
+    }
+}
+
+impl Command {
+    /// Its size in memory and in the log, about, in bytes: what the limits of queue and batch count.
+    pub fn weight_bytes(&self) -> u64 {
+        let beyond = match self {
+            Command::Insert { digests, .. }
+            | Command::Remove { digests, .. }
+            | Command::ImportLines { digests, .. } => digests.0.len() * 8,
+            Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
+            Command::Create { .. } => 512,
+            _ => 0,
+        };
+        64 + beyond as u64
     }
 }
 

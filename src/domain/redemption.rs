@@ -104,10 +104,14 @@ pub struct Redemption {
 }
 
 impl Redemption {
-    /// The redemption as a reader at `now` should see it: a hold that has run out is expired, though the log
-    /// hasn't said so yet.
+    /// Whether it is a hold whose time is over at `now`, though the log may not have said so yet.
+    pub fn has_run_out(&self, now: Timestamp) -> bool {
+        self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// The redemption as a reader at `now` should see it: a hold that has run out is expired.
     pub fn seen_at(mut self, now: Timestamp) -> Self {
-        if self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now) {
+        if self.has_run_out(now) {
             self.status = Status::Expired;
         }
         self

@@ -69,6 +69,12 @@ pub trait Journal: Send {
     /// [`JournalError::Failed`], as for an append.
     fn prune(&mut self, through: Seq) -> Result<(), JournalError>;
 
+    /// Makes everything appended so far durable whatever the level: for a clean end.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`], as for an append.
+    fn settle(&mut self) -> Result<(), JournalError>;
+
     /// The position of the last entry; 0 if there was never one.
     fn last(&self) -> Seq;
 

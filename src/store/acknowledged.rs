@@ -55,6 +55,13 @@ impl Acknowledged {
     }
 }
 
+/// The bytes of a new file: at its full size, so that later writes change no metadata.
+pub(crate) fn new_file(first: Acknowledged, identity: &[u8; 16]) -> Vec<u8> {
+    let mut bytes = first.encode(identity).to_vec();
+    bytes.resize(2 * SLOT_BYTES as usize, 0);
+    bytes
+}
+
 /// Reads the later of the two records, and tells which slot the next one belongs into.
 ///
 /// # Errors
@@ -98,13 +105,9 @@ pub(crate) struct AcknowledgedFile {
 }
 
 impl AcknowledgedFile {
-    /// Opens the file, or makes it at its full size, so that later writes change no metadata.
+    /// Opens the file; the next record goes into `slot`.
     pub(crate) fn open(path: &Path, slot: u64, pause: Duration) -> io::Result<AcknowledgedFile> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        if file.metadata()?.len() < 2 * SLOT_BYTES {
-            file.write_all_at(&vec![0; 2 * SLOT_BYTES as usize], 0)?;
-        }
-        file.sync_all()?;
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
         let file = Arc::new(file);
         let progress = Progress { written: 0, synced: 0, slot, failed: None, stop: false };
         let progress = Arc::new((Mutex::new(progress), Condvar::new()));

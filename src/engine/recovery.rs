@@ -1,0 +1,140 @@
+//! Recovery: the newest whole snapshot, then the log after it, entry by entry.
+
+use crate::domain::Seq;
+use crate::journal::{Journal, JournalError};
+use crate::state::{RestoreStateError, SectionId, State};
+use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Entries between two reports of progress.
+const REPORT_EVERY: u64 = 65_536;
+
+/// Why the engine does not start.
+#[derive(Debug, Error)]
+pub enum RecoveryError {
+    /// The store refuses.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The log can't be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// No snapshot is whole, and the log does not reach back to the beginning.
+    #[error(
+        "{path} is damaged: no snapshot can be read ({why}), and the log begins at {first}, not at {wanted}; run `cuckood verify {path}`, \
+         then `cuckood restore FILE DIR` with your newest backup"
+    )]
+    NoWholeSnapshot {
+        /// The data directory.
+        path: String,
+        /// What is wrong with the newest snapshot.
+        why: String,
+        /// Where the log begins.
+        first: u64,
+        /// Where it would have to begin.
+        wanted: u64,
+    },
+}
+
+/// What recovery found.
+pub struct Recovered {
+    /// The state as of the log's end.
+    pub state: State,
+    /// The snapshot that it was built from.
+    pub manifest: Option<Manifest>,
+    /// Entries replayed.
+    pub replayed: u64,
+}
+
+/// A step of recovery, and how far it has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What is being done.
+    pub phase: &'static str,
+    /// Sections loaded, or entries replayed.
+    pub done: u64,
+    /// Of how many, if that is known.
+    pub total: Option<u64>,
+}
+
+/// Builds the state from the store's newest whole snapshot and the journal's entries after it.
+///
+/// # Errors
+/// Whenever something acknowledged can't be given back.
+pub fn recover(
+    store: &Store,
+    journal: &mut dyn Journal,
+    report: &mut dyn FnMut(Progress),
+) -> Result<Recovered, RecoveryError> {
+    let mut damage = None;
+    let mut found = None;
+    for manifest in store.manifests()? {
+        match load(store, &manifest, report) {
+            Ok(state) => {
+                found = Some((state, Some(manifest)));
+                break;
+            }
+            Err(error) => {
+                tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; the one before is tried");
+                store.forget_snapshot(&manifest)?;
+                damage.get_or_insert(error.to_string());
+            }
+        }
+    }
+    let (mut state, manifest) = found.unwrap_or_else(|| (State::new(), None));
+    let first = journal.first_available();
+    if first > state.applied().next() {
+        return Err(RecoveryError::NoWholeSnapshot {
+            path: store.path().display().to_string(),
+            why: damage.unwrap_or_else(|| "there is none".into()),
+            first: first.0,
+            wanted: state.applied().next().0,
+        });
+    }
+    let replayed = replay(&mut state, journal, report)?;
+    Ok(Recovered { state, manifest, replayed })
+}
+
+fn load(
+    store: &Store,
+    manifest: &Manifest,
+    report: &mut dyn FnMut(Progress),
+) -> Result<State, RestoreStateError<StoreError>> {
+    let sections: BTreeMap<SectionKey, &SectionRef> =
+        manifest.sections.iter().map(|section| (section.key, section)).collect();
+    let mut done = 0;
+    State::restore(&manifest.meta, &mut |id: SectionId, chunk, out: &mut Vec<u8>| {
+        let Some(section) = sections.get(&SectionKey { filter: id.filter, part: id.part }) else {
+            return Ok(false);
+        };
+        if chunk == 0 {
+            done += 1;
+            report(Progress { phase: "snapshot", done, total: Some(sections.len() as u64) });
+        }
+        if chunk >= section.chunks {
+            return Ok(false);
+        }
+        store.read_chunk(section, chunk, out)?;
+        Ok(true)
+    })
+}
+
+fn replay(
+    state: &mut State,
+    journal: &mut dyn Journal,
+    report: &mut dyn FnMut(Progress),
+) -> Result<u64, JournalError> {
+    let Seq(from) = state.applied();
+    let total = journal.last().0.saturating_sub(from);
+    let mut replayed = 0;
+    journal.read_from(Seq(from), &mut |entry| {
+        if replayed % REPORT_EVERY == 0 {
+            report(Progress { phase: "replay", done: replayed, total: Some(total) });
+        }
+        state.apply(entry);
+        replayed += 1;
+        Ok(())
+    })?;
+    state.publish();
+    Ok(replayed)
+}

@@ -1,0 +1,173 @@
+//! The engine's beginning and end: the writer's thread, which opens the store, recovers, serves and settles.
+
+use super::recovery::{RecoveryError, recover};
+use super::snapshotter::{SnapshotOptions, Snapshotter};
+use super::writer::{Request, Writer};
+use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
+use crate::clock::Clock;
+use crate::domain::{Command, Proposal, Settings};
+use crate::journal::{Journal, LocalJournal};
+use crate::store::{Store, StoreOptions};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+/// Bytes of log that an entry stands for when those replayed are not measured.
+const ENTRY_BYTES: u64 = 128;
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The data directory.
+    pub path: PathBuf,
+    /// How the store is kept.
+    pub store: StoreOptions,
+    /// What the state machine goes by; logged when it differs from what the log says.
+    pub settings: Settings,
+    /// When snapshots are taken.
+    pub snapshots: SnapshotOptions,
+    /// What tables and records may come to, in bytes.
+    pub memory_max_bytes: u64,
+    /// Commands that may wait.
+    pub queue_commands_max: usize,
+    /// Bytes of commands that may wait.
+    pub queue_bytes_max: u64,
+}
+
+impl EngineOptions {
+    /// The defaults over a data directory.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            store: StoreOptions::default(),
+            settings: Settings::default(),
+            snapshots: SnapshotOptions::default(),
+            memory_max_bytes: 1 << 30,
+            queue_commands_max: 65_536,
+            queue_bytes_max: 64 << 20,
+        }
+    }
+}
+
+impl Engine {
+    /// Starts an engine over a data directory. Comes back at once; [`Engine::recovered`] waits for the rest.
+    pub fn start(options: EngineOptions, clock: Clock) -> Engine {
+        let (requests, inbox) = mpsc::channel(options.queue_commands_max);
+        let permits = usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
+        let beginning = Progress { phase: "opening", done: 0, total: None };
+        let inner = Arc::new(Inner {
+            clock,
+            metrics: Metrics::default(),
+            started: Instant::now(),
+            view: OnceLock::new(),
+            store: OnceLock::new(),
+            status: watch::Sender::new(Status::Recovering(beginning)),
+            latest_snapshot: watch::Sender::new(None),
+            figures: Arc::new(Figures::default()),
+            requests,
+            room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+            options,
+        });
+        let parts = inner.clone();
+        let spawned = std::thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, inbox));
+        if let Err(error) = spawned {
+            inner.status.send_replace(Status::Failed(format!("no thread for the writer: {error}")));
+        }
+        Engine { inner }
+    }
+
+    /// Takes nothing more up, finishes what waits, takes a last snapshot and lets go of the store.
+    pub async fn shutdown(&self) {
+        // What arrives from here on hears that the service is stopping; a failure stays told.
+        self.inner.status.send_if_modified(|status| match status {
+            Status::Ready | Status::Recovering(_) => {
+                *status = Status::Draining;
+                true
+            }
+            _ => false,
+        });
+        let (done, finished) = oneshot::channel();
+        if self.inner.requests.send(Request::Shutdown(done)).await.is_ok() {
+            // An error means that the writer is gone, which is what was wanted.
+            let _ = finished.await;
+        }
+    }
+}
+
+/// The writer's thread, from its beginning to its end. The handle on the channel's other side that `inner` holds
+/// doesn't keep the loop alive: a shutdown request ends it.
+fn serve(inner: &Arc<Inner>, inbox: mpsc::Receiver<Request>) {
+    match prepare(inner) {
+        Ok(writer) => {
+            inner.status.send_if_modified(|status| {
+                let recovering = matches!(status, Status::Recovering(_));
+                if recovering {
+                    *status = Status::Ready;
+                }
+                recovering
+            });
+            writer.run(inbox);
+        }
+        Err(error) => {
+            tracing::error!(%error, "the engine does not start");
+            inner.status.send_replace(Status::Failed(error.to_string()));
+        }
+    }
+}
+
+fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
+    let options = &inner.options;
+    let began = Instant::now();
+    let store = Arc::new(Store::open(&options.path, &options.store)?);
+    let _ = inner.store.set(store.clone());
+    let mut journal: Box<dyn Journal> = Box::new(LocalJournal::open(store.clone())?);
+    let mut recovered = recover(&store, &mut *journal, &mut |progress| {
+        tracing::info!(phase = progress.phase, done = progress.done, total = progress.total, "recovering");
+        inner.status.send_if_modified(|status| {
+            if matches!(status, Status::Recovering(_)) {
+                *status = Status::Recovering(progress);
+            }
+            true
+        });
+    })?;
+    if *recovered.state.settings() != options.settings {
+        let command = Command::Configure(options.settings.clone());
+        let at = inner.clock.read().max(recovered.state.now());
+        for committed in journal.append(vec![Proposal { at, command, idempotency: None }])? {
+            recovered.state.apply(committed.entry);
+        }
+    }
+    tracing::info!(
+        seq = recovered.state.applied().0,
+        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
+        replayed = recovered.replayed,
+        milliseconds = began.elapsed().as_millis() as u64,
+        "recovered"
+    );
+    // Recovery may have been the first to hear of it; nobody has asked for a view before.
+    let _ = inner.view.set(recovered.state.view());
+    inner.figures.note(&recovered.state);
+    let log_bytes = recovered.replayed * ENTRY_BYTES;
+    let snapshotter =
+        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
+    let writer = Writer {
+        state: recovered.state,
+        journal,
+        store,
+        snapshotter,
+        clock: inner.clock.clone(),
+        metrics: inner.metrics.clone(),
+        status: inner.status.clone(),
+        latest_snapshot: inner.latest_snapshot.clone(),
+        figures: inner.figures.clone(),
+        memory_max_bytes: options.memory_max_bytes,
+        snapshot_waiters: Vec::new(),
+        backups: BTreeMap::new(),
+        backups_begun: 0,
+        failed: false,
+    };
+    writer.note_snapshot();
+    Ok(writer)
+}

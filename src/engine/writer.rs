@@ -1,0 +1,322 @@
+//! The only writer: takes up what waits, makes it durable in one group commit, applies it in the journal's order
+//! and answers. There is no timer: a batch is whatever came while the last one was flushing.
+//!
+//! It runs on a thread of its own, because storage blocks. Snapshots go on between commits.
+
+use super::metrics::Metrics;
+use super::snapshotter::{SnapshotReport, Snapshotter};
+use super::{Status, SubmitError};
+use crate::clock::Clock;
+use crate::domain::{Applied, Command, IdempotencyKey, Proposal, Seq};
+use crate::journal::{Journal, JournalError};
+use crate::state::State;
+use crate::store::{Store, archive::ArchiveSource};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+/// The most commands in one group commit.
+pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
+
+/// The most bytes in one group commit, about; one command may exceed it alone.
+pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
+
+/// Backups that may be under way at once.
+const BACKUPS_MAX: usize = 4;
+
+/// Who waits for an answer.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
+
+/// What the writer is asked for.
+pub(super) enum Request {
+    /// Log and apply a command.
+    Submit(Box<Submission>),
+    /// Take a snapshot now.
+    Snapshot(Reply<SnapshotReport>),
+    /// Begin a backup; the token keeps it alive.
+    Backup(Weak<()>, Reply<u64>),
+    /// The next piece of a backup.
+    BackupPart(u64, Reply<Option<Vec<u8>>>),
+    /// Finish what waits, take a snapshot, end.
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// A command on its way in.
+pub(super) struct Submission {
+    pub(super) command: Command,
+    pub(super) key: Option<IdempotencyKey>,
+    /// Its size in the log, about, in bytes.
+    pub(super) bytes: u64,
+    pub(super) since: Instant,
+    pub(super) reply: Reply<Applied>,
+    /// Its share of the queue's bytes, given back once it is answered.
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+pub(super) struct Writer {
+    pub(super) state: State,
+    pub(super) journal: Box<dyn Journal>,
+    pub(super) store: Arc<Store>,
+    pub(super) snapshotter: Snapshotter,
+    pub(super) clock: Clock,
+    pub(super) metrics: Metrics,
+    pub(super) status: watch::Sender<Status>,
+    pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
+    pub(super) figures: Arc<super::Figures>,
+    pub(super) memory_max_bytes: u64,
+    pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
+    pub(super) backups: BTreeMap<u64, (Weak<()>, ArchiveSource)>,
+    pub(super) backups_begun: u64,
+    /// Storage has failed: nothing is written any more.
+    pub(super) failed: bool,
+}
+
+impl Writer {
+    /// Serves requests until it is told to shut down or everybody who could ask is gone.
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let done = loop {
+            // With a snapshot under way the queue is only glanced at; else the thread sleeps on it.
+            let first = if self.snapshotter.has_work() && !self.failed {
+                requests.try_recv().ok()
+            } else {
+                match requests.blocking_recv() {
+                    Some(request) => Some(request),
+                    None => break None,
+                }
+            };
+            let busy = first.is_some();
+            let mut batch = Vec::new();
+            let (mut bytes, mut next) = (0, first);
+            let mut shutdown = None;
+            while let Some(request) = next.take() {
+                match request {
+                    Request::Submit(submission) => {
+                        bytes += submission.bytes;
+                        batch.push(*submission);
+                    }
+                    Request::Shutdown(done) => {
+                        shutdown = Some(done);
+                        requests.close();
+                    }
+                    other => self.serve(other),
+                }
+                if batch.len() < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX {
+                    next = requests.try_recv().ok();
+                }
+            }
+            if !batch.is_empty() {
+                self.commit(batch);
+            }
+            if !self.failed && self.snapshotter.is_due(&self.state) {
+                self.begin_snapshot();
+            }
+            self.step_snapshot(busy);
+            if let Some(done) = shutdown {
+                while let Ok(request) = requests.try_recv() {
+                    match request {
+                        Request::Submit(submission) => self.commit(vec![*submission]),
+                        other => self.serve(other),
+                    }
+                }
+                break Some(done);
+            }
+        };
+        self.finish();
+        if let Some(done) = done {
+            // Nobody waits any more if the server gave up first.
+            let _ = done.send(());
+        }
+    }
+
+    /// Makes a batch durable, applies it and answers it.
+    fn commit(&mut self, submissions: Vec<Submission>) {
+        let taken_up = Instant::now();
+        let mut proposals = Vec::with_capacity(submissions.len());
+        let mut replies = Vec::with_capacity(submissions.len());
+        let at = self.clock.stamp(self.state.now());
+        let (mut memory, mut bytes) = (self.state.tables_bytes() + self.state.records_bytes(), 0);
+        for submission in submissions {
+            self.metrics.queue_seconds.observe((taken_up - submission.since).as_secs_f64());
+            let bytes_logged = submission.bytes;
+            let Submission { command, key, reply, _room: room, .. } = submission;
+            let needed = self.state.memory_needed(&command) + key.map_or(0, |_| bytes_logged);
+            let refusal = match &at {
+                _ if self.failed => Some(SubmitError::StorageFailed),
+                Err(_) => Some(SubmitError::ClockUnsure),
+                Ok(_) if needed > 0 && memory + needed > self.memory_max_bytes => {
+                    Some(SubmitError::MemoryLimit)
+                }
+                Ok(_) => None,
+            };
+            match (refusal, &at) {
+                (None, Ok(at)) => {
+                    memory += needed;
+                    bytes += bytes_logged;
+                    proposals.push(Proposal { at: *at, command, idempotency: key });
+                    replies.push(Some((reply, room)));
+                }
+                (refusal, _) => drop(reply.send(Err(refusal.unwrap_or(SubmitError::ClockUnsure)))),
+            }
+        }
+        if proposals.is_empty() {
+            return;
+        }
+        let appended = self.journal.append(proposals);
+        let durable = Instant::now();
+        self.metrics.flush_seconds.observe((durable - taken_up).as_secs_f64());
+        let committed = match appended {
+            Ok(committed) => committed,
+            Err(error) => {
+                let error = self.storage_error(&error);
+                for (reply, _) in replies.into_iter().flatten() {
+                    let _ = reply.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        self.snapshotter.note_logged(bytes);
+        self.metrics.commits.inc();
+        self.metrics.entries.inc_by(committed.len() as u64);
+        let mut answers = Vec::with_capacity(replies.len());
+        for committed in committed {
+            let applied = self.state.apply(committed.entry);
+            if let Some(reply) = committed.ticket.and_then(|ticket| replies.get_mut(ticket)?.take()) {
+                answers.push((reply, applied));
+            }
+        }
+        self.state.publish();
+        self.metrics.apply_seconds.observe(durable.elapsed().as_secs_f64());
+        self.note_figures();
+        for ((reply, _room), applied) in answers {
+            // Whoever asked may have gone; the command stands all the same.
+            let _ = reply.send(Ok(applied));
+        }
+    }
+
+    fn note_figures(&self) {
+        let (tables, records) = (self.state.tables_bytes(), self.state.records_bytes());
+        self.metrics.tables_bytes.set(tables as i64);
+        self.metrics.records_bytes.set(records as i64);
+        self.metrics.applied_seq.set(self.state.applied().0 as i64);
+        self.figures.note(&self.state);
+    }
+
+    /// Says what a failure of storage means for those who wait, and stops writing if it is final.
+    fn storage_error(&mut self, error: &JournalError) -> SubmitError {
+        if let JournalError::DiskFull(reason) = error {
+            tracing::warn!(reason, "the disk is too full to write");
+            return SubmitError::DiskFull;
+        }
+        tracing::error!(%error, "storage failed: reads go on, writes are refused");
+        self.failed = true;
+        self.snapshotter.abort(&mut self.state);
+        self.answer_snapshot(Err(SubmitError::StorageFailed));
+        self.status.send_replace(Status::Failed(error.to_string()));
+        SubmitError::StorageFailed
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Snapshot(reply) if self.failed => drop(reply.send(Err(SubmitError::StorageFailed))),
+            Request::Snapshot(reply) => {
+                self.snapshot_waiters.push(reply);
+                // One under way may have begun before what the caller has seen acknowledged.
+                if self.snapshotter.is_running() {
+                    self.snapshotter.abort(&mut self.state);
+                }
+                self.begin_snapshot();
+            }
+            Request::Backup(token, reply) => drop(reply.send(self.begin_backup(token))),
+            Request::BackupPart(id, reply) => drop(reply.send(self.backup_part(id))),
+            Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        let now = self.clock.read();
+        if let Err(error) = self.snapshotter.begin(&mut self.state, now) {
+            let error = self.storage_error(&error.into());
+            self.answer_snapshot(Err(error));
+        }
+    }
+
+    fn step_snapshot(&mut self, busy: bool) {
+        if self.failed || !self.snapshotter.has_work() {
+            return;
+        }
+        match self.snapshotter.step(&mut self.state, &mut *self.journal, busy) {
+            Ok(None) => {}
+            Ok(Some(report)) => {
+                self.metrics.snapshots.inc();
+                self.metrics.snapshot_milliseconds.set(report.duration.as_millis() as i64);
+                self.note_snapshot();
+                self.answer_snapshot(Ok(report));
+            }
+            Err(error) => {
+                self.snapshotter.abort(&mut self.state);
+                let error = self.storage_error(&error);
+                self.answer_snapshot(Err(error));
+            }
+        }
+    }
+
+    /// Tells readers of the newest snapshot.
+    pub(super) fn note_snapshot(&self) {
+        self.latest_snapshot.send_replace(
+            self.snapshotter
+                .latest()
+                .map(|manifest| super::LatestSnapshot { seq: manifest.seq, taken_at: manifest.taken_at }),
+        );
+    }
+
+    fn answer_snapshot(&mut self, result: Result<SnapshotReport, SubmitError>) {
+        for reply in self.snapshot_waiters.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    fn begin_backup(&mut self, token: Weak<()>) -> Result<u64, SubmitError> {
+        self.backups.retain(|_, (token, _)| token.strong_count() > 0);
+        if self.backups.len() >= BACKUPS_MAX {
+            return Err(SubmitError::Overloaded);
+        }
+        let source = self.store.begin_backup(self.journal.last());
+        let source = source.map_err(|error| {
+            tracing::error!(%error, "a backup could not begin");
+            SubmitError::StorageFailed
+        })?;
+        self.backups_begun += 1;
+        self.backups.insert(self.backups_begun, (token, source));
+        Ok(self.backups_begun)
+    }
+
+    fn backup_part(&mut self, id: u64) -> Result<Option<Vec<u8>>, SubmitError> {
+        let Some((_, source)) = self.backups.get_mut(&id) else { return Err(SubmitError::StorageFailed) };
+        let part = source.next_part().map_err(|error| {
+            tracing::error!(%error, "a backup could not go on");
+            SubmitError::StorageFailed
+        });
+        if !matches!(part, Ok(Some(_))) {
+            self.backups.remove(&id);
+        }
+        part
+    }
+
+    /// A clean end: a snapshot of everything, so that the next start replays nothing.
+    fn finish(&mut self) {
+        if self.failed {
+            return;
+        }
+        if !self.snapshotter.is_current(&self.state) && self.state.applied() > Seq(0) {
+            self.snapshotter.abort(&mut self.state);
+            self.begin_snapshot();
+            while self.snapshotter.is_running() && !self.failed {
+                self.step_snapshot(false);
+            }
+        }
+        if let Err(error) = self.journal.settle() {
+            tracing::error!(%error, "the log could not be synced at the end");
+        }
+    }
+}

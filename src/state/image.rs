@@ -1,0 +1,440 @@
+//! The state as a snapshot holds it: a small head, and sections that are streamed chunk by chunk while
+//! commands go on. Every chunk is as it was when the snapshot began.
+//!
+//! Sections are the tables of every filter, the ledgers of coupons, the writes kept for imports, and the stored
+//! answers. What a command drops meanwhile (a filter, a table, an import's staging) lives on here until it is
+//! taken.
+
+use super::idempotency::Records;
+use super::imports::Imports;
+use super::ledger::Ledger;
+use super::slab::{DamagedSlab, Slab};
+use super::tables::{Tables, TablesImage};
+use super::view::{Counters, FilterView};
+use super::{Bearer, Staging, State};
+use crate::domain::{
+    Command, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Status, Timestamp, Window,
+};
+use crate::filter::{Layout, RestoreError, Secret, TableId};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use thiserror::Error;
+
+/// The version of the head's encoding.
+const IMAGE_VERSION: u16 = 1;
+
+/// Names a section for good: no two things that differ ever share one and a number of changes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SectionId {
+    /// The filter's id; 0 for what belongs to none.
+    pub filter: u64,
+    /// A table's epoch and number, or one of the constants below.
+    pub part: u64,
+}
+
+/// The part that is a coupon's ledger.
+const LEDGER: u64 = u64::MAX;
+/// The part that is the writes kept for an import.
+const WRITES: u64 = u64::MAX - 1;
+/// The section of stored answers.
+const RECORDS: SectionId = SectionId { filter: 0, part: 0 };
+
+impl SectionId {
+    fn table(filter: FilterId, epoch: u32, table: TableId) -> Self {
+        Self { filter: filter.0, part: u64::from(epoch) << 32 | table.0 }
+    }
+
+    fn ledger(filter: FilterId) -> Self {
+        Self { filter: filter.0, part: LEDGER }
+    }
+
+    fn writes(filter: FilterId) -> Self {
+        Self { filter: filter.0, part: WRITES }
+    }
+}
+
+/// A section to be written, unless one with the same id and number of changes has been.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Section {
+    /// Which.
+    pub id: SectionId,
+    /// A number that differs whenever the contents may.
+    pub changes: u64,
+}
+
+/// What a snapshot begins with.
+pub struct SnapshotImage {
+    /// The last entry that the snapshot covers.
+    pub seq: Seq,
+    /// The head, encoded.
+    pub head: Vec<u8>,
+    /// The sections that belong to it.
+    pub sections: Vec<Section>,
+}
+
+/// Puts a section's chunk of this number in the place of what the bytes held; false after its last.
+pub type LoadSection<'a, E> = dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E> + 'a;
+
+/// Why a state can't be built from a snapshot.
+#[derive(Debug, Error)]
+pub enum RestoreStateError<E> {
+    /// The head can't be read.
+    #[error("the snapshot's head can't be read: {0}")]
+    Head(postcard::Error),
+    /// The head is of a newer program.
+    #[error("the snapshot's head has version {0}, this program reads {IMAGE_VERSION}")]
+    Newer(u16),
+    /// A filter's tables can't be read.
+    #[error(transparent)]
+    Tables(RestoreError<E>),
+    /// A slab can't be read.
+    #[error(transparent)]
+    Slab(#[from] DamagedSlab),
+    /// A chunk could not be loaded.
+    #[error(transparent)]
+    Load(E),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    applied: Seq,
+    now: Timestamp,
+    settings: Settings,
+    epochs: u32,
+    records_changes: u64,
+    filters: Vec<BearerImage>,
+    imports: Vec<Import>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BearerImage {
+    id: FilterId,
+    kind: Kind,
+    name: Name,
+    secret: Secret,
+    spec: Spec,
+    layout: Layout,
+    window: Window,
+    created_at: Timestamp,
+    adds: u64,
+    removes: u64,
+    ledger_changes: u64,
+    tables: TablesImage,
+    staging: Option<StagingImage>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StagingImage {
+    import: ImportId,
+    writes_changes: u64,
+    tables: TablesImage,
+}
+
+/// A snapshot in progress.
+#[derive(Default)]
+pub(super) struct Cursor {
+    running: bool,
+    /// Chunks of the tables that belong to it.
+    table_chunks: BTreeMap<SectionId, u32>,
+    retired_tables: BTreeMap<u32, Tables>,
+    retired_ledgers: BTreeMap<FilterId, Arc<RwLock<Ledger>>>,
+    retired_writes: BTreeMap<FilterId, Slab<Command>>,
+}
+
+impl Cursor {
+    /// A deleted filter's parts, which the running snapshot may still want.
+    pub(super) fn keep_alive(&mut self, bearer: Bearer) {
+        if self.running {
+            self.retired_ledgers.insert(bearer.view.id, bearer.view.ledger.clone());
+            self.keep_tables_alive(bearer.tables);
+            if let Some(staging) = bearer.staging {
+                self.keep_tables_alive(staging.tables);
+                self.keep_writes_alive(bearer.view.id, staging.writes);
+            }
+        }
+    }
+
+    /// Tables that others have taken the place of.
+    pub(super) fn keep_tables_alive(&mut self, tables: Tables) {
+        if self.running {
+            self.retired_tables.insert(tables.epoch, tables);
+        }
+    }
+
+    /// Writes whose import is over. Only the first to go were there when the snapshot began.
+    pub(super) fn keep_writes_alive(&mut self, filter: FilterId, writes: Slab<Command>) {
+        if self.running {
+            self.retired_writes.entry(filter).or_insert(writes);
+        }
+    }
+}
+
+impl State {
+    /// Begins a snapshot of the state as it is now. Its sections are taken with [`Self::take_chunk`] while
+    /// commands go on, then it is ended.
+    pub fn begin_snapshot(&mut self) -> SnapshotImage {
+        self.end_snapshot();
+        self.snapshot.running = true;
+        self.records.begin_snapshot();
+        let mut sections = vec![Section { id: RECORDS, changes: self.records.changes() }];
+        let mut filters = Vec::with_capacity(self.filters.len());
+        for (&id, bearer) in &mut self.filters {
+            let ledger_changes = {
+                let mut ledger = bearer.view.ledger.write();
+                ledger.slab_mut().begin_snapshot();
+                ledger.slab().changes()
+            };
+            sections.push(Section { id: SectionId::ledger(id), changes: ledger_changes });
+            let mut note = |tables: &TablesImage| {
+                for (table, changes, chunks) in tables.filter.tables() {
+                    let id = SectionId::table(id, tables.epoch, table);
+                    self.snapshot.table_chunks.insert(id, chunks);
+                    sections.push(Section { id, changes });
+                }
+            };
+            let tables = bearer.tables.begin_snapshot();
+            note(&tables);
+            let staging = bearer.staging.as_mut().map(|staging| {
+                staging.writes.begin_snapshot();
+                let tables = staging.tables.begin_snapshot();
+                note(&tables);
+                StagingImage {
+                    import: staging.import.clone(),
+                    writes_changes: staging.writes.changes(),
+                    tables,
+                }
+            });
+            if let Some(staging) = &staging {
+                sections.push(Section { id: SectionId::writes(id), changes: staging.writes_changes });
+            }
+            let view = &bearer.view;
+            filters.push(BearerImage {
+                id,
+                kind: view.kind,
+                name: view.name.clone(),
+                secret: view.secret.clone(),
+                spec: view.spec.clone(),
+                layout: view.layout,
+                window: view.window,
+                created_at: view.created_at,
+                adds: view.counters.adds.load(Ordering::Relaxed),
+                removes: view.counters.removes.load(Ordering::Relaxed),
+                ledger_changes,
+                tables,
+                staging,
+            });
+        }
+        let head = Head {
+            applied: self.applied,
+            now: self.now,
+            settings: self.settings.clone(),
+            epochs: self.epochs,
+            records_changes: self.records.changes(),
+            filters,
+            imports: self.view.imports.read().iter().cloned().collect(),
+        };
+        let head = postcard::to_stdvec(&(IMAGE_VERSION, head)).expect("plain data always encodes");
+        SnapshotImage { seq: self.applied, head, sections }
+    }
+
+    /// The section's chunk of this number, counted from 0 without a gap; false, and nothing, after its last.
+    pub fn take_chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let filter = FilterId(section.filter);
+        match section {
+            RECORDS => self.records.take_chunk(out),
+            SectionId { part: LEDGER, .. } => match self.ledger(filter) {
+                Some(ledger) => ledger.write().slab_mut().take_chunk(out),
+                None => false,
+            },
+            SectionId { part: WRITES, .. } => match self.writes(filter) {
+                Some(writes) => writes.take_chunk(out),
+                None => false,
+            },
+            _ => {
+                let there = self.snapshot.table_chunks.get(&section).is_some_and(|&chunks| chunk < chunks);
+                if there && let Some((tables, table)) = self.table(section) {
+                    tables.take_chunk(table, chunk, out);
+                }
+                there
+            }
+        }
+    }
+
+    /// A section that need not be taken, because an equal one is stored.
+    pub fn skip_section(&mut self, section: SectionId) {
+        let filter = FilterId(section.filter);
+        match section {
+            RECORDS => self.records.end_snapshot(),
+            SectionId { part: LEDGER, .. } => {
+                if let Some(ledger) = self.ledger(filter) {
+                    ledger.write().slab_mut().end_snapshot();
+                }
+            }
+            SectionId { part: WRITES, .. } => {
+                if let Some(writes) = self.writes(filter) {
+                    writes.end_snapshot();
+                }
+            }
+            _ => {
+                if let Some((tables, table)) = self.table(section) {
+                    tables.skip_table(table);
+                }
+            }
+        }
+    }
+
+    /// Bytes kept for the running snapshot, about: what has been changed since it began.
+    pub fn snapshot_bytes(&self) -> usize {
+        let slots = |slots: usize| slots * super::ledger::REDEMPTION_BYTES as usize;
+        let of_filters: usize = self
+            .filters
+            .values()
+            .map(|bearer| {
+                let staging = bearer.staging.as_ref().map_or(0, |staging| staging.tables.undo_bytes());
+                bearer.tables.undo_bytes()
+                    + staging
+                    + slots(bearer.view.ledger.read().slab().snapshot_slots())
+            })
+            .sum();
+        of_filters + slots(self.records.snapshot_slots())
+    }
+
+    /// Ends the running snapshot, whole or not.
+    pub fn end_snapshot(&mut self) {
+        if !self.snapshot.running {
+            return;
+        }
+        self.snapshot = Cursor::default();
+        self.records.end_snapshot();
+        for bearer in self.filters.values_mut() {
+            bearer.view.ledger.write().slab_mut().end_snapshot();
+            bearer.tables.end_snapshot();
+            if let Some(staging) = &mut bearer.staging {
+                staging.tables.end_snapshot();
+                staging.writes.end_snapshot();
+            }
+        }
+    }
+
+    fn ledger(&self, filter: FilterId) -> Option<Arc<RwLock<Ledger>>> {
+        let bearer = self.filters.get(&filter).map(|bearer| bearer.view.ledger.clone());
+        bearer.or_else(|| self.snapshot.retired_ledgers.get(&filter).cloned())
+    }
+
+    fn writes(&mut self, filter: FilterId) -> Option<&mut Slab<Command>> {
+        let staging = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.as_mut());
+        let retired = self.snapshot.retired_writes.get_mut(&filter);
+        retired.or(staging.map(|staging| &mut staging.writes))
+    }
+
+    fn table(&mut self, section: SectionId) -> Option<(&mut Tables, TableId)> {
+        let (epoch, table) = ((section.part >> 32) as u32, TableId(section.part & u64::from(u32::MAX)));
+        let of_bearer = self.filters.get_mut(&FilterId(section.filter)).and_then(|bearer| {
+            let staging = bearer.staging.as_mut().map(|staging| &mut staging.tables);
+            Some(&mut bearer.tables).into_iter().chain(staging).find(|tables| tables.epoch == epoch)
+        });
+        let tables = of_bearer.or(self.snapshot.retired_tables.get_mut(&epoch))?;
+        Some((tables, table))
+    }
+
+    /// The state whose snapshot this is. `load` gives a section's chunk by number, false after its last.
+    ///
+    /// # Errors
+    /// When anything is missing, damaged or of a newer version.
+    pub fn restore<E>(head: &[u8], load: &mut LoadSection<'_, E>) -> Result<Self, RestoreStateError<E>> {
+        let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
+        if version != IMAGE_VERSION {
+            return Err(RestoreStateError::Newer(version));
+        }
+        let head: Head = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
+        let mut state = Self::new();
+        state.applied = head.applied;
+        state.now = head.now;
+        state.settings = head.settings;
+        state.epochs = head.epochs;
+        state.records = Records::restore(&load_all(load, RECORDS)?, head.records_changes)?;
+        *state.view.imports.write() = Imports::restore(head.imports);
+        for image in head.filters {
+            state.restore_bearer(image, load)?;
+        }
+        state.catalog_changed = true;
+        state.publish();
+        Ok(state)
+    }
+
+    fn restore_bearer<E>(
+        &mut self,
+        image: BearerImage,
+        load: &mut LoadSection<'_, E>,
+    ) -> Result<(), RestoreStateError<E>> {
+        let id = image.id;
+        let ledger = Ledger::restore(&load_all(load, SectionId::ledger(id))?, image.ledger_changes)?;
+        for redemption in ledger.iter() {
+            match (redemption.status, redemption.expires_at) {
+                (Status::Held, Some(expires_at)) => self.holds.insert((expires_at, redemption.id, id)),
+                _ => self.ended.insert((redemption.changed_at, redemption.id, id)),
+            };
+        }
+        self.redemptions += ledger.len() as u64;
+        let tables = restore_tables(id, &image.tables, load)?;
+        self.tables_bytes += tables.memory_bytes();
+        let staging = match image.staging {
+            None => None,
+            Some(staging) => {
+                let tables = restore_tables(id, &staging.tables, load)?;
+                self.tables_bytes += tables.memory_bytes();
+                let writes = Slab::restore(&load_all(load, SectionId::writes(id))?, staging.writes_changes)?;
+                Some(Staging { import: staging.import, tables, writes })
+            }
+        };
+        let counters = Counters::default();
+        counters.adds.store(image.adds, Ordering::Relaxed);
+        counters.removes.store(image.removes, Ordering::Relaxed);
+        let view = Arc::new(FilterView {
+            id,
+            kind: image.kind,
+            name: image.name,
+            spec: image.spec,
+            layout: image.layout,
+            window: image.window,
+            created_at: image.created_at,
+            secret: image.secret,
+            reader: tables.reader(),
+            counters: Arc::new(counters),
+            ledger: Arc::new(RwLock::new(ledger)),
+        });
+        self.show(view.clone());
+        self.filters.insert(id, Bearer { view, tables, staging });
+        Ok(())
+    }
+}
+
+fn restore_tables<E>(
+    filter: FilterId,
+    image: &TablesImage,
+    load: &mut LoadSection<'_, E>,
+) -> Result<Tables, RestoreStateError<E>> {
+    let mut load_chunk = |table, chunk, out: &mut Vec<u8>| {
+        // A chunk that isn't there stays empty, which its checksum refuses.
+        out.clear();
+        load(SectionId::table(filter, image.epoch, table), chunk, out).map(drop)
+    };
+    Tables::restore(image, &mut load_chunk).map_err(RestoreStateError::Tables)
+}
+
+/// All chunks of a section, joined.
+fn load_all<E>(load: &mut LoadSection<'_, E>, section: SectionId) -> Result<Vec<u8>, RestoreStateError<E>> {
+    let (mut all, mut chunk) = (Vec::new(), Vec::new());
+    for number in 0.. {
+        chunk.clear();
+        if !load(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
+            break;
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}

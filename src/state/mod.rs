@@ -1,0 +1,204 @@
+//! The deterministic machine: commands in, outcomes out, and the read side that requests look at.
+//!
+//! [`State::apply`] sees only the state and the entry: no clock, no configuration, no memory size, no
+//! randomness, no float, no I/O, no hash-map order. Replaying a log gives the same bytes on any machine.
+
+mod apply;
+mod coupons;
+mod idempotency;
+mod image;
+mod importing;
+mod imports;
+mod ledger;
+mod slab;
+mod tables;
+mod view;
+
+pub use image::{RestoreStateError, Section, SectionId, SnapshotImage};
+pub use view::{FilterView, View};
+
+use crate::domain::{
+    Command, FilterId, ImportId, ImportMode, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
+};
+use idempotency::Records;
+use slab::Slab;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tables::Tables;
+use view::Catalog;
+
+/// Holds that one entry expires at most, and ended redemptions and old answers that it forgets at most, so that
+/// no single command pays for a crowd.
+const SWEEP_MAX: usize = 1_024;
+
+/// The state machine: every campaign and coupon, their redemptions, and the answers kept for repeated requests.
+///
+/// Invariants:
+/// - `catalog` names exactly the filters in `filters`.
+/// - A slot is held or redeemed exactly while a redemption of its code stands, or stood until its retention
+///   was over.
+/// - `holds` has every held redemption, `ended` every other; entries of deleted filters may linger.
+pub struct State {
+    applied: Seq,
+    now: Timestamp,
+    settings: Settings,
+    filters: BTreeMap<FilterId, Bearer>,
+    epochs: u32,
+    holds: BTreeSet<(Timestamp, RedemptionId, FilterId)>,
+    ended: BTreeSet<(Timestamp, RedemptionId, FilterId)>,
+    records: Records,
+    redemptions: u64,
+    tables_bytes: u64,
+    catalog: Catalog,
+    catalog_changed: bool,
+    view: View,
+    snapshot: image::Cursor,
+}
+
+/// One filter, for the writer.
+struct Bearer {
+    view: Arc<FilterView>,
+    tables: Tables,
+    staging: Option<Staging>,
+}
+
+/// What an import with `mode=replace` builds aside.
+struct Staging {
+    import: ImportId,
+    tables: Tables,
+    /// Writes that the filter has taken meanwhile, to be repeated at the swap.
+    writes: Slab<Command>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// The state before the first entry.
+    pub fn new() -> Self {
+        Self {
+            applied: Seq(0),
+            now: Timestamp(0),
+            settings: Settings::default(),
+            filters: BTreeMap::new(),
+            epochs: 0,
+            holds: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            records: Records::default(),
+            redemptions: 0,
+            tables_bytes: 0,
+            catalog: Catalog::default(),
+            catalog_changed: false,
+            view: View::default(),
+            snapshot: image::Cursor::default(),
+        }
+    }
+
+    /// The number of the last entry applied.
+    pub fn applied(&self) -> Seq {
+        self.applied
+    }
+
+    /// The latest time that an entry has told.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The read side. Filters come and go in it when [`Self::publish`] is called, items at once.
+    pub fn view(&self) -> View {
+        self.view.clone()
+    }
+
+    /// Shows readers the filters that are there now. Cheap when none came, went or was changed.
+    pub fn publish(&mut self) {
+        if std::mem::take(&mut self.catalog_changed) {
+            self.view.publish(self.catalog.clone());
+        }
+    }
+
+    /// Bytes of all tables.
+    pub fn tables_bytes(&self) -> u64 {
+        self.tables_bytes
+    }
+
+    /// Bytes of redemptions and stored answers, about.
+    pub fn records_bytes(&self) -> u64 {
+        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes()
+    }
+
+    /// Redemptions on record.
+    pub fn redemptions(&self) -> u64 {
+        self.redemptions
+    }
+
+    /// Answers on record.
+    pub fn idempotency_records(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// The most memory that a command can make the state ask for, in bytes, so that it can be refused before
+    /// it is logged.
+    pub fn memory_needed(&self, command: &Command) -> u64 {
+        let bearer = command.target().and_then(|target| self.filters.get(&target.0));
+        match (command, bearer) {
+            (Command::Create { layout, .. }, _) => layout.memory_bytes(),
+            (Command::Insert { digests, .. }, Some(bearer)) => {
+                bearer.growth_bytes(digests.0.len()) + bearer.kept_write_bytes(digests.0.len())
+            }
+            (Command::Replace { to, .. }, Some(bearer)) => {
+                bearer.growth_bytes(to.0.len()) + bearer.kept_write_bytes(2 * to.0.len())
+            }
+            (Command::Remove { digests, .. }, Some(bearer)) => bearer.kept_write_bytes(digests.0.len()),
+            (Command::ImportBegin { mode: ImportMode::Replace, .. }, Some(bearer)) => {
+                bearer.view.layout.memory_bytes()
+            }
+            (Command::ImportLines { digests, .. }, Some(bearer)) => {
+                let tables = bearer.staging.as_ref().map_or(&bearer.tables, |staging| &staging.tables);
+                tables.growth_bytes(digests.0.len() as u64)
+            }
+            (Command::Redeem { reference, .. }, Some(_)) => {
+                ledger::REDEMPTION_BYTES + reference.as_str().len() as u64
+            }
+            _ => 0,
+        }
+    }
+
+    fn next_epoch(&mut self) -> u32 {
+        self.epochs += 1;
+        self.epochs
+    }
+
+    /// Enters a redemption into the queue that its status belongs to.
+    fn enqueue(&mut self, filter: FilterId, redemption: &Redemption) {
+        match (redemption.status, redemption.expires_at) {
+            (Status::Held, Some(expires_at)) => self.holds.insert((expires_at, redemption.id, filter)),
+            _ => self.ended.insert((redemption.changed_at, redemption.id, filter)),
+        };
+    }
+
+    /// Takes a redemption out of its queue.
+    fn dequeue(&mut self, filter: FilterId, redemption: &Redemption) {
+        match (redemption.status, redemption.expires_at) {
+            (Status::Held, Some(expires_at)) => self.holds.remove(&(expires_at, redemption.id, filter)),
+            _ => self.ended.remove(&(redemption.changed_at, redemption.id, filter)),
+        };
+    }
+}
+
+impl Bearer {
+    fn growth_bytes(&self, items: usize) -> u64 {
+        self.tables.growth_bytes(items as u64)
+    }
+
+    fn kept_write_bytes(&self, digests: usize) -> u64 {
+        self.staging.as_ref().map_or(0, |_| 8 * digests as u64)
+    }
+}

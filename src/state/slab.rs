@@ -1,0 +1,228 @@
+//! A slab: numbered slots in pages, with a snapshot that is taken page by page while changes go on.
+//!
+//! Redemptions, idempotency records and the writes kept for an import lie in slabs. A slot's number depends
+//! on the operations alone, the lowest free one first, so that a replay fills the same slots.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// Slots a page: the unit in which a snapshot is taken.
+const PAGE_SLOTS: usize = 256;
+
+/// Bytes of a snapshot's chunk, below the 64 KiB that storage takes at once.
+pub const CHUNK_BYTES_MAX: usize = 60 * 1024;
+
+/// A slab's snapshot could not be read back.
+#[derive(Debug, Error)]
+#[error("a slab's snapshot is damaged: {0}")]
+pub struct DamagedSlab(&'static str);
+
+/// Slots of `T`, some of them free.
+#[derive(Debug)]
+pub struct Slab<T> {
+    /// Pages of their own, so that growth never copies what is there.
+    pages: Vec<Vec<Option<T>>>,
+    free: BTreeSet<u32>,
+    /// Counts every change, so that an unchanged slab is not written again.
+    changes: u64,
+    snapshot: Option<Snapshot<T>>,
+}
+
+/// A snapshot in progress: what the slots from `page` on were when it began.
+#[derive(Debug)]
+struct Snapshot<T> {
+    /// The next page to be taken.
+    page: usize,
+    /// Slots there were when it began.
+    slots: usize,
+    /// Slots changed since, as they were.
+    before: BTreeMap<u32, Option<T>>,
+    /// Encoded, but not yet handed out.
+    pending: Vec<u8>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { pages: Vec::new(), free: BTreeSet::new(), changes: 0, snapshot: None }
+    }
+}
+
+impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
+    /// Slots, free ones included.
+    fn slots(&self) -> usize {
+        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE_SLOTS + last.len())
+    }
+
+    /// Values in it.
+    pub fn len(&self) -> usize {
+        self.slots() - self.free.len()
+    }
+
+    /// A number that differs whenever the contents may.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Puts a value into the lowest free slot and tells its number.
+    pub fn insert(&mut self, value: T) -> u32 {
+        let slot = match self.free.pop_first() {
+            Some(slot) => slot,
+            None => {
+                let slot = self.slots();
+                if slot.is_multiple_of(PAGE_SLOTS) {
+                    self.pages.push(Vec::with_capacity(PAGE_SLOTS));
+                }
+                self.pages[slot / PAGE_SLOTS].push(None);
+                u32::try_from(slot).expect("memory ends before slot numbers do")
+            }
+        };
+        *self.slot_mut(slot) = Some(value);
+        slot
+    }
+
+    /// The value in a slot.
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        self.pages.get(slot as usize / PAGE_SLOTS)?.get(slot as usize % PAGE_SLOTS)?.as_ref()
+    }
+
+    /// Changes the value in a slot that holds one.
+    pub fn update(&mut self, slot: u32, change: impl FnOnce(&mut T)) {
+        if let Some(value) = self.slot_mut(slot) {
+            change(value);
+        }
+    }
+
+    /// Frees a slot.
+    pub fn remove(&mut self, slot: u32) -> Option<T> {
+        let value = self.slot_mut(slot).take();
+        if value.is_some() {
+            self.free.insert(slot);
+        }
+        value
+    }
+
+    /// Every value with its slot's number, in the order of the numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(self.pages.iter().flatten()).filter_map(|(slot, value)| Some((slot, value.as_ref()?)))
+    }
+
+    /// A slot about to be changed; remembers what it was if the running snapshot still needs it.
+    fn slot_mut(&mut self, slot: u32) -> &mut Option<T> {
+        self.changes += 1;
+        let value = &mut self.pages[slot as usize / PAGE_SLOTS][slot as usize % PAGE_SLOTS];
+        if let Some(snapshot) = &mut self.snapshot
+            && (snapshot.page * PAGE_SLOTS..snapshot.slots).contains(&(slot as usize))
+        {
+            snapshot.before.entry(slot).or_insert_with(|| value.clone());
+        }
+        value
+    }
+
+    /// From here on [`Self::take_chunk`] tells what the slab holds now.
+    pub fn begin_snapshot(&mut self) {
+        let slots = self.slots();
+        self.snapshot = Some(Snapshot { page: 0, slots, before: BTreeMap::new(), pending: Vec::new() });
+    }
+
+    /// The next chunk of the running snapshot; false, and nothing, after the last.
+    pub fn take_chunk(&mut self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let Some(snapshot) = &mut self.snapshot else { return false };
+        while snapshot.pending.len() < CHUNK_BYTES_MAX && snapshot.page * PAGE_SLOTS < snapshot.slots {
+            let first = snapshot.page * PAGE_SLOTS;
+            let page: Vec<Option<&T>> = (first..snapshot.slots.min(first + PAGE_SLOTS))
+                .map(|slot| match snapshot.before.get(&(slot as u32)) {
+                    Some(before) => before.as_ref(),
+                    None => self.pages[snapshot.page][slot - first].as_ref(),
+                })
+                .collect();
+            let bytes = postcard::to_stdvec(&page).expect("plain data always encodes");
+            snapshot.pending.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            snapshot.pending.extend_from_slice(&bytes);
+            snapshot.page += 1;
+            snapshot.before = snapshot.before.split_off(&((snapshot.page * PAGE_SLOTS) as u32));
+        }
+        let length = snapshot.pending.len().min(CHUNK_BYTES_MAX);
+        out.extend(snapshot.pending.drain(..length));
+        length > 0
+    }
+
+    /// Forgets the running snapshot, whole or not.
+    pub fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Slots that are kept twice for the running snapshot.
+    pub fn snapshot_slots(&self) -> usize {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.before.len())
+    }
+
+    /// The slab whose snapshot these chunks are, in order and joined; `changes` as it was.
+    pub fn restore(mut bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
+        let mut slab = Self { changes, ..Self::default() };
+        while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            let (page, rest) = rest.split_at_checked(length).ok_or(DamagedSlab("a page is cut short"))?;
+            let page: Vec<Option<T>> =
+                postcard::from_bytes(page).map_err(|_| DamagedSlab("a page can't be read"))?;
+            let full_so_far = slab.slots().is_multiple_of(PAGE_SLOTS);
+            if page.is_empty() || page.len() > PAGE_SLOTS || !full_so_far {
+                return Err(DamagedSlab("a page has the wrong number of slots"));
+            }
+            let first = slab.slots() as u32;
+            slab.free.extend((first..).zip(&page).filter(|(_, value)| value.is_none()).map(|(slot, _)| slot));
+            slab.pages.push(page);
+            bytes = rest;
+        }
+        if bytes.is_empty() { Ok(slab) } else { Err(DamagedSlab("it ends within a length")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn contents(slab: &Slab<String>) -> Vec<(u32, String)> {
+        slab.iter().map(|(slot, value)| (slot, value.clone())).collect()
+    }
+
+    fn change(slab: &mut Slab<String>, operation: u16) {
+        let slot = u32::from(operation) % (slab.slots() as u32 + 1);
+        match operation % 5 {
+            0 if slab.get(slot).is_some() => drop(slab.remove(slot)),
+            1 if slab.get(slot).is_some() => slab.update(slot, |value| value.push('!')),
+            _ => drop(slab.insert(format!("{operation}").repeat(usize::from(operation % 40)))),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_is_what_was_there_when_it_began(
+            before in proptest::collection::vec(any::<u16>(), 0..2000),
+            meanwhile in proptest::collection::vec(any::<u16>(), 0..2000),
+        ) {
+            let mut slab = Slab::default();
+            before.iter().for_each(|&operation| change(&mut slab, operation));
+            let (expected, free, changes) = (contents(&slab), slab.free.clone(), slab.changes());
+            slab.begin_snapshot();
+            let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
+            let mut meanwhile = meanwhile.chunks(300);
+            loop {
+                meanwhile.next().into_iter().flatten().for_each(|&operation| change(&mut slab, operation));
+                if !slab.take_chunk(&mut chunk) { break }
+                prop_assert!(chunk.len() <= CHUNK_BYTES_MAX);
+                bytes.extend_from_slice(&chunk);
+            }
+            let restored = Slab::<String>::restore(&bytes, changes).unwrap();
+            prop_assert_eq!(contents(&restored), expected);
+            prop_assert_eq!(restored.free, free);
+            prop_assert_eq!(restored.changes, changes);
+            if bytes.len() > 1 {
+                prop_assert!(Slab::<String>::restore(&bytes[..bytes.len() - 1], changes).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The writer's side of one filter: its tables, whichever the mode, and the words that commands use of them.
+
+use super::view::Reader;
+use crate::domain::ItemOutcome;
+use crate::filter::codec::Load;
+use crate::filter::{
+    CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, Mode, RestoreError, SlotState,
+    StrictFilter, StrictInsert, TableId,
+};
+use serde::{Deserialize, Serialize};
+
+/// A filter's tables under an epoch: a number that no two of a state's filters, nor their successors after an
+/// import, share. With it and a table's own number a table is never mistaken for another.
+pub(super) struct Tables {
+    pub(super) epoch: u32,
+    pub(super) filter: Filter,
+}
+
+/// A filter of either mode.
+pub(super) enum Filter {
+    Compact(CompactFilter),
+    Strict(StrictFilter),
+}
+
+/// What a snapshot says of the tables beside their chunks.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TablesImage {
+    pub(super) epoch: u32,
+    pub(super) mode: Mode,
+    pub(super) filter: FilterImage,
+}
+
+impl Tables {
+    pub(super) fn new(epoch: u32, mode: Mode, layout: Layout, growth: Growth) -> Self {
+        let filter = match mode {
+            Mode::Compact => Filter::Compact(CompactFilter::new(layout, growth)),
+            Mode::Strict => Filter::Strict(StrictFilter::new(layout, growth)),
+        };
+        Self { epoch, filter }
+    }
+
+    pub(super) fn reader(&self) -> Reader {
+        match &self.filter {
+            Filter::Compact(filter) => Reader::Compact(filter.reader()),
+            Filter::Strict(filter) => Reader::Strict(filter.reader()),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match self.reader() {
+            Reader::Compact(reader) => reader.memory_bytes(),
+            Reader::Strict(reader) => reader.memory_bytes(),
+        }
+    }
+
+    pub(super) fn is_strict(&self) -> bool {
+        matches!(self.filter, Filter::Strict(_))
+    }
+
+    /// The most memory that so many more items can make it ask for.
+    pub(super) fn growth_bytes(&self, additional: u64) -> u64 {
+        match &self.filter {
+            Filter::Compact(filter) => filter.growth_bytes(additional),
+            Filter::Strict(filter) => filter.growth_bytes(additional),
+        }
+    }
+
+    /// Adds items, all or none. A used code stays used.
+    pub(super) fn insert_many(
+        &mut self,
+        digests: &[Digest],
+        if_absent: bool,
+    ) -> Result<Vec<ItemOutcome>, Full> {
+        Ok(match &mut self.filter {
+            Filter::Compact(filter) => filter
+                .insert_many(digests, if_absent)?
+                .into_iter()
+                .map(|insert| match insert {
+                    Insert::Added => ItemOutcome::Added,
+                    Insert::AlreadyPresent => ItemOutcome::AlreadyPresent,
+                    Insert::Saturated => ItemOutcome::Saturated,
+                })
+                .collect(),
+            Filter::Strict(filter) => filter
+                .insert_many(digests)?
+                .into_iter()
+                .map(|insert| match insert {
+                    StrictInsert::Added => ItemOutcome::Added,
+                    StrictInsert::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,
+                    StrictInsert::Present(_) => ItemOutcome::AlreadyPresent,
+                })
+                .collect(),
+        })
+    }
+
+    /// Items in it.
+    pub(super) fn items(&self) -> u64 {
+        match self.reader() {
+            Reader::Compact(reader) => reader.items(),
+            Reader::Strict(reader) => reader.items(),
+        }
+    }
+
+    /// Copies of an item.
+    pub(super) fn count(&self, digest: Digest) -> u32 {
+        match &self.filter {
+            Filter::Compact(filter) => filter.reader().count(digest),
+            Filter::Strict(filter) => u32::from(filter.get(digest).is_some()),
+        }
+    }
+
+    /// Takes one copy out (strict: whatever its state).
+    pub(super) fn remove(&mut self, digest: Digest) -> bool {
+        match &mut self.filter {
+            Filter::Compact(filter) => filter.remove(digest),
+            Filter::Strict(filter) => filter.remove(digest).is_some(),
+        }
+    }
+
+    /// A code's state; compact filters have none.
+    pub(super) fn state(&self, digest: Digest) -> Option<SlotState> {
+        match &self.filter {
+            Filter::Compact(_) => None,
+            Filter::Strict(filter) => filter.get(digest),
+        }
+    }
+
+    /// Gives a code another state, in place.
+    pub(super) fn set_state(&mut self, digest: Digest, state: SlotState) {
+        if let Filter::Strict(filter) = &mut self.filter {
+            filter.set(digest, state);
+        }
+    }
+
+    /// Takes everything out but held and used codes; tells how many items went.
+    pub(super) fn clear(&mut self) -> u64 {
+        match &mut self.filter {
+            Filter::Compact(filter) => filter.clear(),
+            Filter::Strict(filter) => filter.clear(),
+        }
+    }
+
+    /// Takes over the held and used codes of another filter.
+    pub(super) fn take_over_used(&mut self, other: &Tables) -> Result<(), Full> {
+        if let (Filter::Strict(filter), Filter::Strict(other)) = (&mut self.filter, &other.filter) {
+            let mut taken = Ok(());
+            other.for_each(|digest, state| {
+                if state != SlotState::Available && taken.is_ok() {
+                    taken = filter.insert(digest).map(|_| ());
+                    filter.set(digest, state);
+                }
+            });
+            taken?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_snapshot(&mut self) -> TablesImage {
+        let (mode, filter) = match &mut self.filter {
+            Filter::Compact(filter) => (Mode::Compact, filter.begin_snapshot()),
+            Filter::Strict(filter) => (Mode::Strict, filter.begin_snapshot()),
+        };
+        TablesImage { epoch: self.epoch, mode, filter }
+    }
+
+    pub(super) fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
+        match &mut self.filter {
+            Filter::Compact(filter) => filter.take_chunk(table, chunk, out),
+            Filter::Strict(filter) => filter.take_chunk(table, chunk, out),
+        }
+    }
+
+    pub(super) fn skip_table(&mut self, table: TableId) {
+        match &mut self.filter {
+            Filter::Compact(filter) => filter.skip_table(table),
+            Filter::Strict(filter) => filter.skip_table(table),
+        }
+    }
+
+    pub(super) fn end_snapshot(&mut self) {
+        match &mut self.filter {
+            Filter::Compact(filter) => filter.end_snapshot(),
+            Filter::Strict(filter) => filter.end_snapshot(),
+        }
+    }
+
+    pub(super) fn undo_bytes(&self) -> usize {
+        match &self.filter {
+            Filter::Compact(filter) => filter.undo_bytes(),
+            Filter::Strict(filter) => filter.undo_bytes(),
+        }
+    }
+
+    pub(super) fn restore<E>(image: &TablesImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let filter = match image.mode {
+            Mode::Compact => Filter::Compact(CompactFilter::restore(&image.filter, load)?),
+            Mode::Strict => Filter::Strict(StrictFilter::restore(&image.filter, load)?),
+        };
+        Ok(Self { epoch: image.epoch, filter })
+    }
+}

@@ -1,0 +1,298 @@
+//! The read side: what every request sees, while one writer changes it. Readers of filters take no lock.
+
+use super::imports::Imports;
+use super::ledger::Ledger;
+use crate::domain::spec::CodeCounts;
+use crate::domain::{
+    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, Reference, SegmentStats,
+    Spec, Stats, Timestamp, Window,
+};
+use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
+use arc_swap::ArcSwap;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Items added and removed since a filter's creation.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Items added.
+    pub adds: AtomicU64,
+    /// Items removed.
+    pub removes: AtomicU64,
+}
+
+/// A filter's tables, for reading.
+#[derive(Clone)]
+pub enum Reader {
+    /// Fingerprints.
+    Compact(CompactReader),
+    /// Digests and states.
+    Strict(StrictReader),
+}
+
+/// One campaign or coupon, for reading. Replaced as a whole when its window or its tables are; cheap to keep.
+pub struct FilterView {
+    /// Its identity.
+    pub id: FilterId,
+    /// Campaign or coupon.
+    pub kind: Kind,
+    /// Its name.
+    pub name: Name,
+    /// What it was asked to be.
+    pub spec: Spec,
+    /// The shape of its first table.
+    pub layout: Layout,
+    /// When it is active.
+    pub window: Window,
+    /// When it was created.
+    pub created_at: Timestamp,
+    pub(super) secret: Secret,
+    pub(super) reader: Reader,
+    pub(super) counters: Arc<Counters>,
+    pub(super) ledger: Arc<RwLock<Ledger>>,
+}
+
+impl FilterView {
+    /// The item's digest under this filter's secret, case and white space folded if its spec says so.
+    #[inline]
+    pub fn digest(&self, item: &str) -> Digest {
+        if self.spec.ignore_case {
+            self.secret.digest(item.trim_ascii().to_ascii_uppercase().as_bytes())
+        } else {
+            self.secret.digest(item.as_bytes())
+        }
+    }
+
+    /// Campaigns: whether the user is in (the window is not judged). Coupons: whether the code may be
+    /// redeemed at `now`: it is available or its hold has run out, and the coupon is active.
+    #[inline]
+    pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
+        match &self.reader {
+            Reader::Compact(reader) => self.answers(now) && reader.contains(digest),
+            Reader::Strict(reader) => self.answers(now) && self.is_valid(reader.get(digest), digest, now),
+        }
+    }
+
+    /// [`Self::contains`] for a list; `out` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], now: Timestamp, out: &mut Vec<bool>) {
+        out.clear();
+        if !self.answers(now) {
+            out.resize(digests.len(), false);
+            return;
+        }
+        match &self.reader {
+            Reader::Compact(reader) => reader.contains_many(digests, out),
+            Reader::Strict(reader) => {
+                let mut states = Vec::with_capacity(digests.len());
+                reader.get_many(digests, &mut states);
+                out.extend(
+                    states.iter().zip(digests).map(|(&state, &digest)| self.is_valid(state, digest, now)),
+                );
+            }
+        }
+    }
+
+    /// Copies of an item: compact never too low; strict 0 or 1.
+    pub fn count(&self, digest: Digest) -> u32 {
+        match &self.reader {
+            Reader::Compact(reader) => reader.count(digest),
+            Reader::Strict(reader) => u32::from(reader.get(digest).is_some()),
+        }
+    }
+
+    fn answers(&self, now: Timestamp) -> bool {
+        self.kind == Kind::Campaign || self.window.contains(now)
+    }
+
+    fn is_valid(&self, state: Option<SlotState>, digest: Digest, now: Timestamp) -> bool {
+        match state {
+            None | Some(SlotState::Redeemed) => false,
+            Some(SlotState::Available) => true,
+            Some(SlotState::Held) => {
+                let ledger = self.ledger.read();
+                ledger.current(digest).is_some_and(|hold| hold.has_run_out(now))
+            }
+        }
+    }
+
+    /// The redemption of this id, as seen at `now`.
+    pub fn redemption(&self, id: &RedemptionId, now: Timestamp) -> Option<Redemption> {
+        self.ledger.read().get(id).cloned().map(|redemption| redemption.seen_at(now))
+    }
+
+    /// The redemptions under this reference, oldest first, as seen at `now`.
+    pub fn redemptions(&self, reference: &Reference, now: Timestamp) -> Vec<Redemption> {
+        let ledger = self.ledger.read();
+        ledger.of_reference(reference).into_iter().map(|redemption| redemption.clone().seen_at(now)).collect()
+    }
+
+    /// The filter as its owner sees it.
+    pub fn describe(&self) -> Description {
+        let (items, memory_bytes, segments, codes) = match &self.reader {
+            Reader::Compact(reader) => (reader.items(), reader.memory_bytes(), reader.segments(), None),
+            Reader::Strict(reader) => {
+                let counts = reader.counts();
+                let codes =
+                    CodeCounts { available: counts.available, held: counts.held, redeemed: counts.redeemed };
+                (reader.items(), reader.memory_bytes(), reader.segments(), Some(codes))
+            }
+        };
+        let segments = segments
+            .into_iter()
+            .map(|segment| SegmentStats {
+                items: segment.items,
+                capacity: segment.capacity,
+                slots: segment.buckets * u64::from(segment.bucket_size),
+                fingerprint_bits: segment.fingerprint_bits,
+                bucket_size: segment.bucket_size,
+            })
+            .collect();
+        let stats = Stats {
+            items,
+            memory_bytes,
+            segments,
+            adds: self.counters.adds.load(Ordering::Relaxed),
+            removes: self.counters.removes.load(Ordering::Relaxed),
+            codes,
+        };
+        Description {
+            id: self.id,
+            kind: self.kind,
+            name: self.name.clone(),
+            spec: self.spec.clone(),
+            window: self.window,
+            created_at: self.created_at,
+            stats,
+        }
+    }
+
+    /// Bytes of its tables.
+    pub fn memory_bytes(&self) -> u64 {
+        match &self.reader {
+            Reader::Compact(reader) => reader.memory_bytes(),
+            Reader::Strict(reader) => reader.memory_bytes(),
+        }
+    }
+
+    /// The same filter, active at other times.
+    pub(super) fn with_window(&self, window: Window) -> Self {
+        Self { window, ..self.copy() }
+    }
+
+    /// The same filter with other tables.
+    pub(super) fn with_reader(&self, reader: Reader) -> Self {
+        Self { reader, ..self.copy() }
+    }
+
+    fn copy(&self) -> Self {
+        Self {
+            id: self.id,
+            kind: self.kind,
+            name: self.name.clone(),
+            spec: self.spec.clone(),
+            layout: self.layout,
+            window: self.window,
+            created_at: self.created_at,
+            secret: self.secret.clone(),
+            reader: self.reader.clone(),
+            counters: self.counters.clone(),
+            ledger: self.ledger.clone(),
+        }
+    }
+}
+
+/// Everything that readers see of the state at one moment.
+#[derive(Default, Clone)]
+pub struct Catalog {
+    campaigns: BTreeMap<Name, Arc<FilterView>>,
+    coupons: BTreeMap<Name, Arc<FilterView>>,
+}
+
+impl Catalog {
+    fn of(&self, kind: Kind) -> &BTreeMap<Name, Arc<FilterView>> {
+        match kind {
+            Kind::Campaign => &self.campaigns,
+            Kind::Coupon => &self.coupons,
+        }
+    }
+
+    fn of_mut(&mut self, kind: Kind) -> &mut BTreeMap<Name, Arc<FilterView>> {
+        match kind {
+            Kind::Campaign => &mut self.campaigns,
+            Kind::Coupon => &mut self.coupons,
+        }
+    }
+
+    /// The bearer of a name.
+    pub fn get(&self, kind: Kind, name: &Name) -> Option<&Arc<FilterView>> {
+        self.of(kind).get(name)
+    }
+
+    /// Filters of both kinds.
+    pub fn len(&self) -> usize {
+        self.campaigns.len() + self.coupons.len()
+    }
+
+    pub(super) fn insert(&mut self, view: Arc<FilterView>) {
+        self.of_mut(view.kind).insert(view.name.clone(), view);
+    }
+
+    pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
+        self.of_mut(kind).remove(name);
+    }
+}
+
+/// The shared end of the read side: the writer publishes, requests load.
+#[derive(Clone, Default)]
+pub struct View {
+    catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) imports: Arc<RwLock<Imports>>,
+}
+
+impl View {
+    /// The bearer of a name.
+    pub fn find(&self, kind: Kind, name: &Name) -> Option<Arc<FilterView>> {
+        self.catalog.load().get(kind, name).cloned()
+    }
+
+    /// Up to `limit` filters by name, those with `prefix`, after `after`.
+    pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
+        let catalog = self.catalog.load();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        catalog
+            .of(kind)
+            .range((start, Bound::Unbounded))
+            .map(|(_, view)| view)
+            .filter(|view| view.name.as_str().starts_with(prefix))
+            .take(limit)
+            .cloned()
+            .collect()
+    }
+
+    /// Filters of both kinds.
+    pub fn len(&self) -> usize {
+        self.catalog.load().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every import on record, by id.
+    pub fn imports(&self) -> Vec<Import> {
+        self.imports.read().iter().cloned().collect()
+    }
+
+    /// One import.
+    pub fn import(&self, id: &ImportId) -> Option<Import> {
+        self.imports.read().get(id).cloned()
+    }
+
+    pub(super) fn publish(&self, catalog: Catalog) {
+        self.catalog.store(Arc::new(catalog));
+    }
+}

@@ -1,0 +1,11 @@
+//! The integration tests, in one binary.
+
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+
+mod damage;
+mod directory;
+mod filter;
+mod journal;
+mod snapshots;
+mod storage_faults;
+mod store_support;

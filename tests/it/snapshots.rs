@@ -1,0 +1,208 @@
+//! Snapshots and backups: what was written comes back, and what nothing names goes.
+
+use crate::store_support::{entries, open, options, proposal};
+use cuckood::domain::{Seq, Timestamp};
+use cuckood::journal::{Journal, LocalJournal};
+use cuckood::store::{Durability, Manifest, SectionKey, Store, StoreError};
+use std::path::Path;
+use std::sync::Arc;
+
+fn key(filter: u64) -> SectionKey {
+    SectionKey { filter, part: filter % 3 }
+}
+
+fn chunk(filter: u64, round: u64, index: u32) -> Vec<u8> {
+    let length = 60_000 - 7 * index as usize;
+    (0..length).map(|at| (at as u64 * (filter + 1) + round * 31 + u64::from(index)) as u8).collect()
+}
+
+/// Writes `fresh` sections of `round`, carries the others over.
+fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
+    let before = store.manifests().unwrap().into_iter().next();
+    let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
+    for &filter in fresh {
+        for index in (0..5).rev() {
+            writer.put_chunk(store, key(filter), index, &chunk(filter, round, index)).unwrap();
+        }
+        writer.end_section(key(filter), round, 5).unwrap();
+    }
+    for section in before.iter().flat_map(|manifest| &manifest.sections) {
+        if !fresh.contains(&section.key.filter) {
+            writer.carry_over(section);
+        }
+    }
+    let meta = vec![round as u8; 200_000];
+    writer.finish(store, Timestamp(round), meta).unwrap()
+}
+
+fn check(store: &Store, manifest: &Manifest) {
+    let mut out = Vec::new();
+    for section in &manifest.sections {
+        for index in 0..section.chunks {
+            store.read_chunk(section, index, &mut out).unwrap();
+            assert_eq!(out, chunk(section.key.filter, section.changes, index));
+        }
+    }
+}
+
+#[test]
+fn two_generations_are_kept_with_all_that_they_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = Vec::new();
+    for round in 0..8u64 {
+        let store = open(dir.path());
+        assert_eq!(store.manifests().unwrap(), last);
+        let fresh: Vec<u64> = (0..6).filter(|filter| round == 0 || filter % 4 == round % 4).collect();
+        let manifest = snapshot(&store, round, round, &fresh);
+        assert_eq!(manifest.sections.len(), 6);
+        last.insert(0, manifest);
+        last.truncate(2);
+        while store.sweep(3).unwrap() {}
+        assert_eq!(store.manifests().unwrap(), last);
+        for manifest in &last {
+            check(&store, manifest);
+        }
+        let prunable = (round > 0).then(|| Seq(round - 1));
+        assert_eq!(store.prunable_through().unwrap(), prunable);
+    }
+}
+
+#[test]
+fn an_unfinished_snapshot_is_as_if_it_never_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let first = snapshot(&store, 1, 1, &[1, 2]);
+    let mut writer = store.begin_snapshot(Seq(2)).unwrap();
+    writer.put_chunk(&store, key(1), 0, &chunk(1, 9, 0)).unwrap();
+    while store.sweep(1).unwrap() {}
+    drop((writer, store));
+    let store = open(dir.path());
+    assert_eq!(store.manifests().unwrap(), std::slice::from_ref(&first));
+    let second = snapshot(&store, 2, 2, &[2]);
+    assert_eq!(store.manifests().unwrap(), [second.clone(), first.clone()]);
+    check(&store, &first);
+    check(&store, &second);
+}
+
+#[test]
+fn a_section_must_be_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut writer = store.begin_snapshot(Seq(0)).unwrap();
+    writer.put_chunk(&store, key(1), 0, b"one").unwrap();
+    assert!(matches!(writer.end_section(key(1), 0, 2), Err(StoreError::Misuse(_))));
+    let mut writer = store.begin_snapshot(Seq(0)).unwrap();
+    writer.put_chunk(&store, key(1), 0, b"one").unwrap();
+    assert!(matches!(writer.finish(&store, Timestamp(0), Vec::new()), Err(StoreError::Misuse(_))));
+    assert!(store.manifests().unwrap().is_empty());
+}
+
+fn back_up(store: &Arc<Store>, through: Seq, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
+    let mut source = store.begin_backup(through).unwrap();
+    let mut archive = Vec::new();
+    let mut parts = 0;
+    while let Some(part) = source.next_part().unwrap() {
+        assert!(part.len() <= 1 << 20);
+        archive.extend(part);
+        meanwhile(parts);
+        parts += 1;
+    }
+    archive
+}
+
+fn restore(archive: &[u8], parent: &Path) -> Result<Seq, StoreError> {
+    let file = parent.join("backup");
+    std::fs::write(&file, archive).unwrap();
+    cuckood::store::restore(&file, &parent.join("restored"), &options(Durability::Fsync))
+}
+
+#[test]
+fn a_backup_holds_what_was_there_when_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("data"));
+    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    for number in 0..50 {
+        journal.append(vec![proposal(number * 2, 2_000), proposal(number * 2 + 1, 10)]).unwrap();
+    }
+    // In the midst of a commit.
+    let manifest = snapshot(&store, 41, 7, &[0, 1, 2, 3]);
+    let expected = entries(&mut journal, 41).unwrap();
+    // Snapshots and segments come and go meanwhile.
+    let archive = back_up(&store, journal.last(), |part| {
+        let seq = journal.append(vec![proposal(1_000, 9_000)]).unwrap()[0].entry.seq;
+        snapshot(&store, seq.0, 100 + part as u64, &[0, 1, 2]);
+        if let Some(through) = store.prunable_through().unwrap() {
+            assert!(through <= Seq(41));
+            journal.prune(through).unwrap();
+        }
+        while store.sweep(2).unwrap() {}
+    });
+    assert_eq!(restore(&archive, dir.path()).unwrap(), Seq(100));
+    let store = open(&dir.path().join("restored"));
+    let restored = &store.manifests().unwrap()[0];
+    assert_eq!(
+        (restored.seq, restored.taken_at, &restored.meta),
+        (manifest.seq, manifest.taken_at, &manifest.meta)
+    );
+    check(&store, restored);
+    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    assert_eq!(entries(&mut journal, 41).unwrap(), expected);
+    assert_eq!(journal.append(vec![proposal(0, 0)]).unwrap()[0].entry.seq, Seq(101));
+    // A backup of the restored directory is one, too.
+    let again = tempfile::tempdir().unwrap();
+    let archive = back_up(&store, journal.last(), |_| {});
+    assert_eq!(restore(&archive, again.path()).unwrap(), Seq(101));
+}
+
+#[test]
+fn a_backup_of_little_is_a_backup() {
+    for (commits, snapshots) in [(0, 0), (0, 1), (3, 0), (3, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&dir.path().join("data"));
+        let mut journal = LocalJournal::open(store.clone()).unwrap();
+        for number in 0..commits {
+            journal.append(vec![proposal(number, 1)]).unwrap();
+        }
+        for _ in 0..snapshots {
+            snapshot(&store, journal.last().0, 1, &[]);
+        }
+        let archive = back_up(&store, journal.last(), |_| {});
+        assert_eq!(restore(&archive, dir.path()).unwrap(), Seq(commits));
+        let store = open(&dir.path().join("restored"));
+        assert_eq!(store.manifests().unwrap().len(), snapshots);
+        let mut journal = LocalJournal::open(store).unwrap();
+        assert_eq!(journal.last(), Seq(commits));
+        assert_eq!(
+            entries(&mut journal, if snapshots == 0 { 0 } else { commits }).unwrap().len() as u64,
+            if snapshots == 0 { commits } else { 0 }
+        );
+    }
+}
+
+#[test]
+fn a_truncated_or_altered_archive_is_refused_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("data"));
+    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    snapshot(&store, 0, 1, &[1]);
+    for number in 0..3 {
+        journal.append(vec![proposal(number, 100)]).unwrap();
+    }
+    let archive = back_up(&store, journal.last(), |_| {});
+    let refused = |altered: &[u8]| {
+        let error = restore(altered, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("backup"), "{error}");
+        assert!(!dir.path().join("restored").exists(), "{error}");
+    };
+    let mut offsets: Vec<usize> = (0..200).chain(archive.len() - 200..archive.len()).collect();
+    offsets.extend((200..archive.len() - 200).step_by(archive.len() / 150));
+    for &offset in &offsets {
+        refused(&archive[..offset]);
+        let mut altered = archive.clone();
+        altered[offset] ^= 1 << (offset % 8);
+        refused(&altered);
+    }
+    refused(&[&archive[..], b"x"].concat());
+    restore(&archive, dir.path()).unwrap();
+    assert!(matches!(restore(&archive, dir.path()), Err(StoreError::NotOurs { .. })));
+}

@@ -1,0 +1,50 @@
+//! Commands, options and small data directories for the tests of the store and the journal.
+
+use cuckood::domain::{Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
+use cuckood::filter::Digest;
+use cuckood::journal::{Journal, JournalError};
+use cuckood::store::{Durability, Store, StoreOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Small segments, no reserve: a test's directory is small and short-lived.
+pub fn options(durability: Durability) -> StoreOptions {
+    StoreOptions {
+        durability,
+        free_space_min_bytes: 0,
+        ballast_bytes: 1 << 20,
+        open_timeout: Duration::from_secs(20),
+        cache_bytes: 8 << 20,
+        wal_segment_bytes: 64 << 10,
+        ..StoreOptions::default()
+    }
+}
+
+pub fn open(dir: &Path) -> Arc<Store> {
+    Arc::new(Store::open(dir, &options(Durability::Fsync)).unwrap())
+}
+
+/// A command of so many digests that tells itself from every other of its `number`.
+pub fn proposal(number: u64, digests: u64) -> Proposal {
+    let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
+    Proposal {
+        at: Timestamp(number),
+        command: Command::Insert {
+            target: Target(FilterId(number)),
+            digests: Digests(digests),
+            if_absent: false,
+            revive: false,
+        },
+        idempotency: None,
+    }
+}
+
+pub fn entries(journal: &mut dyn Journal, after: u64) -> Result<Vec<Entry>, JournalError> {
+    let mut entries = Vec::new();
+    journal.read_from(Seq(after), &mut |entry| {
+        entries.push(entry);
+        Ok(())
+    })?;
+    Ok(entries)
+}

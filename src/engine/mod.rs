@@ -3,6 +3,7 @@
 //! [`Engine::submit`] is the only way to change anything, and resolves once the change is durable and applied.
 //! Reads go straight to the filters and take no lock.
 
+pub mod imports;
 mod metrics;
 pub mod recovery;
 mod snapshotter;

@@ -3,13 +3,14 @@
 //! [`Engine::submit`] is the only way to change anything, and resolves once the change is durable and applied.
 //! Reads go straight to the filters and take no lock.
 
+pub mod imports;
 mod metrics;
 pub mod recovery;
 mod snapshotter;
 mod start;
 mod writer;
 
-pub use crate::filter::{Growth, Layout, LayoutError, Mode};
+pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::state::FilterView;
 pub use crate::store::Durability;
 pub use metrics::Metrics;
@@ -19,10 +20,9 @@ pub use start::EngineOptions;
 
 use crate::clock::Clock;
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Sizing, Spec,
-    Timestamp, Window,
+    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Sizing,
+    Spec, Timestamp, Window,
 };
-use crate::filter::Secret;
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
@@ -236,7 +236,7 @@ impl Engine {
         let room = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
         let (reply, answer) = oneshot::channel();
         let submission = Submission { command, key, bytes, since: Instant::now(), reply, _room: room };
-        self.send(Request::Submit(submission))?;
+        self.send(Request::Submit(Box::new(submission)))?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 
@@ -289,7 +289,13 @@ impl Engine {
     ///
     /// # Errors
     /// When no layout fits the spec; the message names the field.
-    pub fn creation(&self, kind: Kind, name: Name, spec: Spec, window: Window) -> Result<Command, LayoutError> {
+    pub fn creation(
+        &self,
+        kind: Kind,
+        name: Name,
+        spec: Spec,
+        window: Window,
+    ) -> Result<Command, LayoutError> {
         let layout = layout_of(&spec)?;
         let mut secret = [0; SECRET_BYTES];
         fill_random(&mut secret);

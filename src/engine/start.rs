@@ -3,9 +3,7 @@
 use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::writer::{Request, Writer};
-use super::{
-    Engine, Figures, Inner, LatestSnapshot, Metrics, Progress, QUEUE_UNIT_BYTES, Status, SubmitError,
-};
+use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
 use crate::clock::Clock;
 use crate::domain::{Command, Proposal, Settings};
 use crate::journal::{Journal, LocalJournal};
@@ -134,6 +132,9 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
             true
         });
     })?;
+    for manifest in &recovered.damaged {
+        store.forget_snapshot(manifest)?;
+    }
     if *recovered.state.settings() != options.settings {
         let command = Command::Configure(options.settings.clone());
         let at = inner.clock.read().max(recovered.state.now());

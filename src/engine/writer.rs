@@ -31,7 +31,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 /// What the writer is asked for.
 pub(super) enum Request {
     /// Log and apply a command.
-    Submit(Submission),
+    Submit(Box<Submission>),
     /// Take a snapshot now.
     Snapshot(Reply<SnapshotReport>),
     /// Begin a backup; the token keeps it alive.
@@ -93,7 +93,7 @@ impl Writer {
                 match request {
                     Request::Submit(submission) => {
                         bytes += submission.bytes;
-                        batch.push(submission);
+                        batch.push(*submission);
                     }
                     Request::Shutdown(done) => {
                         shutdown = Some(done);
@@ -115,7 +115,7 @@ impl Writer {
             if let Some(done) = shutdown {
                 while let Ok(request) = requests.try_recv() {
                     match request {
-                        Request::Submit(submission) => self.commit(vec![submission]),
+                        Request::Submit(submission) => self.commit(vec![*submission]),
                         other => self.serve(other),
                     }
                 }
@@ -138,18 +138,21 @@ impl Writer {
         let (mut memory, mut bytes) = (self.state.tables_bytes() + self.state.records_bytes(), 0);
         for submission in submissions {
             self.metrics.queue_seconds.observe((taken_up - submission.since).as_secs_f64());
+            let bytes_logged = submission.bytes;
             let Submission { command, key, reply, _room: room, .. } = submission;
-            let needed = self.state.memory_needed(&command) + key.map_or(0, |_| submission.bytes.min(16 << 10));
+            let needed = self.state.memory_needed(&command) + key.map_or(0, |_| bytes_logged);
             let refusal = match &at {
                 _ if self.failed => Some(SubmitError::StorageFailed),
                 Err(_) => Some(SubmitError::ClockUnsure),
-                Ok(_) if needed > 0 && memory + needed > self.memory_max_bytes => Some(SubmitError::MemoryLimit),
+                Ok(_) if needed > 0 && memory + needed > self.memory_max_bytes => {
+                    Some(SubmitError::MemoryLimit)
+                }
                 Ok(_) => None,
             };
             match (refusal, &at) {
                 (None, Ok(at)) => {
                     memory += needed;
-                    bytes += submission.bytes;
+                    bytes += bytes_logged;
                     proposals.push(Proposal { at: *at, command, idempotency: key });
                     replies.push(Some((reply, room)));
                 }

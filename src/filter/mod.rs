@@ -1,7 +1,42 @@
-//! Cuckoo filters: pure and synchronous. Knows nothing of HTTP, time or storage.
+//! Cuckoo filters (Fan et al., CoNEXT 2014): pure and synchronous. Knows nothing of HTTP, time or storage.
+//!
+//! [`compact`] filters keep fingerprints, [`strict`] ones 62 bits of digest and a state. Each has a writer's side,
+//! owned by one thread, and a reader's side that takes no lock. Both lie in tables ([`table`], written by
+//! [`writer`]): buckets of slots in atomic words ([`slots`], [`memory`]) at the places that [`place`] gives.
 
+pub mod codec;
+pub mod compact;
 pub mod hash;
 pub mod layout;
+mod memory;
+mod place;
+mod slots;
+pub mod strict;
+mod table;
+mod writer;
 
+pub use codec::{FilterImage, RestoreError, TableId};
+pub use compact::{CompactFilter, CompactReader, Insert};
 pub use hash::{Digest, Secret};
-pub use layout::{Growth, Layout, Mode};
+pub use layout::{Growth, Layout, LayoutError, Mode};
+pub use strict::{SlotState, StateCounts, StrictFilter, StrictInsert, StrictReader};
+
+/// The filter can't take all the items, and has changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the filter is full")]
+pub struct Full;
+
+/// One table of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentStats {
+    /// Items in it.
+    pub items: u64,
+    /// Items that it is meant for.
+    pub capacity: u64,
+    /// Bits of a fingerprint; 62 in strict filters.
+    pub fingerprint_bits: u8,
+    /// Slots a bucket.
+    pub bucket_size: u8,
+    /// Buckets.
+    pub buckets: u64,
+}

@@ -24,14 +24,6 @@ impl LocalJournal {
         Ok(LocalJournal { store, tail, was_full: false })
     }
 
-    /// Makes the whole log durable, also at `flush` and `relaxed`: for a clean end.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for an append.
-    pub fn settle(&mut self) -> Result<(), JournalError> {
-        Ok(self.store.settle(self.tail.link())?)
-    }
-
     fn check_space(&mut self) -> Result<(), StoreError> {
         match self.store.check_space() {
             Ok(()) if self.was_full => {
@@ -74,7 +66,15 @@ impl Journal for LocalJournal {
         after: Seq,
         sink: &mut dyn FnMut(Entry) -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
-        let end = log::read(&self.store, after, |commit| {
+        let tail = self.tail.link();
+        log::read(&self.store, after, |commit, link| {
+            if commit.first > tail.seq {
+                // Written by an append that failed: whether it counts is for the next start to say.
+                return Ok(());
+            }
+            if link.seq == tail.seq && link != tail {
+                return Err(self.store.damaged("the log does not end as it did when it was opened").into());
+            }
             let mut payload = commit.payload;
             for offset in 0..u64::from(commit.entries) {
                 let seq = Seq(commit.first.0 + offset);
@@ -91,14 +91,15 @@ impl Journal for LocalJournal {
             }
             Ok::<(), JournalError>(())
         })?;
-        if end != self.tail.link() {
-            return Err(self.store.damaged("the log does not end where it did when it was opened").into());
-        }
         Ok(())
     }
 
     fn prune(&mut self, through: Seq) -> Result<(), JournalError> {
         Ok(log::prune(&self.store, through)?)
+    }
+
+    fn settle(&mut self) -> Result<(), JournalError> {
+        Ok(self.store.settle(self.tail.link())?)
     }
 
     fn last(&self) -> Seq {

@@ -52,6 +52,10 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
+    fn settle(&mut self) -> Result<(), JournalError> {
+        Ok(())
+    }
+
     fn last(&self) -> Seq {
         self.last
     }

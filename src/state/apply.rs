@@ -241,8 +241,11 @@ impl State {
         if revive {
             for (outcome, &digest) in outcomes.iter_mut().zip(digests) {
                 if *outcome == ItemOutcome::AlreadyRedeemed {
-                    *outcome =
-                        if self.revive(filter, digest) { ItemOutcome::Revived } else { ItemOutcome::AlreadyPresent };
+                    *outcome = if self.revive(filter, digest) {
+                        ItemOutcome::Revived
+                    } else {
+                        ItemOutcome::AlreadyPresent
+                    };
                 }
             }
         }
@@ -310,7 +313,8 @@ impl State {
                     Ok(inserted) => {
                         if inserted == [ItemOutcome::Added] {
                             added.push(to);
-                        } else if let Some(count) = leaving.get_mut(&to).filter(|_| bearer.tables.is_strict()) {
+                        } else if let Some(count) = leaving.get_mut(&to).filter(|_| bearer.tables.is_strict())
+                        {
                             // It was about to leave, and now comes back: it stays where it is.
                             *count = 0;
                         }

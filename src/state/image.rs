@@ -75,6 +75,9 @@ pub struct SnapshotImage {
     pub sections: Vec<Section>,
 }
 
+/// Puts a section's chunk of this number in the place of what the bytes held; false after its last.
+pub type LoadSection<'a, E> = dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E> + 'a;
+
 /// Why a state can't be built from a snapshot.
 #[derive(Debug, Error)]
 pub enum RestoreStateError<E> {
@@ -198,7 +201,11 @@ impl State {
                 staging.writes.begin_snapshot();
                 let tables = staging.tables.begin_snapshot();
                 note(&tables);
-                StagingImage { import: staging.import.clone(), writes_changes: staging.writes.changes(), tables }
+                StagingImage {
+                    import: staging.import.clone(),
+                    writes_changes: staging.writes.changes(),
+                    tables,
+                }
             });
             if let Some(staging) = &staging {
                 sections.push(Section { id: SectionId::writes(id), changes: staging.writes_changes });
@@ -288,7 +295,9 @@ impl State {
             .values()
             .map(|bearer| {
                 let staging = bearer.staging.as_ref().map_or(0, |staging| staging.tables.undo_bytes());
-                bearer.tables.undo_bytes() + staging + slots(bearer.view.ledger.read().slab().snapshot_slots())
+                bearer.tables.undo_bytes()
+                    + staging
+                    + slots(bearer.view.ledger.read().slab().snapshot_slots())
             })
             .sum();
         of_filters + slots(self.records.snapshot_slots())
@@ -336,10 +345,7 @@ impl State {
     ///
     /// # Errors
     /// When anything is missing, damaged or of a newer version.
-    pub fn restore<E>(
-        head: &[u8],
-        load: &mut dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E>,
-    ) -> Result<Self, RestoreStateError<E>> {
+    pub fn restore<E>(head: &[u8], load: &mut LoadSection<'_, E>) -> Result<Self, RestoreStateError<E>> {
         let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
         if version != IMAGE_VERSION {
             return Err(RestoreStateError::Newer(version));
@@ -363,7 +369,7 @@ impl State {
     fn restore_bearer<E>(
         &mut self,
         image: BearerImage,
-        load: &mut dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E>,
+        load: &mut LoadSection<'_, E>,
     ) -> Result<(), RestoreStateError<E>> {
         let id = image.id;
         let ledger = Ledger::restore(&load_all(load, SectionId::ledger(id))?, image.ledger_changes)?;
@@ -410,7 +416,7 @@ impl State {
 fn restore_tables<E>(
     filter: FilterId,
     image: &TablesImage,
-    load: &mut dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E>,
+    load: &mut LoadSection<'_, E>,
 ) -> Result<Tables, RestoreStateError<E>> {
     let mut load_chunk = |table, chunk, out: &mut Vec<u8>| {
         // A chunk that isn't there stays empty, which its checksum refuses.
@@ -421,10 +427,7 @@ fn restore_tables<E>(
 }
 
 /// All chunks of a section, joined.
-fn load_all<E>(
-    load: &mut dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E>,
-    section: SectionId,
-) -> Result<Vec<u8>, RestoreStateError<E>> {
+fn load_all<E>(load: &mut LoadSection<'_, E>, section: SectionId) -> Result<Vec<u8>, RestoreStateError<E>> {
     let (mut all, mut chunk) = (Vec::new(), Vec::new());
     for number in 0.. {
         chunk.clear();

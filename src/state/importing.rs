@@ -56,7 +56,8 @@ impl State {
 
     /// Takes the next piece in, all of it or, if the filter is full, none.
     pub(super) fn import_lines(&mut self, command: Command) -> Outcome {
-        let Command::ImportLines { target, import: id, digests, lines, rejected, errors, chain } = command else {
+        let Command::ImportLines { target, import: id, digests, lines, rejected, errors, chain } = command
+        else {
             unreachable!("import_lines is called for pieces of imports")
         };
         let Some(mode) = self.running(target, &id) else {
@@ -133,7 +134,11 @@ impl State {
     }
 
     fn import_fails(&mut self, target: Target, id: &ImportId) -> Outcome {
-        if self.filters.get(&target.0).and_then(|bearer| bearer.staging.as_ref()).is_some_and(|s| s.import == *id)
+        if self
+            .filters
+            .get(&target.0)
+            .and_then(|bearer| bearer.staging.as_ref())
+            .is_some_and(|s| s.import == *id)
         {
             self.unstage(target);
         }
@@ -172,7 +177,9 @@ impl State {
     /// over, then the writes made meanwhile are repeated in order. Changes nothing if it doesn't all fit.
     fn swap(&mut self, target: Target, id: &ImportId) -> Result<(), Full> {
         let Some(bearer) = self.filters.get_mut(&target.0) else { return Err(Full) };
-        let Some(mut staging) = bearer.staging.take_if(|staging| staging.import == *id) else { return Err(Full) };
+        let Some(mut staging) = bearer.staging.take_if(|staging| staging.import == *id) else {
+            return Err(Full);
+        };
         let before = staging.tables.memory_bytes();
         let built = repeat(&mut staging, &bearer.tables);
         self.tables_bytes = self.tables_bytes + staging.tables.memory_bytes() - before;

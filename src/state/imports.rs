@@ -25,7 +25,12 @@ impl Imports {
     }
 
     /// Changes a record.
-    pub fn update(&mut self, id: &ImportId, now: Timestamp, change: impl FnOnce(&mut Import)) -> Option<&Import> {
+    pub fn update(
+        &mut self,
+        id: &ImportId,
+        now: Timestamp,
+        change: impl FnOnce(&mut Import),
+    ) -> Option<&Import> {
         let import = self.0.get_mut(id)?;
         change(import);
         import.changed_at = now;

@@ -52,11 +52,6 @@ impl Ledger {
         self.redemptions.len()
     }
 
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.redemptions.is_empty()
-    }
-
     /// Every redemption.
     pub fn iter(&self) -> impl Iterator<Item = &Redemption> {
         self.redemptions.iter().map(|(_, redemption)| redemption)

@@ -60,11 +60,6 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         self.slots() - self.free.len()
     }
 
-    /// Whether it holds no value.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// A number that differs whenever the contents may.
     pub fn changes(&self) -> u64 {
         self.changes

@@ -2,9 +2,10 @@
 
 use super::view::Reader;
 use crate::domain::ItemOutcome;
+use crate::filter::codec::Load;
 use crate::filter::{
-    CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, Mode, RestoreError, SlotState, StrictFilter,
-    StrictInsert, TableId,
+    CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, Mode, RestoreError, SlotState,
+    StrictFilter, StrictInsert, TableId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,11 @@ impl Tables {
     }
 
     /// Adds items, all or none. A used code stays used.
-    pub(super) fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<ItemOutcome>, Full> {
+    pub(super) fn insert_many(
+        &mut self,
+        digests: &[Digest],
+        if_absent: bool,
+    ) -> Result<Vec<ItemOutcome>, Full> {
         Ok(match &mut self.filter {
             Filter::Compact(filter) => filter
                 .insert_many(digests, if_absent)?
@@ -141,7 +146,8 @@ impl Tables {
             let mut taken = Ok(());
             other.for_each(|digest, state| {
                 if state != SlotState::Available && taken.is_ok() {
-                    taken = filter.insert(digest).map(|_| drop(filter.set(digest, state)));
+                    taken = filter.insert(digest).map(|_| ());
+                    filter.set(digest, state);
                 }
             });
             taken?;
@@ -185,10 +191,7 @@ impl Tables {
         }
     }
 
-    pub(super) fn restore<E>(
-        image: &TablesImage,
-        load: &mut dyn FnMut(TableId, u32, &mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<Self, RestoreError<E>> {
+    pub(super) fn restore<E>(image: &TablesImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
         let filter = match image.mode {
             Mode::Compact => Filter::Compact(CompactFilter::restore(&image.filter, load)?),
             Mode::Strict => Filter::Strict(StrictFilter::restore(&image.filter, load)?),

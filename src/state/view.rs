@@ -4,8 +4,8 @@ use super::imports::Imports;
 use super::ledger::Ledger;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, Reference, SegmentStats, Spec,
-    Stats, Timestamp, Window,
+    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, Reference, SegmentStats,
+    Spec, Stats, Timestamp, Window,
 };
 use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
 use arc_swap::ArcSwap;
@@ -234,11 +234,6 @@ impl Catalog {
     /// Filters of both kinds.
     pub fn len(&self) -> usize {
         self.campaigns.len() + self.coupons.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {

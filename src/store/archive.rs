@@ -168,7 +168,7 @@ impl ArchiveSource {
             return Ok(link);
         }
         let mut start = None;
-        log::read(&self.store, after, |commit| {
+        log::read(&self.store, after, |commit, _| {
             start.get_or_insert(commit.first);
             Ok::<(), StoreError>(())
         })?;

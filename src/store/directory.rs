@@ -36,7 +36,16 @@ impl Format {
 pub(crate) struct Directory {
     path: PathBuf,
     // Held for its lock alone, which ends with the process whatever happens.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing is not enough while a child process that was just forked has a copy of the descriptor.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(path = %self.path.display(), %error, "can't give the lock back");
+        }
+    }
 }
 
 impl Directory {
@@ -52,7 +61,7 @@ impl Directory {
             .open(&lock_path)
             .map_err(StoreError::io(&lock_path, "open"))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Directory { path: path.to_owned(), lock }),
             Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => Err(StoreError::io(&lock_path, "lock")(error)),
         }
@@ -152,8 +161,11 @@ pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
 pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let entry = entry.map_err(StoreError::io(path, "list"))?.path();
-        let sync = || File::open(&entry)?.sync_all();
-        sync().map_err(StoreError::io(&entry, "sync"))?;
+        match File::open(&entry).and_then(|file| file.sync_all()) {
+            // sled replaces its snapshots as it pleases.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            synced => synced.map_err(StoreError::io(&entry, "sync"))?,
+        }
     }
     sync_directory(path)
 }

@@ -305,7 +305,7 @@ pub(crate) fn prune(store: &Store, through: Seq) -> Result<(), StoreError> {
 pub(crate) fn read<E: From<StoreError>>(
     store: &Store,
     after: Seq,
-    mut sink: impl FnMut(Commit<'_>) -> Result<(), E>,
+    mut sink: impl FnMut(Commit<'_>, Link) -> Result<(), E>,
 ) -> Result<Link, E> {
     let base = store.log_base()?;
     let segments = segments(store.backing());
@@ -321,9 +321,9 @@ pub(crate) fn read<E: From<StoreError>>(
     let link = if known { base } else { Link { seq: Seq(first.0.saturating_sub(1)), checksum: 0 } };
     let mut walk = Walk { store, link, chained: known };
     for first in &segments[start..] {
-        let flow = walk.segment(*first, |commit, _| {
+        let flow = walk.segment(*first, |commit, link| {
             if commit.last() > after {
-                sink(commit)?;
+                sink(commit, link)?;
             }
             Ok::<_, E>(ControlFlow::Continue(()))
         })?;

@@ -13,6 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// What a directory is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,6 +138,10 @@ fn remove_half_made_snapshots(sled_dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// How often, and after what pause, sled is opened again while its file is locked.
+const BUSY_TRIES_MAX: u32 = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
 type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
 
 /// Opens sled. If it finds damage, its files are copied aside and it is tried once more without its own
@@ -147,7 +152,16 @@ fn open_guarded(
     options: &StoreOptions,
 ) -> Result<Opened, StoreError> {
     let path = directory.path();
-    let attempt = || open_sled(sled_dir, options.cache_bytes, options.open_timeout);
+    let attempt = || {
+        let mut tries = 0;
+        loop {
+            match open_sled(sled_dir, options.cache_bytes, options.open_timeout) {
+                Err(OpenFault::Busy) if tries < BUSY_TRIES_MAX => tries += 1,
+                result => return result,
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        }
+    };
     let why = match attempt() {
         Ok(opened) => return Ok(opened),
         Err(OpenFault::Corrupt(why)) => why,
@@ -176,6 +190,7 @@ fn refusal(directory: &Directory, options: &StoreOptions, fault: OpenFault) -> S
         OpenFault::TimedOut => {
             format!("{} did not open within {} s", sled_dir.display(), options.open_timeout.as_secs_f32())
         }
+        OpenFault::Busy => return StoreError::Locked { path: directory.path().to_owned() },
         OpenFault::Full => {
             return StoreError::DiskFull {
                 path: directory.path().to_owned(),

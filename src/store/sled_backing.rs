@@ -20,6 +20,8 @@ pub(crate) enum OpenFault {
     Corrupt(String),
     /// It neither opened nor failed in time.
     TimedOut,
+    /// Its file is locked: a child process that was just forked still has a copy of an old descriptor.
+    Busy,
     /// No space is left.
     Full,
     /// Anything else.
@@ -70,17 +72,13 @@ pub(crate) fn open_sled(
     match receiver.recv_timeout(timeout) {
         Ok(Ok(Ok(opened))) => Ok(opened),
         Ok(Ok(Err(error))) => Err(match &error {
-            sled::Error::Corruption { .. } | sled::Error::ReportableBug(_) => {
-                OpenFault::Corrupt(error.to_string())
-            }
             sled::Error::Io(source) if is_full(source) => OpenFault::Full,
-            // sled reports some damage as a short read or as invalid data.
-            sled::Error::Io(source)
-                if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
-            {
-                OpenFault::Corrupt(error.to_string())
+            sled::Error::Io(source) if source.to_string().contains("could not acquire lock") => {
+                OpenFault::Busy
             }
-            _ => OpenFault::Other(error.to_string()),
+            // Without an error number it is sled's own judgement of what it read.
+            sled::Error::Io(source) if source.raw_os_error().is_some() => OpenFault::Other(error.to_string()),
+            _ => OpenFault::Corrupt(error.to_string()),
         }),
         Ok(Err(panic)) => Err(OpenFault::Corrupt(panic_text(&*panic))),
         Err(mpsc::RecvTimeoutError::Timeout) => Err(OpenFault::TimedOut),

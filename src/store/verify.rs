@@ -28,7 +28,7 @@ fn check_log(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
     let tail = log::Tail::find(store)?.link();
     let first = log::first_available(store).unwrap_or(tail.seq.next());
     let (mut commits, mut bytes) = (0u64, 0u64);
-    let read = log::read(store, crate::domain::Seq(first.0.saturating_sub(1)), |commit| {
+    let read = log::read(store, crate::domain::Seq(first.0.saturating_sub(1)), |commit, _| {
         commits += 1;
         bytes += commit.payload.len() as u64;
         Ok::<(), StoreError>(())

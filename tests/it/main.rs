@@ -2,6 +2,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
+mod damage;
+mod directory;
+mod filter;
 mod journal;
 mod snapshots;
+mod storage_faults;
 mod store_support;

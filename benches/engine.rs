@@ -1,0 +1,105 @@
+//! How fast group commits become durable, against a raw preallocated file with `fdatasync` on the same disk in
+//! the same run: `cargo bench --bench engine [-- DIR]`. The rounds of the contestants alternate, and each is
+//! judged by its median round, since the machine is shared.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+use cuckood::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
+use cuckood::filter::Digest;
+use cuckood::journal::{Journal, LocalJournal};
+use cuckood::store::{Durability, Store, StoreOptions};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const COMMITS: u64 = 500;
+const ROUNDS: usize = 9;
+
+fn main() {
+    let parent = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
+    let dir = tempfile::tempdir_in(parent.unwrap_or_else(std::env::temp_dir)).unwrap();
+    println!("commits/s, median of {ROUNDS} rounds of {COMMITS} (p50 and p99 of a commit, in microseconds)");
+    for (bytes, digests) in [(64, 5), (4 << 10, 509), (64 << 10, 8_186)] {
+        let path = |name: &str| dir.path().join(format!("{name}-{bytes}"));
+        let mut contestants: Vec<(&str, Box<dyn FnMut()>)> = vec![
+            ("raw file, fdatasync", raw(&path("raw"), bytes)),
+            (
+                "journal, fsync",
+                journal(&path("fsync"), digests, Durability::Fsync, Duration::from_millis(10)),
+            ),
+            ("journal, fsync, no pause", journal(&path("eager"), digests, Durability::Fsync, Duration::ZERO)),
+            (
+                "journal, fsync, 1 s",
+                journal(&path("lazy"), digests, Durability::Fsync, Duration::from_secs(1)),
+            ),
+            (
+                "journal, flush",
+                journal(&path("flush"), digests, Durability::Flush, Duration::from_millis(10)),
+            ),
+        ];
+        let mut times = vec![(Vec::new(), Vec::new()); contestants.len()];
+        for _ in 0..ROUNDS {
+            for ((_, commit), (rounds, commits)) in contestants.iter_mut().zip(&mut times) {
+                let start = Instant::now();
+                for _ in 0..COMMITS {
+                    let start = Instant::now();
+                    commit();
+                    commits.push(start.elapsed());
+                }
+                rounds.push(start.elapsed());
+            }
+        }
+        let rate = |rounds: &mut Vec<Duration>| {
+            rounds.sort_unstable();
+            COMMITS as f64 / rounds[ROUNDS / 2].as_secs_f64()
+        };
+        let raw = rate(&mut times[0].0);
+        for ((name, _), (rounds, commits)) in contestants.iter().zip(&mut times) {
+            commits.sort_unstable();
+            let at = |share: usize| commits[commits.len() * share / 100].as_micros();
+            let rate = rate(rounds);
+            println!(
+                "{bytes:>6} B  {name:<26} {rate:>7.0}  {:>5.2} x raw  ({}, {})",
+                rate / raw,
+                at(50),
+                at(99)
+            );
+        }
+    }
+}
+
+fn raw(path: &Path, bytes: usize) -> Box<dyn FnMut()> {
+    let length = (COMMITS as usize * ROUNDS * bytes) as u64;
+    let file = File::create(path).unwrap();
+    let zeros = vec![0; 1 << 20];
+    (0..length.div_ceil(1 << 20)).for_each(|at| file.write_all_at(&zeros, at << 20).unwrap());
+    file.sync_all().unwrap();
+    let block = vec![7; bytes];
+    let mut offset = 0;
+    Box::new(move || {
+        file.write_all_at(&block, offset).unwrap();
+        file.sync_data().unwrap();
+        offset += bytes as u64;
+    })
+}
+
+/// A journal that is pruned behind itself, as the engine does it, though without snapshots between.
+fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -> Box<dyn FnMut()> {
+    let options = StoreOptions { durability, acknowledged_sync_pause: pause, ..StoreOptions::default() };
+    let store = Arc::new(Store::open(path, &options).unwrap());
+    let mut journal = LocalJournal::open(store).unwrap();
+    let mut number = 0u64;
+    Box::new(move || {
+        number += 1;
+        let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
+        let command = Command::Insert {
+            target: Target(FilterId(1)),
+            digests: Digests(digests),
+            if_absent: false,
+            revive: false,
+        };
+        journal.append(vec![Proposal { at: Timestamp(number), command, idempotency: None }]).unwrap();
+    })
+}

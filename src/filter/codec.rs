@@ -1,0 +1,171 @@
+//! Tables as chunks of little-endian bytes, each with a header and a checksum, and the small image beside them.
+
+use super::layout::{Growth, Layout};
+use super::table::{Plan, Table};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering::Relaxed;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Words of a chunk; the last of a table may have fewer.
+pub const CHUNK_WORDS: usize = 8_000;
+
+const MAGIC: [u8; 4] = *b"CKCH";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 24;
+const CHECKSUM_BYTES: usize = 8;
+
+/// The most bytes that a chunk has.
+pub const CHUNK_BYTES_MAX: usize = HEADER_BYTES + CHUNK_WORDS * 8 + CHECKSUM_BYTES;
+
+/// A table's number, never given twice within a filter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TableId(pub u64);
+
+/// What a snapshot of a filter says beside its tables' chunks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FilterImage {
+    pub(super) layout: Layout,
+    pub(super) growth: Growth,
+    /// The number that the next table gets.
+    pub(super) next_table: u64,
+    /// Compact: the segments, oldest first. Strict: the table, and the larger one that it is moving to.
+    pub(super) tables: Vec<TableImage>,
+    /// Strict, while moving: buckets of the smaller table that have moved.
+    pub(super) moved_buckets: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct TableImage {
+    pub(super) id: TableId,
+    pub(super) plan: Plan,
+    pub(super) items: u64,
+    pub(super) changes: u64,
+}
+
+impl FilterImage {
+    /// Each table's number, its number of changes (equal ones mean equal bytes), and its number of chunks.
+    pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
+        self.tables.iter().map(|table| (table.id, table.changes, table.chunks()))
+    }
+}
+
+impl TableImage {
+    fn chunks(&self) -> u32 {
+        self.plan.words().div_ceil(CHUNK_WORDS as u64) as u32
+    }
+}
+
+/// What is wrong with a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BadChunk {
+    /// It is not as long as it says, or says that it is longer than a chunk can be.
+    #[error("its length is wrong")]
+    Length,
+    /// It does not begin as a chunk does.
+    #[error("it is not a chunk")]
+    Magic,
+    /// A later program wrote it.
+    #[error("it has version {0}")]
+    Version(u32),
+    /// Its checksum is wrong.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// It is whole, but another one.
+    #[error("it is another table's or another place's")]
+    Misplaced,
+}
+
+/// Why a filter can't be restored.
+#[derive(Debug, Error)]
+pub enum RestoreError<E> {
+    /// A chunk could not be loaded.
+    #[error(transparent)]
+    Load(E),
+    /// A chunk is not what it should be.
+    #[error("chunk {chunk} of table {table}: {fault}", table = table.0)]
+    Chunk {
+        /// Whose.
+        table: TableId,
+        /// Which.
+        chunk: u32,
+        /// What is wrong.
+        fault: BadChunk,
+    },
+    /// The image contradicts itself.
+    #[error("the image of a filter is damaged: {0}")]
+    Image(&'static str),
+}
+
+/// Puts a table's chunk of this number in the place of what the bytes held.
+pub type Load<'a, E> = dyn FnMut(TableId, u32, &mut Vec<u8>) -> Result<(), E> + 'a;
+
+/// Writes a chunk in the place of what `out` held.
+pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut Vec<u8>) {
+    out.clear();
+    out.reserve(HEADER_BYTES + words.len() * 8 + CHECKSUM_BYTES);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&table.0.to_le_bytes());
+    out.extend_from_slice(&chunk.to_le_bytes());
+    out.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    for word in words {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    let checksum = xxh3_64(out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// The words of a chunk, if it is whole and the one that is wanted.
+///
+/// # Errors
+/// [`BadChunk`], whatever the bytes are.
+pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<&[[u8; 8]], BadChunk> {
+    if bytes.len() > CHUNK_BYTES_MAX {
+        return Err(BadChunk::Length);
+    }
+    let (content, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(BadChunk::Length)?;
+    let (header, words) = content.split_first_chunk::<HEADER_BYTES>().ok_or(BadChunk::Length)?;
+    if header[..4] != MAGIC {
+        return Err(BadChunk::Magic);
+    }
+    let field = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    if field(4) != VERSION {
+        return Err(BadChunk::Version(field(4)));
+    }
+    if xxh3_64(content) != u64::from_le_bytes(*checksum) {
+        return Err(BadChunk::Checksum);
+    }
+    let (words, rest) = words.as_chunks::<8>();
+    if !rest.is_empty() || words.len() != field(20) as usize {
+        return Err(BadChunk::Length);
+    }
+    let found = TableId(u64::from(field(8)) | u64::from(field(12)) << 32);
+    if found != table || field(16) != chunk {
+        return Err(BadChunk::Misplaced);
+    }
+    Ok(words)
+}
+
+/// Builds a table from its chunks.
+pub(super) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Result<Table, RestoreError<E>> {
+    if !image.plan.is_sane() {
+        return Err(RestoreError::Image("a table has an impossible shape"));
+    }
+    let table = Table::new(image.plan);
+    let mut bytes = Vec::new();
+    for (chunk, words) in (0..).zip(table.words.chunks(CHUNK_WORDS)) {
+        load(image.id, chunk, &mut bytes).map_err(RestoreError::Load)?;
+        let bad = |fault| RestoreError::Chunk { table: image.id, chunk, fault };
+        let loaded = decode_chunk(&bytes, image.id, chunk).map_err(bad)?;
+        if loaded.len() != words.len() {
+            return Err(bad(BadChunk::Length));
+        }
+        for (word, bytes) in words.iter().zip(loaded) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+    }
+    table.set_items(image.items);
+    Ok(table)
+}

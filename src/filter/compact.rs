@@ -1,0 +1,373 @@
+//! Compact filters: segments of fingerprints that nest, a multiset whose error stays within its bound as it grows.
+//!
+//! Segment k has twice the buckets of segment k − 1 and one more bit of fingerprint, so its error is at most half;
+//! the sum over all stays below twice the first's. Segments nest (see [`super::place::Nested`]): two items alike in
+//! one are alike in every older one. So a remove that takes the newest copy alike never takes the last one that
+//! stands for another item, and a newer segment's copies can be folded into an older one.
+
+use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
+use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
+use super::table::{GROUP, Plan, Table};
+use super::writer::TableWriter;
+use super::{Digest, Full, SegmentStats};
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+
+/// A segment with fewer items than its slots through this is folded into older ones, if they have room.
+const FOLD_BELOW: u64 = 64;
+
+/// What became of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Insert {
+    /// A copy was stored.
+    Added,
+    /// With `if_absent`: it, or one alike, was there.
+    AlreadyPresent,
+    /// There are as many copies alike as two buckets hold: nothing was stored.
+    Saturated,
+}
+
+/// The writer's side of a compact filter.
+pub struct CompactFilter {
+    layout: Layout,
+    growth: Growth,
+    next_table: u64,
+    /// Oldest first; never empty.
+    segments: Vec<TableWriter>,
+    /// Segments that are no more, but belong to the running snapshot.
+    retired: Vec<TableWriter>,
+    in_snapshot: bool,
+    shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
+}
+
+/// A reader's side of a compact filter. Takes no lock; clones are cheap.
+#[derive(Clone)]
+pub struct CompactReader {
+    shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
+}
+
+fn plan(layout: &Layout, k: u32) -> Plan {
+    Plan::Segment {
+        base_bits: layout.fingerprint_bits,
+        bucket_size: layout.bucket_size,
+        base_buckets: layout.buckets,
+        k,
+    }
+}
+
+impl CompactFilter {
+    /// An empty filter.
+    pub fn new(layout: Layout, growth: Growth) -> Self {
+        let first = TableWriter::new(TableId(0), plan(&layout, 0), layout.max_search);
+        Self::of(layout, growth, 1, vec![first])
+    }
+
+    fn of(layout: Layout, growth: Growth, next_table: u64, segments: Vec<TableWriter>) -> Self {
+        let shared = Arc::new(ArcSwap::from_pointee(Vec::new()));
+        let filter =
+            Self { layout, growth, next_table, segments, retired: Vec::new(), in_snapshot: false, shared };
+        filter.publish();
+        filter
+    }
+
+    /// A reader's side.
+    pub fn reader(&self) -> CompactReader {
+        CompactReader { shared: self.shared.clone() }
+    }
+
+    fn publish(&self) {
+        self.shared.store(Arc::new(self.segments.iter().map(|segment| segment.table.clone()).collect()));
+    }
+
+    /// Copies that an item, with those alike, can have: the slots of its two buckets.
+    fn copies_max(&self) -> u32 {
+        2 * u32::from(self.layout.bucket_size)
+    }
+
+    /// Adds a copy of an item.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room and the filter can't grow (further); nothing has changed.
+    pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        let copies: u32 = self.segments.iter().map(|segment| segment.table.count(digest)).sum();
+        if if_absent && copies > 0 {
+            return Ok(Insert::AlreadyPresent);
+        }
+        if copies >= self.copies_max() {
+            return Ok(Insert::Saturated);
+        }
+        for segment in &mut self.segments {
+            let has_room = self.growth == Growth::Fixed || segment.room() > 0;
+            if has_room && segment.insert(digest, 0).is_ok() {
+                return Ok(Insert::Added);
+            }
+        }
+        self.grow()?;
+        let newest = self.segments.last_mut().expect("there is always a segment");
+        newest.insert(digest, 0).map_err(|_| Full)?;
+        Ok(Insert::Added)
+    }
+
+    /// Adds copies of many items, all or none: the same as one by one, but that a failure takes back what went before.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert`].
+    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
+        let mut outcomes = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            for &digest in group {
+                self.segments.iter().for_each(|segment| segment.prefetch(digest));
+            }
+            for &digest in group {
+                match self.insert(digest, if_absent) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(full) => {
+                        let added = outcomes.iter().zip(digests).filter(|(o, _)| **o == Insert::Added);
+                        let added: Vec<Digest> = added.map(|(_, &digest)| digest).collect();
+                        for &digest in added.iter().rev() {
+                            self.remove(digest);
+                        }
+                        return Err(full);
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Takes one copy out, from the newest segment that has one.
+    pub fn remove(&mut self, digest: Digest) -> bool {
+        let removed = self.segments.iter_mut().rev().any(|segment| segment.remove(digest).is_some());
+        if removed {
+            self.fold();
+        }
+        removed
+    }
+
+    /// Takes a copy of each out, in order.
+    pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
+        let mut removed = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            for &digest in group {
+                self.segments.iter().for_each(|segment| segment.prefetch(digest));
+            }
+            removed.extend(group.iter().map(|&digest| self.remove(digest)));
+        }
+        removed
+    }
+
+    /// Takes every copy out; tells how many there were.
+    pub fn remove_all(&mut self, digest: Digest) -> u32 {
+        let mut removed = 0;
+        while self.remove(digest) {
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Takes everything out and shrinks to the first table; tells how many items went.
+    pub fn clear(&mut self) -> u64 {
+        let items = self.reader().items();
+        let first = self.new_segment(0);
+        let old = std::mem::replace(&mut self.segments, vec![first]);
+        self.publish();
+        old.into_iter().for_each(|segment| self.retire(segment));
+        items
+    }
+
+    /// The most memory that so many more items can make it allocate, in bytes.
+    pub fn growth_bytes(&self, additional: u64) -> u64 {
+        if self.growth == Growth::Fixed {
+            return 0;
+        }
+        let room: u64 = self.segments.iter().map(TableWriter::room).sum();
+        let (mut missing, mut bytes) = (additional.saturating_sub(room), 0);
+        for k in self.segments.len() as u32.. {
+            if missing == 0 || !self.can_have_segment(k) {
+                break;
+            }
+            let plan = plan(&self.layout, k);
+            missing = missing.saturating_sub(plan.fill_limit());
+            bytes += plan.words() * 8;
+        }
+        bytes
+    }
+
+    fn can_have_segment(&self, k: u32) -> bool {
+        let bits = u32::from(self.layout.fingerprint_bits) + k;
+        bits <= u32::from(FINGERPRINT_BITS_MAX) && self.layout.buckets <= SEGMENT_BUCKETS_MAX >> k
+    }
+
+    fn grow(&mut self) -> Result<(), Full> {
+        let k = self.segments.len() as u32;
+        if self.growth == Growth::Fixed || !self.can_have_segment(k) {
+            return Err(Full);
+        }
+        let segment = self.new_segment(k);
+        self.segments.push(segment);
+        self.publish();
+        Ok(())
+    }
+
+    fn new_segment(&mut self, k: u32) -> TableWriter {
+        let id = TableId(self.next_table);
+        self.next_table += 1;
+        TableWriter::new(id, plan(&self.layout, k), self.layout.max_search)
+    }
+
+    /// Folds the newest segment into older ones once it is nearly empty and they have twice the room that it takes.
+    fn fold(&mut self) {
+        while let [older @ .., newest] = &mut self.segments[..]
+            && newest.items() * FOLD_BELOW <= newest.table.slots()
+            && older.iter().map(|segment| segment.room()).sum::<u64>() >= 2 * newest.items().max(1)
+        {
+            let table = newest.table.clone();
+            let newest_k = older.len();
+            let mut moved: Vec<(usize, u64, u64)> = Vec::new();
+            let mut whole = true;
+            table.for_each_in(0..table.plan.buckets(), |bucket, _, value| {
+                whole = whole
+                    && older.iter_mut().enumerate().rev().any(|(k, segment)| {
+                        let (bucket, value) = (bucket >> (newest_k - k), value >> (newest_k - k));
+                        let fits = segment.room() > 0 && segment.insert_value(bucket, value).is_ok();
+                        if fits {
+                            moved.push((k, bucket, value));
+                        }
+                        fits
+                    });
+            });
+            if !whole {
+                for (k, bucket, value) in moved.into_iter().rev() {
+                    older[k].remove_value(bucket, value);
+                }
+                return;
+            }
+            let newest = self.segments.pop().expect("the newest was looked at");
+            self.publish();
+            self.retire(newest);
+        }
+    }
+
+    fn retire(&mut self, segment: TableWriter) {
+        if self.in_snapshot {
+            self.retired.push(segment);
+        }
+    }
+
+    /// Begins a snapshot of the filter as it is; tells what belongs to it beside the tables' chunks.
+    pub fn begin_snapshot(&mut self) -> FilterImage {
+        self.end_snapshot();
+        self.in_snapshot = true;
+        let tables = self.segments.iter_mut().map(|segment| {
+            segment.begin_snapshot();
+            TableImage {
+                id: segment.id,
+                plan: segment.table.plan,
+                items: segment.items(),
+                changes: segment.changes(),
+            }
+        });
+        FilterImage {
+            layout: self.layout,
+            growth: self.growth,
+            next_table: self.next_table,
+            tables: tables.collect(),
+            moved_buckets: 0,
+        }
+    }
+
+    fn segment(&mut self, table: TableId) -> Option<&mut TableWriter> {
+        self.segments.iter_mut().chain(&mut self.retired).find(|segment| segment.id == table)
+    }
+
+    /// Puts a chunk of the running snapshot, as it was at its beginning, in the place of what `out` held.
+    pub fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
+        out.clear();
+        if let Some(segment) = self.segment(table) {
+            segment.take_chunk(chunk, out);
+        }
+    }
+
+    /// Tells that a table need not be taken, because an equal one is stored.
+    pub fn skip_table(&mut self, table: TableId) {
+        if let Some(segment) = self.segment(table) {
+            segment.end_snapshot();
+        }
+    }
+
+    /// Memory kept for the running snapshot, in bytes.
+    pub fn undo_bytes(&self) -> usize {
+        self.segments.iter().chain(&self.retired).map(TableWriter::undo_bytes).sum()
+    }
+
+    /// Ends the running snapshot, whole or not.
+    pub fn end_snapshot(&mut self) {
+        self.in_snapshot = false;
+        self.retired.clear();
+        self.segments.iter_mut().for_each(TableWriter::end_snapshot);
+    }
+
+    /// The filter whose snapshot this is. It goes on exactly as the one that it was taken of.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or another's, or the image contradicts itself.
+    pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let mut segments = Vec::with_capacity(image.tables.len());
+        for (k, table) in (0..).zip(&image.tables) {
+            if table.plan != plan(&image.layout, k) || table.id.0 >= image.next_table {
+                return Err(RestoreError::Image("a segment is out of place"));
+            }
+            let restored = restore_table(table, load)?;
+            segments.push(TableWriter::resume(table.id, restored, table.changes, image.layout.max_search));
+        }
+        if segments.is_empty() {
+            return Err(RestoreError::Image("a filter has no segment"));
+        }
+        Ok(Self::of(image.layout, image.growth, image.next_table, segments))
+    }
+}
+
+impl CompactReader {
+    /// Whether an item, or one alike, is in. Never false for an item that is.
+    #[inline]
+    pub fn contains(&self, digest: Digest) -> bool {
+        self.shared.load().iter().any(|segment| segment.contains(digest))
+    }
+
+    /// [`Self::contains`] for many, faster; `found` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
+        found.clear();
+        found.resize(digests.len(), false);
+        let segments = self.shared.load();
+        for (digests, found) in digests.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
+            for segment in segments.iter() {
+                segment.contains_group(digests, found);
+            }
+        }
+    }
+
+    /// Copies of an item over all segments. Never too low; too high by those alike.
+    pub fn count(&self, digest: Digest) -> u32 {
+        self.shared.load().iter().map(|segment| segment.count(digest)).sum()
+    }
+
+    /// Copies of all items.
+    pub fn items(&self) -> u64 {
+        self.shared.load().iter().map(|segment| segment.items()).sum()
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        self.shared.load().iter().map(|segment| segment.memory_bytes()).sum()
+    }
+
+    /// The segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentStats> {
+        self.shared.load().iter().map(|segment| segment.stats()).collect()
+    }
+
+    /// The share of strangers for which [`Self::contains`] answers true now: the sum over the segments, for show.
+    pub fn error_rate_now(&self) -> f64 {
+        self.shared.load().iter().map(|segment| segment.error_rate_now()).sum::<f64>().min(1.0)
+    }
+}

@@ -1,0 +1,153 @@
+//! Digest → slot value and bucket pair: where an item may lie, in a compact segment and in a strict table.
+
+use super::Digest;
+
+/// What an item leaves in a slot, and the two buckets where the slot may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Probe {
+    pub(super) value: u64,
+    pub(super) buckets: [u64; 2],
+}
+
+/// A way to place items in buckets (partial-key cuckoo hashing, Fan et al., CoNEXT 2014).
+pub(super) trait Place: Copy {
+    /// The item's slot value, never zero in the bits that tell items apart or in those that are stored, and its buckets.
+    fn probe(&self, digest: Digest) -> Probe;
+
+    /// The other bucket of a slot value that lies in `bucket`. Its own inverse.
+    fn other(&self, bucket: u64, value: u64) -> u64;
+}
+
+/// Places fingerprints in segment `k` of a compact filter, `base_buckets · 2^k` buckets of `base_bits + k` bit fingerprints.
+///
+/// Segments nest: bucket pair and fingerprint, each shifted right by one, are those of the segment before. So two items that are
+/// alike here are alike in every older segment, and a copy can move to an older segment without its digest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nested {
+    base_buckets: u64,
+    k: u32,
+    /// Distinct fingerprints, `(2^base_bits − 1) · 2^k`.
+    fingerprints: u64,
+}
+
+impl Nested {
+    pub(super) fn new(base_bits: u32, base_buckets: u64, k: u32) -> Self {
+        debug_assert!(base_buckets.is_multiple_of(2) && base_bits + k <= 32 && base_buckets << k <= 1 << 32);
+        Self { base_buckets, k, fingerprints: ((1 << base_bits) - 1) << k }
+    }
+}
+
+impl Place for Nested {
+    #[inline(always)]
+    fn probe(&self, digest: Digest) -> Probe {
+        // High digest bits choose the bucket, low ones the fingerprint, both by multiply-high: a factor doubled by each
+        // segment appends one bit to the product. The first 2^k fingerprints are left out, so that none, shifted, is zero.
+        let bucket = multiply_high(digest.0, self.base_buckets << self.k);
+        let value = (((digest.0 & 0xffff_ffff) * self.fingerprints) >> 32) + (1 << self.k);
+        Probe { value, buckets: [bucket, self.other(bucket, value)] }
+    }
+
+    #[inline(always)]
+    fn other(&self, bucket: u64, value: u64) -> u64 {
+        let mixed = mix(value >> self.k);
+        // Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
+        let sum = multiply_high(mixed, self.base_buckets / 2) * 2 + 1;
+        let base = bucket >> self.k;
+        let other = if sum >= base { sum - base } else { sum + self.base_buckets - base };
+        // The top k of 32 bits: one more for each segment, the earlier ones the same.
+        let flips = (mixed & 0xffff_ffff) >> (32 - self.k);
+        let low = (1 << self.k) - 1;
+        (other << self.k) | ((bucket & low) ^ flips)
+    }
+}
+
+/// Places 62 digest bits, above 2 bits of state, in a strict table of any even number of buckets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    buckets: u64,
+}
+
+/// The slot bits of a strict table that hold the state, not the digest.
+pub(super) const STATE_MASK: u64 = 3;
+
+impl Whole {
+    pub(super) fn new(buckets: u64) -> Self {
+        debug_assert!(buckets.is_multiple_of(2));
+        Self { buckets }
+    }
+
+    #[inline(always)]
+    fn pair(&self, value: u64) -> [u64; 2] {
+        let value = value & !STATE_MASK;
+        let first = multiply_high(value, self.buckets);
+        let second = multiply_high(mix(value), self.buckets);
+        [first, if second == first { first ^ 1 } else { second }]
+    }
+}
+
+impl Place for Whole {
+    #[inline(always)]
+    fn probe(&self, digest: Digest) -> Probe {
+        let value = digest.0 << 2;
+        Probe { value, buckets: self.pair(value) }
+    }
+
+    #[inline(always)]
+    fn other(&self, bucket: u64, value: u64) -> u64 {
+        let [first, second] = self.pair(value);
+        if bucket == first { second } else { first }
+    }
+}
+
+#[inline(always)]
+fn multiply_high(value: u64, factor: u64) -> u64 {
+    ((u128::from(value) * u128::from(factor)) >> 64) as u64
+}
+
+/// Two multiplications, so that neighbouring values do not give an arithmetic progression: with one, `d(f) − d(g)` would
+/// depend on `f − g` alone, and relocations would reach few buckets.
+#[inline(always)]
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (value ^ (value >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check_pair(place: impl Place, buckets: u64, digest: u64) -> Result<Probe, TestCaseError> {
+        let probe = place.probe(Digest(digest));
+        let [first, second] = probe.buckets;
+        prop_assert!(first < buckets && second < buckets && first != second);
+        prop_assert_eq!(place.other(first, probe.value), second);
+        prop_assert_eq!(place.other(second, probe.value), first);
+        Ok(probe)
+    }
+
+    proptest! {
+        #[test]
+        fn segments_nest(digest: u64, base_bits in 4_u32..=32, half in 1_u64..=1 << 20) {
+            let base = half * 2;
+            let mut older: Option<Probe> = None;
+            for k in 0..=(32 - base_bits).min(11) {
+                let probe = check_pair(Nested::new(base_bits, base, k), base << k, digest)?;
+                prop_assert!(probe.value >> k != 0 && probe.value >> (base_bits + k) == 0);
+                if let Some(older) = older {
+                    prop_assert_eq!(older.value, probe.value >> 1);
+                    prop_assert_eq!(older.buckets, probe.buckets.map(|bucket| bucket >> 1));
+                }
+                older = Some(probe);
+            }
+        }
+
+        #[test]
+        fn strict_pairs_differ_and_ignore_the_state(digest: u64, half in 1_u64..=1 << 33) {
+            let place = Whole::new(half * 2);
+            let probe = check_pair(place, half * 2, digest)?;
+            prop_assert_eq!(place.other(probe.buckets[0], probe.value | STATE_MASK), probe.buckets[1]);
+            prop_assert_eq!(place.probe(Digest(digest ^ (1 << 63))), probe);
+        }
+    }
+}

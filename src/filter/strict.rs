@@ -1,0 +1,505 @@
+//! Strict filters: 62 bits of each item's digest and a state. A set; a "yes" is wrong about n / 2^62 of the time.
+//!
+//! A full table grows into a larger one, a few buckets with every command, so that no single one pays for it. While
+//! items move, one is in the smaller table or in the larger, or for a moment in both, never in none.
+
+use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
+use super::layout::{BUCKETS_MAX, Growth, Layout};
+use super::place::STATE_MASK;
+use super::table::{GROUP, Plan, Table};
+use super::writer::{NoPath, TableWriter};
+use super::{Digest, Full, SegmentStats};
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Buckets of the smaller table that move with every change. A table doubles, so it would do with one in four.
+const BUCKETS_MOVED: u64 = 4;
+
+/// A table of fewer buckets moves in one go.
+const BUCKETS_AT_ONCE: u64 = 1 << 10;
+
+/// The state of an item, as its slot holds it: never zero, so that a taken slot is not either.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SlotState {
+    /// There.
+    Available = 1,
+    /// Set aside.
+    Held = 2,
+    /// Used.
+    Redeemed = 3,
+}
+
+impl SlotState {
+    fn of(value: u64) -> Self {
+        match value & STATE_MASK {
+            2 => SlotState::Held,
+            3 => SlotState::Redeemed,
+            _ => SlotState::Available,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        self as u64
+    }
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StrictInsert {
+    /// It is in now, available.
+    Added,
+    /// It was in, in this state, and still is.
+    Present(SlotState),
+}
+
+/// Items by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StateCounts {
+    /// Available ones.
+    pub available: u64,
+    /// Held ones.
+    pub held: u64,
+    /// Redeemed ones.
+    pub redeemed: u64,
+}
+
+/// What readers share with the writer.
+struct Shared {
+    /// The table; while it moves, the smaller one first and the larger one second.
+    tables: ArcSwap<Vec<Arc<Table>>>,
+    held: AtomicU64,
+    redeemed: AtomicU64,
+}
+
+/// The writer's side of a strict filter.
+pub struct StrictFilter {
+    layout: Layout,
+    growth: Growth,
+    next_table: u64,
+    /// One, or while it moves two: the smaller, then the larger.
+    tables: Vec<TableWriter>,
+    moved_buckets: u64,
+    retired: Vec<TableWriter>,
+    in_snapshot: bool,
+    shared: Arc<Shared>,
+}
+
+/// A reader's side of a strict filter. Takes no lock; clones are cheap.
+#[derive(Clone)]
+pub struct StrictReader {
+    shared: Arc<Shared>,
+}
+
+fn plan(buckets: u64) -> Plan {
+    Plan::Strict { buckets }
+}
+
+impl StrictFilter {
+    /// An empty filter.
+    pub fn new(layout: Layout, growth: Growth) -> Self {
+        let first = TableWriter::new(TableId(0), plan(layout.buckets), layout.max_search);
+        Self::of(layout, growth, 1, vec![first], 0)
+    }
+
+    fn of(
+        layout: Layout,
+        growth: Growth,
+        next_table: u64,
+        tables: Vec<TableWriter>,
+        moved_buckets: u64,
+    ) -> Self {
+        let shared =
+            Shared { tables: ArcSwap::default(), held: AtomicU64::new(0), redeemed: AtomicU64::new(0) };
+        let filter = Self {
+            layout,
+            growth,
+            next_table,
+            tables,
+            moved_buckets,
+            retired: Vec::new(),
+            in_snapshot: false,
+            shared: Arc::new(shared),
+        };
+        filter.publish();
+        filter
+    }
+
+    /// A reader's side.
+    pub fn reader(&self) -> StrictReader {
+        StrictReader { shared: self.shared.clone() }
+    }
+
+    fn publish(&self) {
+        let tables = self.tables.iter().map(|table| table.table.clone()).collect();
+        self.shared.tables.store(Arc::new(tables));
+    }
+
+    /// The item's state, if it is in.
+    pub fn get(&self, digest: Digest) -> Option<SlotState> {
+        self.tables.iter().find_map(|table| table.table.get(digest)).map(SlotState::of)
+    }
+
+    /// Adds an item, available; one that is in stays as it is.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room and the filter can't grow (further); no item has changed.
+    pub fn insert(&mut self, digest: Digest) -> Result<StrictInsert, Full> {
+        self.insert_as(digest, SlotState::Available)
+    }
+
+    fn insert_as(&mut self, digest: Digest, state: SlotState) -> Result<StrictInsert, Full> {
+        self.move_on(BUCKETS_MOVED);
+        if let Some(state) = self.get(digest) {
+            return Ok(StrictInsert::Present(state));
+        }
+        if self.tables.len() == 1 && self.growth == Growth::Auto && self.newest().room() == 0 {
+            self.grow()?;
+        }
+        if self.newest().insert(digest, state.bits()).is_err() {
+            if self.growth == Growth::Fixed {
+                return Err(Full);
+            }
+            // Hardly ever: no path though the table isn't full.
+            let buckets = self.newest().table.plan.buckets();
+            self.rebuild(buckets * 2, |_| true)?;
+            self.newest().insert(digest, state.bits()).map_err(|NoPath| Full)?;
+        }
+        Ok(StrictInsert::Added)
+    }
+
+    /// Adds many items, all or none: the same as one by one, but that a failure takes back what went before.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert`].
+    pub fn insert_many(&mut self, digests: &[Digest]) -> Result<Vec<StrictInsert>, Full> {
+        let mut outcomes = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            self.prefetch(group);
+            for &digest in group {
+                match self.insert(digest) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(full) => {
+                        for (_, &digest) in
+                            outcomes.iter().zip(digests).rev().filter(|(o, _)| **o == StrictInsert::Added)
+                        {
+                            self.remove(digest);
+                        }
+                        return Err(full);
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Gives an item that is in another state, in place; tells the one before.
+    pub fn set(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
+        let held = self.tables.iter_mut().find_map(|table| table.set_state(digest, state.bits()))?;
+        let before = SlotState::of(held);
+        self.count(before, -1);
+        self.count(state, 1);
+        Some(before)
+    }
+
+    /// Takes an item out; tells the state that it was in.
+    pub fn remove(&mut self, digest: Digest) -> Option<SlotState> {
+        self.move_on(BUCKETS_MOVED);
+        let held = self.tables.iter_mut().find_map(|table| table.remove(digest))?;
+        let state = SlotState::of(held);
+        self.count(state, -1);
+        Some(state)
+    }
+
+    /// Takes many out, in order.
+    pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        let mut removed = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            self.prefetch(group);
+            removed.extend(group.iter().map(|&digest| self.remove(digest)));
+        }
+        removed
+    }
+
+    /// Takes the available items out, and shrinks to the first table if the others fit; tells how many went.
+    pub fn clear(&mut self) -> u64 {
+        let available = self.reader().counts().available;
+        // What doesn't fit the first table fits a larger one; the present one at the latest.
+        let rebuilt = self.rebuild(self.layout.buckets, |state| state != SlotState::Available);
+        if rebuilt.is_err() {
+            let mut leaving = Vec::new();
+            self.for_each(|digest, state| {
+                if state == SlotState::Available {
+                    leaving.push(digest);
+                }
+            });
+            self.remove_many(&leaving);
+        }
+        available
+    }
+
+    /// Calls with every item's 62 bits of digest and its state, in the order of their slots.
+    pub fn for_each(&self, mut visit: impl FnMut(Digest, SlotState)) {
+        for table in &self.tables {
+            table.table.for_each_in(0..table.table.plan.buckets(), |_, _, value| {
+                visit(Digest(value >> 2), SlotState::of(value));
+            });
+        }
+    }
+
+    /// The most memory that so many more items can make it allocate, in bytes.
+    pub fn growth_bytes(&self, additional: u64) -> u64 {
+        let newest = &self.tables[self.tables.len() - 1];
+        let waiting = if self.tables.len() > 1 { self.tables[0].items() } else { 0 };
+        let (mut buckets, mut bytes) = (newest.table.plan.buckets(), 0);
+        if self.growth == Growth::Auto && additional + waiting > newest.room() {
+            while plan(buckets).fill_limit() < newest.items() + waiting + additional
+                && buckets <= BUCKETS_MAX / 2
+            {
+                buckets *= 2;
+                bytes += plan(buckets).words() * 8;
+            }
+        }
+        bytes
+    }
+
+    fn newest(&mut self) -> &mut TableWriter {
+        self.tables.last_mut().expect("there is always a table")
+    }
+
+    fn prefetch(&self, group: &[Digest]) {
+        for &digest in group {
+            self.tables.iter().for_each(|table| table.prefetch(digest));
+        }
+    }
+
+    fn count(&self, state: SlotState, change: i64) {
+        let counter = match state {
+            SlotState::Available => return,
+            SlotState::Held => &self.shared.held,
+            SlotState::Redeemed => &self.shared.redeemed,
+        };
+        counter.store(counter.load(Relaxed).wrapping_add_signed(change), Relaxed);
+    }
+
+    fn new_table(&mut self, buckets: u64) -> TableWriter {
+        let id = TableId(self.next_table);
+        self.next_table += 1;
+        TableWriter::new(id, plan(buckets), self.layout.max_search)
+    }
+
+    /// Sets a table of twice the size up; items move into it with the commands that follow.
+    fn grow(&mut self) -> Result<(), Full> {
+        let buckets = self.newest().table.plan.buckets();
+        if buckets > BUCKETS_MAX / 2 {
+            return Err(Full);
+        }
+        if buckets < BUCKETS_AT_ONCE {
+            return self.rebuild(buckets * 2, |_| true);
+        }
+        let larger = self.new_table(buckets * 2);
+        self.tables.push(larger);
+        self.moved_buckets = 0;
+        self.publish();
+        Ok(())
+    }
+
+    /// Moves the items of so many more buckets into the larger table, if there is one.
+    fn move_on(&mut self, buckets: u64) {
+        let [smaller, larger] = &mut self.tables[..] else { return };
+        let last = smaller.table.plan.buckets().min(self.moved_buckets + buckets);
+        let mut moving = Vec::new();
+        smaller
+            .table
+            .for_each_in(self.moved_buckets..last, |bucket, slot, value| moving.push((bucket, slot, value)));
+        for (bucket, slot, value) in moving {
+            if larger.insert(Digest(value >> 2), value & STATE_MASK).is_err() {
+                // Hardly ever, in a table that is half empty: everything moves at once into one that has room.
+                let buckets = larger.table.plan.buckets();
+                let _ = self.rebuild(buckets * 2, |_| true);
+                return;
+            }
+            smaller.free_slot(bucket, slot);
+        }
+        self.moved_buckets = last;
+        if last == smaller.table.plan.buckets() {
+            let smaller = self.tables.remove(0);
+            self.moved_buckets = 0;
+            self.publish();
+            self.retire(smaller);
+        }
+    }
+
+    /// Puts the items that `keep` picks into one new table of at least so many buckets.
+    fn rebuild(&mut self, mut buckets: u64, keep: impl Fn(SlotState) -> bool) -> Result<(), Full> {
+        'larger: loop {
+            if buckets > BUCKETS_MAX {
+                return Err(Full);
+            }
+            let mut rebuilt = self.new_table(buckets);
+            for table in &self.tables {
+                let mut fits = Ok(());
+                table.table.for_each_in(0..table.table.plan.buckets(), |_, _, value| {
+                    // While a move was cut short an item can be in both tables.
+                    if keep(SlotState::of(value))
+                        && fits.is_ok()
+                        && rebuilt.table.get(Digest(value >> 2)).is_none()
+                    {
+                        fits = rebuilt.insert(Digest(value >> 2), value & STATE_MASK);
+                    }
+                });
+                if fits.is_err() {
+                    buckets *= 2;
+                    continue 'larger;
+                }
+            }
+            let old = std::mem::replace(&mut self.tables, vec![rebuilt]);
+            self.moved_buckets = 0;
+            self.publish();
+            old.into_iter().for_each(|table| self.retire(table));
+            return Ok(());
+        }
+    }
+
+    fn retire(&mut self, table: TableWriter) {
+        if self.in_snapshot {
+            self.retired.push(table);
+        }
+    }
+
+    /// Begins a snapshot of the filter as it is; tells what belongs to it beside the tables' chunks.
+    pub fn begin_snapshot(&mut self) -> FilterImage {
+        self.end_snapshot();
+        self.in_snapshot = true;
+        let tables = self.tables.iter_mut().map(|table| {
+            table.begin_snapshot();
+            TableImage {
+                id: table.id,
+                plan: table.table.plan,
+                items: table.items(),
+                changes: table.changes(),
+            }
+        });
+        FilterImage {
+            layout: self.layout,
+            growth: self.growth,
+            next_table: self.next_table,
+            tables: tables.collect(),
+            moved_buckets: self.moved_buckets,
+        }
+    }
+
+    fn table(&mut self, id: TableId) -> Option<&mut TableWriter> {
+        self.tables.iter_mut().chain(&mut self.retired).find(|table| table.id == id)
+    }
+
+    /// Puts a chunk of the running snapshot, as it was at its beginning, in the place of what `out` held.
+    pub fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
+        out.clear();
+        if let Some(table) = self.table(table) {
+            table.take_chunk(chunk, out);
+        }
+    }
+
+    /// Tells that a table need not be taken, because an equal one is stored.
+    pub fn skip_table(&mut self, table: TableId) {
+        if let Some(table) = self.table(table) {
+            table.end_snapshot();
+        }
+    }
+
+    /// Memory kept for the running snapshot, in bytes.
+    pub fn undo_bytes(&self) -> usize {
+        self.tables.iter().chain(&self.retired).map(TableWriter::undo_bytes).sum()
+    }
+
+    /// Ends the running snapshot, whole or not.
+    pub fn end_snapshot(&mut self) {
+        self.in_snapshot = false;
+        self.retired.clear();
+        self.tables.iter_mut().for_each(TableWriter::end_snapshot);
+    }
+
+    /// The filter whose snapshot this is. It goes on exactly as the one that it was taken of.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or another's, or the image contradicts itself.
+    pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        if !matches!(image.tables.len(), 1 | 2) || image.moved_buckets > image.tables[0].plan.buckets() {
+            return Err(RestoreError::Image("a strict filter has a wrong number of tables"));
+        }
+        let mut tables = Vec::with_capacity(2);
+        for table in &image.tables {
+            if !matches!(table.plan, Plan::Strict { .. }) || table.id.0 >= image.next_table {
+                return Err(RestoreError::Image("a table is out of place"));
+            }
+            let restored = restore_table(table, load)?;
+            tables.push(TableWriter::resume(table.id, restored, table.changes, image.layout.max_search));
+        }
+        let filter = Self::of(image.layout, image.growth, image.next_table, tables, image.moved_buckets);
+        filter.for_each(|_, state| filter.count(state, 1));
+        Ok(filter)
+    }
+}
+
+impl StrictReader {
+    /// The item's state, if it is in.
+    #[inline]
+    pub fn get(&self, digest: Digest) -> Option<SlotState> {
+        let mut tables = self.shared.tables.load();
+        loop {
+            if let Some(value) = tables.iter().find_map(|table| table.get(digest)) {
+                return Some(SlotState::of(value));
+            }
+            // It may have moved to a table that wasn't there yet.
+            let now = self.shared.tables.load();
+            if Arc::ptr_eq(&tables, &now) {
+                return None;
+            }
+            tables = now;
+        }
+    }
+
+    /// [`Self::get`] for many, faster; `states` is cleared first.
+    pub fn get_many(&self, digests: &[Digest], states: &mut Vec<Option<SlotState>>) {
+        states.clear();
+        states.reserve(digests.len());
+        for group in digests.chunks(GROUP) {
+            for table in self.shared.tables.load().iter() {
+                group.iter().for_each(|&digest| table.prefetch_item(digest));
+            }
+            states.extend(group.iter().map(|&digest| self.get(digest)));
+        }
+    }
+
+    /// Whether each of many is in, in whatever state; `found` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
+        let mut states = Vec::new();
+        self.get_many(digests, &mut states);
+        found.clear();
+        found.extend(states.iter().map(Option::is_some));
+    }
+
+    /// Items in it.
+    pub fn items(&self) -> u64 {
+        self.shared.tables.load().iter().map(|table| table.items()).sum()
+    }
+
+    /// Items by state.
+    pub fn counts(&self) -> StateCounts {
+        let (held, redeemed) = (self.shared.held.load(Relaxed), self.shared.redeemed.load(Relaxed));
+        StateCounts { available: self.items().saturating_sub(held + redeemed), held, redeemed }
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        self.shared.tables.load().iter().map(|table| table.memory_bytes()).sum()
+    }
+
+    /// The table; while it moves, the smaller and the larger.
+    pub fn segments(&self) -> Vec<SegmentStats> {
+        self.shared.tables.load().iter().map(|table| table.stats()).collect()
+    }
+}

@@ -1,0 +1,440 @@
+//! Buckets of slots in atomic words, as readers see them: look-ups without a lock, sure even while items move.
+//!
+//! One writer changes a table ([`super::writer`]). It moves an item by writing the new slot before it frees the old one, and makes
+//! the version odd while it moves items along one path. So a hit is always true to the bits, and a miss is sure when the
+//! version was even and has not changed.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
+use super::memory::Words;
+use super::place::{Nested, Place, Probe, Whole};
+use super::slots::{Lanes, STRICT_SLOTS, Shape};
+use super::{Digest, SegmentStats};
+
+/// Items whose cache lines are asked for before the first is looked at: enough to keep the memory system busy.
+pub(super) const GROUP: usize = 32;
+
+/// What the geometry and the placement of a table are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Plan {
+    /// Segment `k` of a compact filter.
+    Segment { base_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
+    /// A strict table.
+    Strict { buckets: u64 },
+}
+
+impl Plan {
+    pub(super) fn buckets(&self) -> u64 {
+        match *self {
+            Self::Segment { base_buckets, k, .. } => base_buckets << k,
+            Self::Strict { buckets } => buckets,
+        }
+    }
+
+    pub(super) fn bucket_size(&self) -> u8 {
+        match *self {
+            Self::Segment { bucket_size, .. } => bucket_size,
+            Self::Strict { .. } => STRICT_SLOTS as u8,
+        }
+    }
+
+    pub(super) fn fingerprint_bits(&self) -> u8 {
+        match *self {
+            Self::Segment { base_bits, k, .. } => base_bits + k as u8,
+            Self::Strict { .. } => STRICT_FINGERPRINT_BITS,
+        }
+    }
+
+    pub(super) fn lanes(&self) -> Lanes {
+        self.layout().lanes()
+    }
+
+    pub(super) fn words(&self) -> u64 {
+        self.lanes().words(self.buckets())
+    }
+
+    /// Items that the table is meant for.
+    pub(super) fn fill_limit(&self) -> u64 {
+        layout::fill_limit(self.buckets(), self.bucket_size())
+    }
+
+    /// Whether a table can have this shape, wherever it was read.
+    pub(super) fn is_sane(&self) -> bool {
+        let shape_fits = match *self {
+            Self::Segment { base_bits, bucket_size, base_buckets, k } => {
+                k < 32
+                    && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> k
+                    && layout::FINGERPRINT_BITS_MIN <= base_bits
+                    && u32::from(base_bits) + k <= u32::from(FINGERPRINT_BITS_MAX)
+                    && matches!(bucket_size, 2 | 4 | 8)
+            }
+            Self::Strict { buckets } => buckets <= layout::BUCKETS_MAX,
+        };
+        shape_fits && self.buckets() >= 2 && self.buckets().is_multiple_of(2)
+    }
+
+    fn layout(&self) -> layout::Layout {
+        layout::Layout {
+            fingerprint_bits: self.fingerprint_bits(),
+            bucket_size: self.bucket_size(),
+            buckets: self.buckets(),
+            max_search: 1,
+        }
+    }
+
+    fn error_rate_at(&self, load: f64) -> f64 {
+        match *self {
+            Self::Segment { base_bits, bucket_size, k, .. } => {
+                layout::error_rate(layout::fingerprints(base_bits, k), bucket_size, load)
+            }
+            Self::Strict { .. } => self.layout().error_rate_at(load),
+        }
+    }
+}
+
+/// A shape and a placement: all that the code for one kind of table depends on, and is compiled for.
+#[derive(Clone, Copy)]
+pub(super) struct Kind<S, P> {
+    pub(super) shape: S,
+    pub(super) place: P,
+}
+
+/// Where items lie, by the sort of table.
+#[derive(Clone, Copy)]
+pub(super) enum Placement {
+    Segment(Nested),
+    Strict(Whole),
+}
+
+/// Runs the code for a table's kind, compiled for the layouts that matter and once for all others.
+macro_rules! with_kind {
+    ($table:expr, $kind:ident => $body:expr) => {{
+        use $crate::filter::slots::{Fixed, StrictShape};
+        use $crate::filter::table::{Kind, Placement};
+        let table = &*$table;
+        match table.placement {
+            Placement::Strict(place) => {
+                let $kind = Kind { shape: StrictShape, place };
+                $body
+            }
+            Placement::Segment(place) => match (table.lanes.bits, table.lanes.slots) {
+                (8, 2) => with_kind!(@fixed 8, 2, place, $kind => $body),
+                (8, 4) => with_kind!(@fixed 8, 4, place, $kind => $body),
+                (8, 8) => with_kind!(@fixed 8, 8, place, $kind => $body),
+                (12, 2) => with_kind!(@fixed 12, 2, place, $kind => $body),
+                (12, 4) => with_kind!(@fixed 12, 4, place, $kind => $body),
+                (12, 8) => with_kind!(@fixed 12, 8, place, $kind => $body),
+                (16, 2) => with_kind!(@fixed 16, 2, place, $kind => $body),
+                (16, 4) => with_kind!(@fixed 16, 4, place, $kind => $body),
+                (16, 8) => with_kind!(@fixed 16, 8, place, $kind => $body),
+                (32, 2) => with_kind!(@fixed 32, 2, place, $kind => $body),
+                (32, 4) => with_kind!(@fixed 32, 4, place, $kind => $body),
+                (32, 8) => with_kind!(@fixed 32, 8, place, $kind => $body),
+                _ => {
+                    let $kind = Kind { shape: table.lanes, place };
+                    $body
+                }
+            },
+        }
+    }};
+    (@fixed $bits:literal, $slots:literal, $place:ident, $kind:ident => $body:expr) => {{
+        let $kind = Kind { shape: Fixed::<$bits, $slots>, place: $place };
+        $body
+    }};
+}
+pub(super) use with_kind;
+
+/// What the writer changes beside the slots, on a cache line of its own: the rest stays in every reader's cache.
+#[derive(Default)]
+#[repr(align(64))]
+struct Progress {
+    version: AtomicU64,
+    items: AtomicU64,
+}
+
+/// A table that one writer changes and any number of readers look at.
+pub(super) struct Table {
+    pub(super) words: Words,
+    pub(super) lanes: Lanes,
+    pub(super) placement: Placement,
+    pub(super) plan: Plan,
+    progress: Progress,
+}
+
+impl Table {
+    pub(super) fn new(plan: Plan) -> Self {
+        let placement = match plan {
+            Plan::Segment { base_bits, base_buckets, k, .. } => {
+                Placement::Segment(Nested::new(u32::from(base_bits), base_buckets, k))
+            }
+            Plan::Strict { buckets } => Placement::Strict(Whole::new(buckets)),
+        };
+        let words = usize::try_from(plan.words()).expect("a table fits the address space");
+        Self {
+            words: Words::zeroed(words),
+            lanes: plan.lanes(),
+            placement,
+            plan,
+            progress: Progress::default(),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        self.plan.buckets() * u64::from(self.plan.bucket_size())
+    }
+
+    pub(super) fn items(&self) -> u64 {
+        self.progress.items.load(Relaxed)
+    }
+
+    pub(super) fn set_items(&self, items: u64) {
+        self.progress.items.store(items, Relaxed);
+    }
+
+    pub(super) fn stats(&self) -> SegmentStats {
+        SegmentStats {
+            items: self.items(),
+            capacity: self.plan.fill_limit(),
+            fingerprint_bits: self.plan.fingerprint_bits(),
+            bucket_size: self.plan.bucket_size(),
+            buckets: self.plan.buckets(),
+        }
+    }
+
+    /// Asks for the cache lines of an item's buckets, for a look-up to come.
+    #[inline]
+    pub(super) fn prefetch_item(&self, digest: Digest) {
+        with_kind!(self, kind => self.prefetch(kind, &kind.place.probe(digest)));
+    }
+
+    pub(super) fn error_rate_now(&self) -> f64 {
+        self.plan.error_rate_at(self.items() as f64 / self.slots() as f64)
+    }
+
+    /// Odd while items move. Read before a look-up and after a miss.
+    #[inline(always)]
+    fn version(&self) -> u64 {
+        self.progress.version.load(Acquire)
+    }
+
+    /// The writer's: one step of the version. The stores that follow are `Release`, so that who sees one sees the step.
+    pub(super) fn step_version(&self, steps: u64) {
+        self.progress.version.store(self.progress.version.load(Relaxed) + steps, Release);
+    }
+
+    /// Whether the item, or one alike, is here.
+    #[inline]
+    pub(super) fn contains(&self, digest: Digest) -> bool {
+        with_kind!(self, kind => {
+            let probe = kind.place.probe(digest);
+            self.look(kind, || self.holds_either(kind, &probe, || ()).then_some(())).is_some()
+        })
+    }
+
+    /// As [`Table::contains`], with something that happens between the two loads: what a test needs to make a race likely.
+    #[cfg(test)]
+    pub(super) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+        with_kind!(self, kind => {
+            let probe = kind.place.probe(digest);
+            self.look(kind, || self.holds_either(kind, &probe, pause).then_some(())).is_some()
+        })
+    }
+
+    /// The slot value of the item, or of one alike, with its state.
+    #[inline]
+    pub(super) fn get(&self, digest: Digest) -> Option<u64> {
+        with_kind!(self, kind => {
+            let probe = kind.place.probe(digest);
+            self.look(kind, || probe.buckets.into_iter().find_map(|bucket| {
+                self.find(kind, bucket, probe.value).map(|(_, value)| value)
+            }))
+        })
+    }
+
+    /// Copies of the item, and of those alike. Never too low: counted again when items moved meanwhile.
+    pub(super) fn count(&self, digest: Digest) -> u32 {
+        with_kind!(self, kind => {
+            let probe = kind.place.probe(digest);
+            let mut most = 0;
+            loop {
+                let before = self.version();
+                let count = self.copies(kind, &probe);
+                most = most.max(count);
+                if before == self.version() {
+                    // Within one odd version a copy moves at most once: seen twice it can be, and looked at from the
+                    // other side it can't be missed.
+                    return if before & 1 == 0 { count } else { most.max(self.copies(kind, &probe)) };
+                }
+            }
+        })
+    }
+
+    /// Sets to true what is found of a group; the others are left as they are. At most [`GROUP`] items.
+    #[inline]
+    pub(super) fn contains_group(&self, digests: &[Digest], found: &mut [bool]) {
+        with_kind!(self, kind => self.contains_group_of(kind, digests, found));
+    }
+
+    #[inline(always)]
+    fn contains_group_of<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        found: &mut [bool],
+    ) {
+        let mut probes = [Probe::default(); GROUP];
+        let probes = &mut probes[..digests.len()];
+        for (probe, &digest) in probes.iter_mut().zip(digests) {
+            *probe = kind.place.probe(digest);
+            self.prefetch(kind, probe);
+        }
+        let before = self.version();
+        for (found, probe) in found.iter_mut().zip(&*probes) {
+            // No branch: whether an item is here is not to be predicted.
+            *found |= self.holds(kind, probe.buckets[0], probe.value)
+                | self.holds(kind, probe.buckets[1], probe.value);
+        }
+        if before & 1 != 0 || before != self.version() {
+            for (found, probe) in found.iter_mut().zip(&*probes) {
+                *found = *found
+                    || self.look(kind, || self.holds_either(kind, probe, || ()).then_some(())).is_some();
+            }
+        }
+    }
+
+    /// Looks until it has found, or can be sure that there was nothing to find.
+    ///
+    /// Waits for nobody: within one odd version a copy moves at most once, so the second look, begun after the move, finds it
+    /// where it went. Only a version that changes makes it begin anew.
+    #[inline(always)]
+    fn look<S: Shape, P: Place, T>(&self, _kind: Kind<S, P>, once: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            let before = self.version();
+            if let Some(hit) = once() {
+                return Some(hit);
+            }
+            if before & 1 == 0 && before == self.version() {
+                return None;
+            }
+            if let Some(hit) = once() {
+                return Some(hit);
+            }
+            if before == self.version() {
+                return None;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
+        let first = self.holds(kind, probe.buckets[0], probe.value);
+        pause();
+        first | self.holds(kind, probe.buckets[1], probe.value)
+    }
+
+    #[inline(always)]
+    pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) {
+        let lanes = kind.shape.lanes();
+        for bucket in probe.buckets {
+            self.words.prefetch((lanes.slot_bit(bucket, 0) >> 6) as usize);
+        }
+    }
+
+    /// One part of a bucket.
+    #[inline(always)]
+    pub(super) fn part<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
+        let lanes = kind.shape.lanes();
+        let bit = lanes.slot_bit(bucket, part * lanes.part_slots);
+        let (word, shift) = ((bit >> 6) as usize, (bit & 63) as u32);
+        let low = self.words[word].load(Acquire);
+        if lanes.straddles() {
+            lanes.cut(low, self.words[word + 1].load(Acquire), shift)
+        } else {
+            lanes.cut_whole(low, shift)
+        }
+    }
+
+    #[inline(always)]
+    fn holds<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
+        let lanes = kind.shape.lanes();
+        (0..lanes.parts()).fold(0, |marks, part| marks | lanes.equal(self.part(kind, bucket, part), value))
+            != 0
+    }
+
+    /// Copies of a value in a bucket pair.
+    #[inline(always)]
+    pub(super) fn copies<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) -> u32 {
+        let lanes = kind.shape.lanes();
+        let mut copies = 0;
+        for bucket in probe.buckets {
+            for part in 0..lanes.parts() {
+                copies += lanes.equal(self.part(kind, bucket, part), probe.value).count_ones();
+            }
+        }
+        copies
+    }
+
+    /// The first slot of a bucket that holds `value`, and all that it holds.
+    #[inline(always)]
+    pub(super) fn find<S: Shape, P: Copy>(
+        &self,
+        kind: Kind<S, P>,
+        bucket: u64,
+        value: u64,
+    ) -> Option<(u32, u64)> {
+        let lanes = kind.shape.lanes();
+        for part in 0..lanes.parts() {
+            let bits = self.part(kind, bucket, part);
+            let marks = lanes.equal(bits, value);
+            if marks != 0 {
+                let lane = lanes.lowest(marks);
+                let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
+                // In a strict table a zero slot looks like the digest zero.
+                if held != 0 {
+                    return Some((part * lanes.part_slots + lane, held));
+                }
+            }
+        }
+        None
+    }
+
+    /// The first free slot of a bucket.
+    #[inline(always)]
+    pub(super) fn free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
+        let lanes = kind.shape.lanes();
+        (0..lanes.parts()).find_map(|part| {
+            let marks = lanes.zero(self.part(kind, bucket, part));
+            (marks != 0).then(|| part * lanes.part_slots + lanes.lowest(marks))
+        })
+    }
+
+    /// What a slot holds; zero when it is free.
+    #[inline(always)]
+    pub(super) fn slot<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, slot: u32) -> u64 {
+        let lanes = kind.shape.lanes();
+        let part = self.part(kind, bucket, slot / lanes.part_slots);
+        (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
+    }
+
+    /// Calls with every taken slot's bucket, number and value, in order.
+    pub(super) fn for_each_in(&self, buckets: std::ops::Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
+        with_kind!(self, kind => {
+            for bucket in buckets {
+                for slot in 0..kind.shape.lanes().slots {
+                    let value = self.slot(kind, bucket, slot);
+                    if value != 0 {
+                        visit(bucket, slot, value);
+                    }
+                }
+            }
+        })
+    }
+}

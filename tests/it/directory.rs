@@ -1,0 +1,153 @@
+//! Whose directory it is, of which format, and in what state an earlier process left it.
+
+use crate::store_support::{entries, open, options, proposal};
+use cuckood::domain::Seq;
+use cuckood::journal::{Journal, LocalJournal};
+use cuckood::store::{Durability, Store, StoreError};
+use std::fs;
+use std::path::Path;
+
+fn refusal(dir: &Path) -> StoreError {
+    Store::open(dir, &options(Durability::Fsync)).unwrap_err()
+}
+
+fn with_entries(dir: &Path) {
+    let mut journal = LocalJournal::open(open(dir)).unwrap();
+    for number in 0..10 {
+        journal.append(vec![proposal(number, 100)]).unwrap();
+    }
+}
+
+#[test]
+fn a_second_process_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let error = refusal(dir.path());
+    assert!(matches!(error, StoreError::Locked { .. }));
+    assert!(error.to_string().contains(dir.path().to_str().unwrap()));
+    drop(store);
+    open(dir.path());
+}
+
+#[test]
+fn a_foreign_directory_is_refused_untouched() {
+    for (name, content) in [("letters.txt", ""), ("format", "something else"), ("sled", "")] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(name), content).unwrap();
+        let error = refusal(dir.path());
+        assert!(matches!(error, StoreError::NotOurs { .. }), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn an_absent_or_fresh_directory_is_made_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    open(&dir.path().join("deep/down"));
+    let volume = dir.path().join("volume");
+    fs::create_dir_all(volume.join("lost+found")).unwrap();
+    open(&volume);
+    open(&volume);
+}
+
+#[test]
+fn a_newer_format_is_refused_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    let format = dir.path().join("format");
+    let text = fs::read_to_string(&format).unwrap();
+    fs::write(&format, text.replace("format 1", "format 2")).unwrap();
+    let before = fs::read(dir.path().join("sled/db")).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, StoreError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert!(fs::read(dir.path().join("sled/db")).unwrap() == before);
+}
+
+#[test]
+fn a_first_start_that_was_broken_off_begins_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("initialising"), "").unwrap();
+    fs::create_dir(dir.path().join("sled")).unwrap();
+    fs::write(dir.path().join("sled/db"), "half").unwrap();
+    open(dir.path());
+    assert!(!dir.path().join("initialising").exists());
+    // At its last step: what is there by now is not thrown away.
+    with_entries(dir.path());
+    fs::write(dir.path().join("initialising"), "").unwrap();
+    assert_eq!(LocalJournal::open(open(dir.path())).unwrap().last(), Seq(10));
+}
+
+#[test]
+fn a_restore_that_was_broken_off_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    fs::write(dir.path().join("restoring"), "").unwrap();
+    assert!(refusal(dir.path()).to_string().contains("cuckood restore"));
+}
+
+#[test]
+fn a_snapshot_that_sled_was_writing_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    let planted = dir.path().join("sled/snap.00000000FFFFFFFF.generating");
+    fs::write(&planted, [7; 4096]).unwrap();
+    let mut journal = LocalJournal::open(open(dir.path())).unwrap();
+    assert!(!planted.exists());
+    assert_eq!(entries(&mut journal, 0).unwrap().len(), 10);
+}
+
+#[test]
+fn missing_or_swapped_parts_are_noticed() {
+    type Spoil = fn(&Path, &Path);
+    let spoils: [(&str, Spoil); 7] = [
+        ("format is missing", |dir, _| fs::remove_file(dir.join("format")).unwrap()),
+        ("format can't be read", |dir, _| fs::write(dir.join("format"), "cuckood data directory\n").unwrap()),
+        ("acknowledged is missing", |dir, _| fs::remove_file(dir.join("acknowledged")).unwrap()),
+        ("no whole record", |dir, _| fs::write(dir.join("acknowledged"), [0; 8192]).unwrap()),
+        ("no whole record", |dir, other| {
+            fs::copy(other.join("acknowledged"), dir.join("acknowledged")).map(drop).unwrap()
+        }),
+        ("sled/db is missing", |dir, _| fs::remove_file(dir.join("sled/db")).unwrap()),
+        ("another directory", |dir, other| {
+            fs::remove_dir_all(dir.join("sled")).unwrap();
+            fs::rename(other.join("sled"), dir.join("sled")).unwrap();
+        }),
+    ];
+    for (expected, spoil) in spoils {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, other) = (dir.path().join("ours"), dir.path().join("other"));
+        with_entries(&ours);
+        with_entries(&other);
+        spoil(&ours, &other);
+        let error = refusal(&ours);
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(expected) && text.contains("cuckood verify"), "{text}");
+    }
+}
+
+#[test]
+fn an_older_copy_of_the_log_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    let copy = dir.path().join("copy");
+    copy_dir(&dir.path().join("sled"), &copy);
+    LocalJournal::open(open(dir.path())).unwrap().append(vec![proposal(10, 1)]).unwrap();
+    fs::remove_dir_all(dir.path().join("sled")).unwrap();
+    fs::rename(&copy, dir.path().join("sled")).unwrap();
+    let error = LocalJournal::open(open(dir.path())).map(drop).unwrap_err().to_string();
+    assert!(error.contains("position 11 was acknowledged") && error.contains("cuckood verify"), "{error}");
+}
+
+pub fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

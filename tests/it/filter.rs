@@ -1,0 +1,270 @@
+//! Filters against models: a multiset for compact ones, a map for strict ones, and snapshots taken meanwhile.
+
+use cuckood::filter::{
+    CompactFilter, Digest, FilterImage, Growth, Insert, Layout, SlotState, StrictFilter, StrictInsert,
+    TableId,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+
+type Chunks = HashMap<(TableId, u32), Vec<u8>>;
+
+fn load(chunks: &Chunks) -> impl FnMut(TableId, u32, &mut Vec<u8>) -> Result<(), Infallible> + '_ {
+    |table, chunk, out| {
+        out.clear();
+        out.extend_from_slice(&chunks[&(table, chunk)]);
+        Ok(())
+    }
+}
+
+macro_rules! snapshot {
+    ($filter:expr, $meanwhile:expr) => {{
+        let image = $filter.begin_snapshot();
+        let mut chunks = Chunks::new();
+        for (table, _, count) in image.tables() {
+            for chunk in 0..count {
+                let () = $meanwhile;
+                let mut bytes = Vec::new();
+                $filter.take_chunk(table, chunk, &mut bytes);
+                chunks.insert((table, chunk), bytes);
+            }
+        }
+        $filter.end_snapshot();
+        (image, chunks)
+    }};
+}
+
+fn scrambled(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Insert(u64, u64),
+    Remove(u64, u64),
+    Clear,
+    Snapshot,
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let operation = prop_oneof![
+        10 => (0_u64..20_000, 1_u64..600).prop_map(|(from, count)| Operation::Insert(from, count)),
+        6 => (0_u64..20_000, 1_u64..900).prop_map(|(from, count)| Operation::Remove(from, count)),
+        1 => Just(Operation::Clear),
+        2 => Just(Operation::Snapshot),
+    ];
+    proptest::collection::vec(operation, 1..60)
+}
+
+fn same_bytes(a: (FilterImage, Chunks), b: (FilterImage, Chunks)) -> bool {
+    a.0 == b.0 && a.1 == b.1
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn compact_filters_lose_nothing(
+        operations in operations(),
+        bits in prop_oneof![Just(8_u8), Just(12), Just(16), 6_u8..=20],
+        bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
+        capacity in 10_u64..400,
+    ) {
+        let layout = Layout::compact_with(capacity, bits, bucket_size, 500).unwrap();
+        let mut filter = CompactFilter::new(layout, Growth::Auto);
+        let mut twin = CompactFilter::new(layout, Growth::Auto);
+        let mut model: BTreeMap<u64, u32> = BTreeMap::new();
+        for operation in operations {
+            match operation {
+                Operation::Insert(from, count) => {
+                    let digests: Vec<Digest> = (from..from + count).map(scrambled).collect();
+                    let inserted = filter.insert_many(&digests, false);
+                    let one_by_one: Result<Vec<Insert>, _> = digests.iter().map(|&d| twin.insert(d, false)).collect();
+                    prop_assert_eq!(&inserted, &one_by_one);
+                    for (number, outcome) in (from..).zip(inserted.unwrap_or_default()) {
+                        if outcome == Insert::Added {
+                            *model.entry(number).or_default() += 1;
+                        }
+                    }
+                }
+                Operation::Remove(from, count) => {
+                    for number in from..from + count {
+                        if let Some(copies) = model.get_mut(&number).filter(|copies| **copies > 0) {
+                            *copies -= 1;
+                            prop_assert!(filter.remove(scrambled(number)));
+                            prop_assert!(twin.remove(scrambled(number)));
+                        }
+                    }
+                }
+                Operation::Clear => {
+                    prop_assert_eq!(filter.clear(), model.values().map(|&copies| u64::from(copies)).sum::<u64>());
+                    twin.clear();
+                    model.clear();
+                }
+                Operation::Snapshot => {
+                    let (image, chunks) = snapshot!(filter, ());
+                    let mut restored = CompactFilter::restore(&image, &mut load(&chunks)).unwrap();
+                    prop_assert!(same_bytes(snapshot!(restored, ()), (image, chunks)));
+                    filter = restored;
+                }
+            }
+            let reader = filter.reader();
+            for (&number, &copies) in &model {
+                prop_assert!(reader.count(scrambled(number)) >= copies, "{number} is missing");
+            }
+            prop_assert_eq!(reader.items(), model.values().map(|&copies| u64::from(copies)).sum::<u64>());
+            let numbers: Vec<Digest> = (0..3_000).map(scrambled).collect();
+            let mut found = Vec::new();
+            reader.contains_many(&numbers, &mut found);
+            prop_assert!(numbers.iter().zip(found).all(|(&digest, found)| reader.contains(digest) == found));
+        }
+        prop_assert!(same_bytes(snapshot!(filter, ()), snapshot!(twin, ())));
+    }
+
+    #[test]
+    fn strict_filters_are_sets(operations in operations(), capacity in 1_u64..2_000) {
+        let layout = Layout::strict(capacity).unwrap();
+        let mut filter = StrictFilter::new(layout, Growth::Auto);
+        let mut model: BTreeMap<u64, SlotStateModel> = BTreeMap::new();
+        for operation in operations {
+            match operation {
+                Operation::Insert(from, count) => {
+                    let digests: Vec<Digest> = (from..from + count).map(scrambled).collect();
+                    for (number, outcome) in (from..).zip(filter.insert_many(&digests).unwrap()) {
+                        let expected = match model.get(&number) {
+                            None => StrictInsert::Added,
+                            Some(state) => StrictInsert::Present(state.0),
+                        };
+                        prop_assert_eq!(outcome, expected);
+                        let entry = model.entry(number).or_insert(SlotStateModel(SlotState::Available));
+                        let next = [SlotState::Available, SlotState::Held, SlotState::Redeemed][number as usize % 3];
+                        prop_assert_eq!(filter.set(scrambled(number), next), Some(entry.0));
+                        entry.0 = next;
+                    }
+                }
+                Operation::Remove(from, count) => {
+                    for number in from..from + count {
+                        prop_assert_eq!(filter.remove(scrambled(number)), model.remove(&number).map(|state| state.0));
+                    }
+                }
+                Operation::Clear => {
+                    let before = model.len();
+                    model.retain(|_, state| state.0 != SlotState::Available);
+                    prop_assert_eq!(filter.clear(), (before - model.len()) as u64);
+                }
+                Operation::Snapshot => {
+                    let (image, chunks) = snapshot!(filter, ());
+                    let mut restored = StrictFilter::restore(&image, &mut load(&chunks)).unwrap();
+                    prop_assert!(same_bytes(snapshot!(restored, ()), (image, chunks)));
+                    filter = restored;
+                }
+            }
+            let reader = filter.reader();
+            let numbers: Vec<Digest> = (0..21_000).map(scrambled).collect();
+            let mut states = Vec::new();
+            reader.get_many(&numbers, &mut states);
+            for (number, state) in (0..).zip(states) {
+                prop_assert_eq!(state, model.get(&number).map(|state| state.0), "{}", number);
+            }
+            let of = |wanted| model.values().filter(|state| state.0 == wanted).count() as u64;
+            let counts = reader.counts();
+            prop_assert_eq!(counts.available, of(SlotState::Available));
+            prop_assert_eq!(counts.held, of(SlotState::Held));
+            prop_assert_eq!(counts.redeemed, of(SlotState::Redeemed));
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SlotStateModel(SlotState);
+
+/// The case that segments which don't nest fail: short fingerprints, growth by 200, half of it removed.
+#[test]
+fn half_of_a_filter_grown_by_two_hundred_stays() {
+    let layout = Layout::compact_with(1_000, 8, 4, 500).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let digests: Vec<Digest> = (0..200_000).map(scrambled).collect();
+    assert!(filter.insert_many(&digests, false).unwrap().iter().all(|outcome| *outcome == Insert::Added));
+    assert!(filter.remove_many(&digests[..100_000]).into_iter().all(|removed| removed));
+    let reader = filter.reader();
+    let missing = digests[100_000..].iter().filter(|digest| !reader.contains(**digest)).count();
+    assert_eq!(missing, 0);
+}
+
+#[test]
+fn a_snapshot_is_what_was_there_when_it_began() {
+    let layout = Layout::strict(50_000).unwrap();
+    let mut filter = StrictFilter::new(layout, Growth::Auto);
+    let digests: Vec<Digest> = (0..200_000).map(scrambled).collect();
+    filter.insert_many(&digests[..60_000]).unwrap();
+    let expected = snapshot!(filter, ());
+    let mut next = 60_000;
+    let taken = snapshot!(filter, {
+        // Grows, moves to a larger table and loses items meanwhile.
+        filter.insert_many(&digests[next..next + 4_000]).unwrap();
+        filter.remove_many(&digests[next - 60_000..next - 58_000]);
+        next += 4_000;
+    });
+    assert!(same_bytes(taken, expected));
+
+    let layout = Layout::compact(20_000, 0.001, Growth::Auto).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    filter.insert_many(&digests[..50_000], false).unwrap();
+    let expected = snapshot!(filter, ());
+    let mut next = 50_000;
+    let taken = snapshot!(filter, {
+        filter.insert_many(&digests[next..next + 4_000], false).unwrap();
+        filter.remove_many(&digests[next - 50_000..next - 44_000]);
+        next += 4_000;
+    });
+    assert!(same_bytes(taken, expected));
+}
+
+#[test]
+fn a_crowd_of_copies_hurts_nobody() {
+    let layout = Layout::compact(1_000, 0.001, Growth::Auto).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(scrambled(1), false).unwrap()).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
+    assert_eq!(outcomes.last(), Some(&Insert::Saturated));
+    assert_eq!(filter.reader().segments().len(), 1);
+    assert_eq!(filter.remove_all(scrambled(1)), 8);
+}
+
+#[test]
+fn a_fixed_filter_holds_its_capacity_and_a_refused_batch_is_undone() {
+    for (capacity, bits, bucket_size) in
+        [(1_000, 16, 4), (1_000, 12, 8), (1_000, 16, 2), (1, 8, 4), (7, 8, 2)]
+    {
+        let layout = Layout::compact_with(capacity, bits, bucket_size, 2_000).unwrap();
+        let mut filter = CompactFilter::new(layout, Growth::Fixed);
+        let digests: Vec<Digest> = (0..10 * capacity + 100).map(scrambled).collect();
+        let within = &digests[..capacity as usize];
+        assert!(filter.insert_many(within, false).is_ok(), "{capacity} items of {bits} bits");
+        assert!(filter.insert_many(&digests[capacity as usize..], false).is_err());
+        assert_eq!(filter.reader().items(), capacity);
+        assert!(within.iter().all(|&digest| filter.reader().contains(digest)));
+    }
+    let layout = Layout::strict(500).unwrap();
+    let mut filter = StrictFilter::new(layout, Growth::Fixed);
+    let digests: Vec<Digest> = (0..2_000).map(scrambled).collect();
+    assert!(filter.insert_many(&digests[..500]).is_ok());
+    assert!(filter.insert_many(&digests[500..]).is_err());
+    assert_eq!(filter.reader().items(), 500);
+}
+
+/// The sum of the segments' errors keeps within the error rate at any size.
+#[test]
+fn the_error_holds_while_a_filter_grows() {
+    let layout = Layout::compact(1_000, 0.01, Growth::Auto).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let digests: Vec<Digest> = (0..300_000).map(scrambled).collect();
+    filter.insert_many(&digests, false).unwrap();
+    let reader = filter.reader();
+    let strangers = 1_000_000;
+    let wrong = (0..strangers).filter(|number| reader.contains(scrambled(1 << 40 | number))).count();
+    assert!(reader.segments().len() > 7);
+    assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
+    assert!(reader.error_rate_now() <= 0.01);
+}

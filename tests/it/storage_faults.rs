@@ -1,0 +1,209 @@
+//! Every write, flush and sync fails once in its turn, before or after it took effect. From then on nothing is
+//! written, reads go on, and the next start finds everything that was acknowledged.
+
+use crate::store_support::{entries, options, proposal};
+use cuckood::domain::{Entry, Seq, Timestamp};
+use cuckood::journal::{Journal, JournalError, LocalJournal};
+use cuckood::store::backing::{Backing, Change, Fault, Visit};
+use cuckood::store::{Durability, SectionKey, Store, StoreError};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Lets a number of writing operations pass, fails the next one, and lets the others pass again.
+struct Faulty {
+    under: Box<dyn Backing>,
+    left: Arc<AtomicI64>,
+    takes_effect: bool,
+}
+
+impl Faulty {
+    fn run(&self, operation: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
+        if self.left.fetch_sub(1, Relaxed) != 0 {
+            return operation();
+        }
+        if self.takes_effect {
+            operation()?;
+        }
+        Err(Fault { doing: "testing", detail: "injected".to_owned() })
+    }
+}
+
+impl Backing for Faulty {
+    fn tree_names(&self) -> Vec<String> {
+        self.under.tree_names()
+    }
+    fn drop_tree(&self, tree: &str) -> Result<(), Fault> {
+        self.run(|| self.under.drop_tree(tree))
+    }
+    fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault> {
+        self.run(|| self.under.write(tree, changes))
+    }
+    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault> {
+        self.under.read(tree, key, value)
+    }
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+        self.under.scan(tree, from, visit)
+    }
+    fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault> {
+        self.under.last_key(tree)
+    }
+    fn flush(&self) -> Result<(), Fault> {
+        self.run(|| self.under.flush())
+    }
+    fn sync(&self) -> Result<(), Fault> {
+        self.run(|| self.under.sync())
+    }
+    fn acknowledge(&self, record: &[u8]) -> Result<(), Fault> {
+        self.run(|| self.under.acknowledge(record))
+    }
+    fn sync_acknowledged(&self) -> Result<(), Fault> {
+        self.run(|| self.under.sync_acknowledged())
+    }
+}
+
+const KEY: SectionKey = SectionKey { filter: 1, part: 2 };
+
+fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
+    let mut writer = store.begin_snapshot(seq)?;
+    for index in 0..3 {
+        writer.put_chunk(store, KEY, index, &seq.0.to_le_bytes())?;
+    }
+    writer.end_section(KEY, seq.0, 3)?;
+    writer.finish(store, Timestamp(seq.0), vec![seq.0 as u8])?;
+    if let Some(through) = store.prunable_through()? {
+        assert!(through <= seq);
+    }
+    while store.sweep(2)? {}
+    Ok(())
+}
+
+/// Works until something fails; tells whether anything did.
+fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>) -> bool {
+    for round in 0..6u64 {
+        let batch = vec![proposal(round * 2, 5_000), proposal(round * 2 + 1, 1)];
+        match journal.append(batch) {
+            Ok(committed) => acknowledged.extend(committed.into_iter().map(|committed| committed.entry)),
+            Err(error) => {
+                assert!(matches!(error, JournalError::Failed(_)), "{error}");
+                return true;
+            }
+        }
+        if round % 2 == 1 {
+            let through = snapshot(store, journal.last()).and_then(|()| store.prunable_through());
+            let pruned = match through {
+                Ok(through) => through.map_or(Ok(()), |through| journal.prune(through)),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = pruned {
+                assert!(matches!(error, JournalError::Failed(_)), "{error}");
+                return true;
+            }
+        }
+    }
+    journal.settle().is_err()
+}
+
+/// Everything acknowledged must come back, from whatever snapshot there is and the log after it.
+fn check(dir: &Path, acknowledged: &[Entry]) {
+    let store = Arc::new(Store::open(dir, &options(Durability::Fsync)).unwrap());
+    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let manifests = store.manifests().unwrap();
+    let mut chunk = Vec::new();
+    for manifest in &manifests {
+        for index in 0..3 {
+            store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
+            assert_eq!(chunk, manifest.seq.0.to_le_bytes());
+        }
+    }
+    let last = acknowledged.len() as u64;
+    assert!(journal.last().0 == last || journal.last().0 == last + 2, "half a batch came back");
+    // The older snapshot must do as well as the newer.
+    for after in manifests.iter().map(|manifest| manifest.seq.0).chain(manifests.is_empty().then_some(0)) {
+        let found = entries(&mut journal, after).unwrap();
+        assert!(found.starts_with(&acknowledged[(after as usize).min(acknowledged.len())..]));
+    }
+    journal.append(vec![proposal(99, 1)]).unwrap();
+    snapshot(&store, journal.last()).unwrap();
+}
+
+fn fail_each(takes_effect: bool) {
+    for at in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let left = Arc::new(AtomicI64::new(at));
+        let under =
+            |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect }) };
+        let mut acknowledged = Vec::new();
+        let opened = Store::open_over(dir.path(), &options(Durability::Fsync), under);
+        let failed = match opened {
+            Err(error) => {
+                assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+                true
+            }
+            Ok(store) => {
+                let store = Arc::new(store);
+                let mut journal = LocalJournal::open(store.clone()).unwrap();
+                let failed = work(&mut journal, &store, &mut acknowledged);
+                assert_eq!(store.poisoned().is_some(), failed);
+                if failed {
+                    assert!(matches!(journal.append(vec![proposal(77, 1)]), Err(JournalError::Failed(_))));
+                    assert!(snapshot(&store, journal.last()).is_err());
+                    let after = journal.first_available().0 - 1;
+                    let read = entries_until(&mut journal, after, acknowledged.len());
+                    assert_eq!(read, acknowledged[after as usize..]);
+                }
+                failed
+            }
+        };
+        check(dir.path(), &acknowledged);
+        if !failed {
+            assert!(at > 40, "only {at} operations were tried");
+            return;
+        }
+    }
+}
+
+/// Reads up to what was acknowledged: what was under way when storage failed may or may not follow.
+fn entries_until(journal: &mut LocalJournal, after: u64, last: usize) -> Vec<Entry> {
+    let mut read = Vec::new();
+    let result = journal.read_from(Seq(after), &mut |entry| {
+        if entry.seq.0 as usize <= last {
+            read.push(entry);
+        }
+        Ok(())
+    });
+    result.unwrap();
+    read
+}
+
+#[test]
+fn every_write_that_fails_without_effect() {
+    fail_each(false);
+}
+
+#[test]
+fn every_write_that_fails_after_its_effect() {
+    fail_each(true);
+}
+
+#[test]
+fn a_disk_without_room_refuses_and_recovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let full =
+        cuckood::store::StoreOptions { free_space_min_bytes: u64::MAX / 2, ..options(Durability::Fsync) };
+    assert!(matches!(Store::open(dir.path(), &full), Err(StoreError::DiskFull { .. })));
+    drop(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    assert!(dir.path().join("ballast").exists());
+    // What is there can still be opened and read, and the ballast has gone for it.
+    let store = Arc::new(Store::open(dir.path(), &full).unwrap());
+    assert!(!dir.path().join("ballast").exists());
+    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    assert!(matches!(journal.append(vec![proposal(1, 1)]), Err(JournalError::DiskFull(_))));
+    assert!(matches!(store.begin_snapshot(Seq(0)), Err(StoreError::DiskFull { .. })));
+    assert!(store.poisoned().is_none());
+    assert_eq!(journal.last(), Seq(0));
+    drop((journal, store));
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    assert!(dir.path().join("ballast").exists());
+    LocalJournal::open(store).unwrap().append(vec![proposal(1, 1)]).unwrap();
+}

@@ -1,3 +1,65 @@
-//! The program.
+//! The program: subcommands only. What they do is the library's.
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use cuckood::cli;
+use cuckood::engine::recovery;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Campaign and coupon membership over HTTP: durable cuckoo filters with exactly-once redemption.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: cli::serve::Args,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(cli::serve::Args),
+    Import(cli::import::Args),
+    Backup(cli::backup::Args),
+    Restore(cli::restore::Args),
+    Verify(cli::verify::Args),
+    Openapi(cli::openapi::Args),
+    Plan(cli::plan::Args),
+
+    Bench(cli::bench::Args),
+    Key(cli::key::Args),
+    Healthcheck(cli::healthcheck::Args),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let ended = match arguments.command {
+        None => cli::serve::run(&arguments.serve).map_err(Into::into),
+        Some(Command::Serve(args)) => cli::serve::run(&args).map_err(Into::into),
+        Some(Command::Import(args)) => cli::import::run(&args).map_err(Into::into),
+        Some(Command::Backup(args)) => cli::backup::run(&args).map_err(Into::into),
+        Some(Command::Restore(args)) => cli::restore::run(&args).map_err(Into::into),
+        Some(Command::Verify(args)) => {
+            cli::verify::run(&args, |store| recovery::check(&store).map_err(|error| error.to_string()))
+                .map_err(Into::into)
+        }
+        Some(Command::Openapi(args)) => cli::openapi::run(&args).map_err(Into::into),
+        Some(Command::Plan(args)) => cli::plan::run(&args).map_err(Into::into),
+        Some(Command::Bench(args)) => cli::bench::run(&args).map_err(Into::into),
+        Some(Command::Key(args)) => cli::key::run(&args).map_err(Into::into),
+        Some(Command::Healthcheck(args)) => cli::healthcheck::run(&args).map_err(Into::into),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(error),
+    }
+}
+
+fn fail(error: Box<dyn std::error::Error>) -> ExitCode {
+    use std::io::Write;
+    // Nowhere is left to tell that standard error is gone.
+    let _ = writeln!(std::io::stderr(), "cuckood: {error}");
+    ExitCode::FAILURE
+}

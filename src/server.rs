@@ -1,0 +1,189 @@
+//! The composition root: configuration and listener in, a served engine out, until it is told to stop.
+//!
+//! The port is bound before recovery begins, so that `/livez` answers at once.
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::{Engine, Status};
+use crate::http;
+use crate::tls::{Tls, TlsError};
+use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+/// The least buffer that the HTTP parser works with, in bytes.
+const HTTP_BUFFER_BYTES_MIN: u64 = 8_192;
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Rest after a failed accept: mostly too many open files, which a little patience mends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the server ended otherwise than by being told to.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// Anybody on the network could change everything.
+    #[error(
+        "{0} can be reached from elsewhere, and there are no keys: set auth.keys (see `cuckood key new`), \
+         listen on 127.0.0.1, or set auth.allow_anonymous = true"
+    )]
+    NeedsKeys(SocketAddr),
+    /// A key's entry is wrong.
+    #[error(transparent)]
+    Keys(#[from] http::InvalidKey),
+    /// The certificate or its key can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The listener is gone.
+    #[error("the listener: {0}")]
+    Listener(#[from] io::Error),
+    /// The data directory can't be served.
+    #[error("{0}")]
+    Recovery(String),
+}
+
+/// Serves until `shutdown` resolves, then finishes what is under way, takes a last snapshot and comes back.
+///
+/// # Errors
+/// [`ServerError`]; once it serves, only that the data directory could not be recovered.
+pub async fn run(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServerError> {
+    let address = listener.local_addr()?;
+    if config.auth.keys.is_empty() && !config.auth.allow_anonymous && !address.ip().is_loopback() {
+        return Err(ServerError::NeedsKeys(address));
+    }
+    let tls =
+        if config.tls() { Some(Tls::load(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
+    let engine = Engine::start(config.engine_options(), Clock::system());
+    let router = http::router(engine.clone(), config.http_options())?;
+    tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
+
+    let connections = Connections {
+        router,
+        tls: tls.map(Arc::new),
+        places: Arc::new(Semaphore::new(config.server.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
+        graceful: GracefulShutdown::new(),
+        header_timeout: config.server.header_timeout,
+        buffer_bytes: config.server.header_bytes_max.clamp(HTTP_BUFFER_BYTES_MIN, 1 << 24) as usize,
+    };
+    let recovery_fails = async {
+        match engine.recovered().await {
+            Status::Failed(reason) => reason,
+            _ => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        () = connections.accept(&listener) => Ok(()),
+        () = shutdown => Ok(()),
+        reason = recovery_fails => Err(ServerError::Recovery(reason)),
+    };
+    drop(listener);
+    if ended.is_ok() {
+        tracing::info!("stopping: requests under way are finished");
+        if tokio::time::timeout(config.server.drain_timeout, connections.graceful.shutdown()).await.is_err() {
+            tracing::warn!("some requests were still under way");
+        }
+    }
+    engine.shutdown().await;
+    ended
+}
+
+/// What every connection is served with.
+struct Connections {
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    places: Arc<Semaphore>,
+    graceful: GracefulShutdown,
+    header_timeout: Duration,
+    buffer_bytes: usize,
+}
+
+impl Connections {
+    /// Accepts connections as long as there are places. Never comes back.
+    async fn accept(&self, listener: &TcpListener) {
+        loop {
+            // The semaphore is never closed.
+            let Ok(place) = self.places.clone().acquire_owned().await else { return };
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Small answers must not wait for more; a socket that refuses serves all the same.
+            let _ = stream.set_nodelay(true);
+            match self.tls.clone() {
+                None => {
+                    let connection = self.serve(stream, peer);
+                    tokio::spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                }
+                Some(tls) => {
+                    let serve = self.server(peer);
+                    tokio::spawn(async move {
+                        if let Ok(Some(stream)) =
+                            tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await
+                        {
+                            serve(stream).await;
+                        }
+                        drop(place);
+                    });
+                }
+            }
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send + use<> {
+        self.server(peer)(stream)
+    }
+
+    /// What serves one connection, once its stream is there.
+    fn server<S>(
+        &self,
+        peer: SocketAddr,
+    ) -> impl FnOnce(S) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + use<S>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let router = self.router.clone();
+        let watcher = self.graceful.watcher();
+        let (header_timeout, buffer_bytes) = (self.header_timeout, self.buffer_bytes);
+        move |stream| {
+            let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                request.extensions_mut().insert(ConnectInfo(peer));
+                router.clone().oneshot(request)
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(header_timeout)
+                .max_buf_size(buffer_bytes)
+                .serve_connection(TokioIo::new(stream), service);
+            Box::pin(async move {
+                if let Err(error) = watcher.watch(connection).await {
+                    tracing::debug!(%error, "a connection broke");
+                }
+            })
+        }
+    }
+}

@@ -27,7 +27,7 @@ demo: ## A million users and a million codes through a release build, killed and
 	$(CARGO) build --release --locked --bin cuckood
 	$(CARGO) run --release --locked --example demo -- target/release/cuckood
 
-crash-long: ## Kill the service 2 000 times under load (hours).
+crash-long: ## Kill the service 2 000 times under load , at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
 
 bench-filter: ## The filters beside other crates', one table.

@@ -71,7 +71,8 @@ fn sources(folder: &str) -> Vec<Source> {
     let mut folders = vec![root.join(folder)];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
+        // Not every folder is there from the first day.
+        for entry in fs::read_dir(folder).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);

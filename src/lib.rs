@@ -21,5 +21,5 @@ pub mod http;
 pub mod journal;
 pub mod state;
 pub mod store;
-pub mod tls;
 pub mod telemetry;
+pub mod tls;

@@ -21,8 +21,10 @@ pub struct Args {
 /// # Errors
 /// [`ClientError`]; the temporary file is removed.
 pub fn run(args: &Args) -> Result<(), ClientError> {
-    let file_error =
-        |path: &Path| { let path = path.display().to_string(); move |source| ClientError::File { path, source } };
+    let file_error = |path: &Path| {
+        let path = path.display().to_string();
+        move |source| ClientError::File { path, source }
+    };
     if args.file.exists() {
         let there = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(file_error(&args.file)(there));

@@ -92,8 +92,13 @@ impl Connection {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        let text = answer.body_mut().with_config().limit(PROBLEM_BYTES_MAX).read_to_string().unwrap_or_default();
+        let text =
+            answer.body_mut().with_config().limit(PROBLEM_BYTES_MAX).read_to_string().unwrap_or_default();
         let problem: ProblemDocument = serde_json::from_str(&text).unwrap_or_default();
-        Err(ClientError::Refused { status: answer.status().as_u16(), code: problem.code, detail: problem.detail })
+        Err(ClientError::Refused {
+            status: answer.status().as_u16(),
+            code: problem.code,
+            detail: problem.detail,
+        })
     }
 }

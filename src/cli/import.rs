@@ -77,5 +77,6 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         url: args.connection.address(&path),
         source: Box::new(source),
     })?;
-    writeln!(io::stdout(), "{text}").map_err(|source| ClientError::File { path: "standard output".into(), source })
+    writeln!(io::stdout(), "{text}")
+        .map_err(|source| ClientError::File { path: "standard output".into(), source })
 }

@@ -370,7 +370,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 /// The machine's memory, or the container's if that is less.
 fn memory_there_is() -> u64 {
     let system = rustix::system::sysinfo();
-    let machine = u64::from(system.totalram) * u64::from(system.mem_unit);
+    let machine = system.totalram * u64::from(system.mem_unit);
     let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
         .ok()
         .and_then(|limit| limit.trim().parse::<u64>().ok());

@@ -9,3 +9,4 @@ mod journal;
 mod snapshots;
 mod storage_faults;
 mod store_support;
+mod tidy;

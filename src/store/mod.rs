@@ -60,6 +60,9 @@ pub struct StoreOptions {
     pub ballast_bytes: u64,
     /// How long sled may take to open.
     pub open_timeout: Duration,
+    /// How large sled's file is made in a new directory. Where blocks are there already, a sync has no metadata
+    /// to write along: half the time of a small commit.
+    pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
     /// Bytes of log after which a new segment is begun; whole segments are dropped.
@@ -75,6 +78,7 @@ impl Default for StoreOptions {
             free_space_min_bytes: 256 << 20,
             ballast_bytes: 64 << 20,
             open_timeout: Duration::from_secs(25),
+            preallocate_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             wal_segment_bytes: 64 << 20,
             acknowledged_sync_pause: Duration::from_millis(10),

@@ -4,6 +4,7 @@
 
 mod damage;
 mod directory;
+mod format;
 mod journal;
 mod snapshots;
 mod storage_faults;

@@ -91,6 +91,7 @@ pub(super) fn open(
         options: options.clone(),
         space,
         identity: format.identity,
+        boot: acknowledged::boot(),
         acknowledged: Mutex::new(last),
         poison: OnceLock::new(),
         pinned: Mutex::new(Vec::new()),
@@ -124,7 +125,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     directory.remove(layout::SLED_DIR)?;
     let format = Format { number: 0, identity };
     let link = migrations::first_link(&identity);
-    let nothing = Acknowledged { seq: link.seq, link: link.checksum };
+    let nothing = Acknowledged { last: link, synced: link };
     directory.write_file(layout::ACKNOWLEDGED_FILE, &acknowledged::new_file(nothing, &identity))?;
     let sled_dir = directory.file(layout::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;

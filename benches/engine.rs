@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Makes one commit durable.
+type Commit = Box<dyn FnMut()>;
+
 const COMMITS: u64 = 500;
 const ROUNDS: usize = 9;
 
@@ -23,7 +26,7 @@ fn main() {
     println!("commits/s, median of {ROUNDS} rounds of {COMMITS} (p50 and p99 of a commit, in microseconds)");
     for (bytes, digests) in [(64, 5), (4 << 10, 509), (64 << 10, 8_186)] {
         let path = |name: &str| dir.path().join(format!("{name}-{bytes}"));
-        let mut contestants: Vec<(&str, Box<dyn FnMut()>)> = vec![
+        let mut contestants: Vec<(&str, Commit)> = vec![
             ("raw file, fdatasync", raw(&path("raw"), bytes)),
             (
                 "journal, fsync",
@@ -70,7 +73,7 @@ fn main() {
     }
 }
 
-fn raw(path: &Path, bytes: usize) -> Box<dyn FnMut()> {
+fn raw(path: &Path, bytes: usize) -> Commit {
     let length = (COMMITS as usize * ROUNDS * bytes) as u64;
     let file = File::create(path).unwrap();
     let zeros = vec![0; 1 << 20];
@@ -86,7 +89,7 @@ fn raw(path: &Path, bytes: usize) -> Box<dyn FnMut()> {
 }
 
 /// A journal that is pruned behind itself, as the engine does it, though without snapshots between.
-fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -> Box<dyn FnMut()> {
+fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -> Commit {
     let options = StoreOptions { durability, acknowledged_sync_pause: pause, ..StoreOptions::default() };
     let store = Arc::new(Store::open(path, &options).unwrap());
     let mut journal = LocalJournal::open(store).unwrap();

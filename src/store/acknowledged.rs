@@ -1,13 +1,16 @@
 //! The last acknowledged position, in a small file of our own beside sled. sled drops what it can't read at
 //! the tail of its log without a word; this file is how a lost tail is noticed.
 //!
+//! At `flush` nothing is promised for the death of the machine, so a record also tells which boot of the machine it
+//! belongs to and how much of it was synced: after another boot only that is asked for.
+//!
 //! A record is written after the data it speaks of is durable and before anybody is told, so it never claims
 //! more than is there. Two slots, in sectors of their own, are written in turn: a torn write leaves the other.
 //! A write costs a microsecond and survives the death of the process at once. It is synced by a thread of its
 //! own, alongside the next commit: after a power cut the file can be behind by about one sync, never ahead.
 
 use super::StoreError;
-use crate::domain::Seq;
+use super::log::Link;
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,44 +23,53 @@ use xxhash_rust::xxh3::xxh3_128;
 
 const MAGIC: &[u8; 8] = b"ckackn\0\x01";
 const SLOT_BYTES: u64 = 4096;
-const RECORD_BYTES: usize = 72;
+const RECORD_BYTES: usize = 112;
 
-/// A position of the log and the checksum of the value that ends there.
+/// What was acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Acknowledged {
-    pub(crate) seq: Seq,
-    pub(crate) link: u128,
+    /// The last position that anybody was told of, as far as the process's death goes.
+    pub(crate) last: Link,
+    /// The last position that was synced before it was acknowledged.
+    pub(crate) synced: Link,
+}
+
+/// Tells one boot of the machine from another; 0 where the system does not say.
+pub(crate) fn boot() -> u128 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
 }
 
 impl Acknowledged {
     /// The record; it carries the directory's identity, so that a file from elsewhere is told apart.
-    pub(crate) fn encode(self, identity: &[u8; 16]) -> [u8; RECORD_BYTES] {
+    pub(crate) fn encode(self, identity: &[u8; 16], boot: u128) -> [u8; RECORD_BYTES] {
         let mut record = [0; RECORD_BYTES];
         record[..8].copy_from_slice(MAGIC);
         record[8..24].copy_from_slice(identity);
-        record[24..32].copy_from_slice(&self.seq.0.to_le_bytes());
-        record[32..48].copy_from_slice(&self.link.to_le_bytes());
-        let checksum = xxh3_128(&record[..56]);
-        record[56..].copy_from_slice(&checksum.to_le_bytes());
+        record[24..48].copy_from_slice(&self.last.encode());
+        record[48..72].copy_from_slice(&self.synced.encode());
+        record[72..88].copy_from_slice(&boot.to_le_bytes());
+        let checksum = xxh3_128(&record[..RECORD_BYTES - 16]);
+        record[RECORD_BYTES - 16..].copy_from_slice(&checksum.to_le_bytes());
         record
     }
 
-    fn decode(record: &[u8; RECORD_BYTES], identity: &[u8; 16]) -> Option<Acknowledged> {
+    /// The record as it counts in this boot of the machine.
+    fn decode(record: &[u8; RECORD_BYTES], identity: &[u8; 16], boot: u128) -> Option<Acknowledged> {
         let (body, checksum) = record.split_last_chunk::<16>()?;
         if xxh3_128(body) != u128::from_le_bytes(*checksum) || &body[..8] != MAGIC || &body[8..24] != identity
         {
             return None;
         }
-        Some(Acknowledged {
-            seq: Seq(u64::from_le_bytes(*body[24..].first_chunk()?)),
-            link: u128::from_le_bytes(*body[32..].first_chunk()?),
-        })
+        let (last, synced) = (Link::decode(&body[24..48])?, Link::decode(&body[48..72])?);
+        let same_boot = u128::from_le_bytes(*body[72..].first_chunk()?) == boot;
+        Some(Acknowledged { last: if same_boot { last } else { synced }, synced })
     }
 }
 
 /// The bytes of a new file: at its full size, so that later writes change no metadata.
 pub(crate) fn new_file(first: Acknowledged, identity: &[u8; 16]) -> Vec<u8> {
-    let mut bytes = first.encode(identity).to_vec();
+    let mut bytes = first.encode(identity, boot()).to_vec();
     bytes.resize(2 * SLOT_BYTES as usize, 0);
     bytes
 }
@@ -73,13 +85,14 @@ pub(crate) fn load(dir: &Path, path: &Path, identity: &[u8; 16]) -> Result<(Ackn
         }
         opened => opened.map_err(StoreError::io(path, "open"))?,
     };
+    let boot = boot();
     let mut latest = None;
     for slot in 0..2 {
         let mut record = [0; RECORD_BYTES];
         match file.read_exact_at(&mut record, slot * SLOT_BYTES) {
             Ok(()) => {
-                let found = Acknowledged::decode(&record, identity).map(|found| (found, 1 - slot));
-                latest = [latest, found].into_iter().flatten().max_by_key(|(found, _)| found.seq);
+                let found = Acknowledged::decode(&record, identity, boot).map(|found| (found, 1 - slot));
+                latest = [latest, found].into_iter().flatten().max_by_key(|(found, _)| found.last.seq);
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(StoreError::io(path, "read")(error)),
@@ -176,5 +189,44 @@ fn sync_behind(file: &File, progress: &(Mutex<Progress>, Condvar), pause: Durati
             let until = std::time::Instant::now() + pause;
             while !state.stop && !changed.wait_until(&mut state, until).timed_out() {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Seq;
+
+    const IDENTITY: [u8; 16] = [3; 16];
+
+    fn at(last: u64, synced: u64) -> Acknowledged {
+        let link = |seq| Link { seq: Seq(seq), checksum: u128::from(seq) << 100 };
+        Acknowledged { last: link(last), synced: link(synced) }
+    }
+
+    #[test]
+    fn after_another_boot_only_what_was_synced_is_asked_for() {
+        let record = at(9, 5).encode(&IDENTITY, 1);
+        assert_eq!(Acknowledged::decode(&record, &IDENTITY, 1), Some(at(9, 5)));
+        assert_eq!(Acknowledged::decode(&record, &IDENTITY, 2), Some(at(5, 5)));
+        assert_eq!(Acknowledged::decode(&record, &[4; 16], 1), None);
+    }
+
+    #[test]
+    fn a_torn_record_leaves_the_one_before() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("acknowledged");
+        std::fs::write(&path, new_file(at(0, 0), &IDENTITY)).expect("written");
+        for seq in 1..=5 {
+            let (found, slot) = load(dir.path(), &path, &IDENTITY).expect("loaded");
+            assert_eq!(found, at(seq - 1, seq - 1));
+            let file = AcknowledgedFile::open(&path, slot, Duration::ZERO).expect("opened");
+            file.write(&at(seq, seq).encode(&IDENTITY, boot())).expect("written");
+        }
+        let (_, slot) = load(dir.path(), &path, &IDENTITY).expect("loaded");
+        let mut bytes = std::fs::read(&path).expect("read");
+        bytes[((1 - slot) * SLOT_BYTES) as usize + 40] ^= 1;
+        std::fs::write(&path, bytes).expect("written");
+        assert_eq!(load(dir.path(), &path, &IDENTITY).expect("loaded").0, at(4, 4));
     }
 }

@@ -60,6 +60,9 @@ pub struct StoreOptions {
     pub ballast_bytes: u64,
     /// How long sled may take to open.
     pub open_timeout: Duration,
+    /// How large sled's file is made in a new directory. Where blocks are there already, a sync has no metadata
+    /// to write along: half the time of a small commit.
+    pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
     /// Bytes of log after which a new segment is begun; whole segments are dropped.
@@ -75,6 +78,7 @@ impl Default for StoreOptions {
             free_space_min_bytes: 256 << 20,
             ballast_bytes: 64 << 20,
             open_timeout: Duration::from_secs(25),
+            preallocate_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             wal_segment_bytes: 64 << 20,
             acknowledged_sync_pause: Duration::from_millis(10),
@@ -103,6 +107,7 @@ pub struct Store {
     options: StoreOptions,
     space: Space,
     identity: [u8; 16],
+    boot: u128,
     acknowledged: Mutex<Acknowledged>,
     poison: OnceLock<String>,
     pinned: Mutex<Vec<Arc<Manifest>>>,
@@ -167,14 +172,14 @@ impl Store {
             return Ok(());
         }
         self.make_durable()?;
-        self.note_acknowledged(link)
+        self.note_acknowledged(link, self.options.durability == Durability::Fsync)
     }
 
-    fn note_acknowledged(&self, link: Link) -> Result<(), StoreError> {
-        let acknowledged = Acknowledged { seq: link.seq, link: link.checksum };
-        self.poisoning(self.backing.acknowledge(&acknowledged.encode(&self.identity)))?;
-        *self.acknowledged.lock() = acknowledged;
-        Ok(())
+    fn note_acknowledged(&self, link: Link, synced: bool) -> Result<(), StoreError> {
+        let mut acknowledged = self.acknowledged.lock();
+        let synced = if synced { link } else { acknowledged.synced };
+        *acknowledged = Acknowledged { last: link, synced };
+        self.poisoning(self.backing.acknowledge(&acknowledged.encode(&self.identity, self.boot)))
     }
 
     /// Flushes and syncs at whatever level, and notes the end of the log as acknowledged.
@@ -182,13 +187,12 @@ impl Store {
         self.refuse_if_poisoned()?;
         self.poisoning(self.backing.flush())?;
         self.poisoning(self.backing.sync())?;
-        self.note_acknowledged(link)?;
+        self.note_acknowledged(link, true)?;
         self.poisoning(self.backing.sync_acknowledged())
     }
 
     pub(crate) fn acknowledged(&self) -> Link {
-        let acknowledged = *self.acknowledged.lock();
-        Link { seq: acknowledged.seq, checksum: acknowledged.link }
+        self.acknowledged.lock().last
     }
 
     /// Where the log begins: position 0, or that of the backup that was restored.

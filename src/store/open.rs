@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -50,6 +51,7 @@ pub(super) fn open(
             return Err(StoreError::NotOurs { path: dir.to_owned(), found });
         }
     }
+    let fresh = format.is_none();
     let format = match format {
         Some(format) => {
             if !directory.file(layout::SLED_DIR).join("db").exists() {
@@ -70,6 +72,11 @@ pub(super) fn open(
     let sled_dir = directory.file(layout::SLED_DIR);
     remove_half_made_snapshots(&sled_dir)?;
     let (db, trees) = open_guarded(&directory, &sled_dir, options)?;
+    if fresh && space.free_bytes()? >= options.free_space_min_bytes.saturating_add(options.preallocate_bytes)
+    {
+        let path = sled_dir.join("db");
+        preallocate(&path, options.preallocate_bytes).map_err(StoreError::io(&path, "preallocate"))?;
+    }
     let pause = options.acknowledged_sync_pause;
     let file = AcknowledgedFile::open(&acknowledged_path, slot, pause)
         .map_err(StoreError::io(&acknowledged_path, "open"))?;
@@ -84,6 +91,7 @@ pub(super) fn open(
         options: options.clone(),
         space,
         identity: format.identity,
+        boot: acknowledged::boot(),
         acknowledged: Mutex::new(last),
         poison: OnceLock::new(),
         pinned: Mutex::new(Vec::new()),
@@ -117,12 +125,23 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     directory.remove(layout::SLED_DIR)?;
     let format = Format { number: 0, identity };
     let link = migrations::first_link(&identity);
-    let nothing = Acknowledged { seq: link.seq, link: link.checksum };
+    let nothing = Acknowledged { last: link, synced: link };
     directory.write_file(layout::ACKNOWLEDGED_FILE, &acknowledged::new_file(nothing, &identity))?;
     let sled_dir = directory.file(layout::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
     Ok(format)
+}
+
+/// Makes sled's file as long as it would become anyhow. Zeros, not just blocks: an unwritten block costs the same
+/// metadata as none. sled takes a segment of zeros for a free one. The segment that sled has begun is left alone.
+fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    let segment = layout::SLED_SEGMENT_BYTES as u64;
+    let begun = file.metadata()?.len().max(1).div_ceil(segment);
+    let zeros = vec![0; layout::SLED_SEGMENT_BYTES];
+    (begun..bytes / segment).try_for_each(|at| file.write_all_at(&zeros, at * segment))?;
+    file.sync_all()
 }
 
 /// sled 0.34 reads a snapshot that it was still writing when the process died (spacejam/sled #1533).

@@ -1,10 +1,11 @@
 //! The integration tests, in one binary.
 
-#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 mod damage;
 mod directory;
 mod filter;
+mod format;
 mod journal;
 mod snapshots;
 mod storage_faults;

@@ -15,6 +15,7 @@ pub fn options(durability: Durability) -> StoreOptions {
         free_space_min_bytes: 0,
         ballast_bytes: 1 << 20,
         open_timeout: Duration::from_secs(20),
+        preallocate_bytes: 16 << 20,
         cache_bytes: 8 << 20,
         wal_segment_bytes: 64 << 10,
         ..StoreOptions::default()

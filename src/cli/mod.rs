@@ -1,4 +1,12 @@
 //! The subcommands. Each is a struct of arguments and a `run`.
 
+pub mod backup;
+pub mod client;
+pub mod healthcheck;
+pub mod import;
+pub mod key;
+// pub mod openapi;
+pub mod plan;
 pub mod restore;
+// pub mod serve;
 pub mod verify;

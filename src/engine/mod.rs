@@ -3,13 +3,14 @@
 //! [`Engine::submit`] is the only way to change anything, and resolves once the change is durable and applied.
 //! Reads go straight to the filters and take no lock.
 
+pub mod imports;
 mod metrics;
 pub mod recovery;
 mod snapshotter;
 mod start;
 mod writer;
 
-pub use crate::filter::{Growth, Layout, LayoutError, Mode};
+pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::state::FilterView;
 pub use crate::store::Durability;
 pub use metrics::Metrics;
@@ -22,7 +23,6 @@ use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Sizing,
     Spec, Timestamp, Window,
 };
-use crate::filter::Secret;
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};

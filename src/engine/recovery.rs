@@ -1,10 +1,11 @@
 //! Recovery: the newest whole snapshot, then the log after it, entry by entry.
 
 use crate::domain::Seq;
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, LocalJournal};
 use crate::state::{RestoreStateError, SectionId, State};
 use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Entries between two reports of progress.
@@ -42,6 +43,8 @@ pub struct Recovered {
     pub state: State,
     /// The snapshot that it was built from.
     pub manifest: Option<Manifest>,
+    /// Newer snapshots that could not be read.
+    pub damaged: Vec<Manifest>,
     /// Entries replayed.
     pub replayed: u64,
 }
@@ -57,6 +60,24 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
+/// Replays a data directory without changing it, and tells what the state came to.
+///
+/// # Errors
+/// As for [`recover`].
+pub fn check(store: &Arc<Store>) -> Result<String, RecoveryError> {
+    let mut journal = LocalJournal::open(store.clone())?;
+    let recovered = recover(store, &mut journal, &mut |_| ())?;
+    let state = &recovered.state;
+    Ok(format!(
+        "state at position {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
+        state.applied().0,
+        state.view().len(),
+        state.redemptions(),
+        state.idempotency_records(),
+        recovered.replayed
+    ))
+}
+
 /// Builds the state from the store's newest whole snapshot and the journal's entries after it.
 ///
 /// # Errors
@@ -66,7 +87,7 @@ pub fn recover(
     journal: &mut dyn Journal,
     report: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, RecoveryError> {
-    let mut damage = None;
+    let (mut why, mut damaged) = (None, Vec::new());
     let mut found = None;
     for manifest in store.manifests()? {
         match load(store, &manifest, report) {
@@ -76,8 +97,8 @@ pub fn recover(
             }
             Err(error) => {
                 tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; the one before is tried");
-                store.forget_snapshot(&manifest)?;
-                damage.get_or_insert(error.to_string());
+                why.get_or_insert(error.to_string());
+                damaged.push(manifest);
             }
         }
     }
@@ -86,13 +107,13 @@ pub fn recover(
     if first > state.applied().next() {
         return Err(RecoveryError::NoWholeSnapshot {
             path: store.path().display().to_string(),
-            why: damage.unwrap_or_else(|| "there is none".into()),
+            why: why.unwrap_or_else(|| "there is none".into()),
             first: first.0,
             wanted: state.applied().next().0,
         });
     }
     let replayed = replay(&mut state, journal, report)?;
-    Ok(Recovered { state, manifest, replayed })
+    Ok(Recovered { state, manifest, damaged, replayed })
 }
 
 fn load(

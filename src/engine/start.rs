@@ -132,6 +132,9 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
             true
         });
     })?;
+    for manifest in &recovered.damaged {
+        store.forget_snapshot(manifest)?;
+    }
     if *recovered.state.settings() != options.settings {
         let command = Command::Configure(options.settings.clone());
         let at = inner.clock.read().max(recovered.state.now());

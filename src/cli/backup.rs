@@ -1,0 +1,54 @@
+//! `cuckood backup`: a consistent archive of a running service, in a file.
+
+use super::client::{ClientError, Connection};
+use indicatif::ProgressBar;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Write a backup of a running service to a file. It is there whole or not at all.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The file, which must not be there yet.
+    pub file: PathBuf,
+    /// How to reach the service; the key needs the scope `admin`.
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Streams the archive into a temporary file beside `FILE`, syncs it and renames it.
+///
+/// # Errors
+/// [`ClientError`]; the temporary file is removed.
+pub fn run(args: &Args) -> Result<(), ClientError> {
+    let file_error =
+        |path: &Path| { let path = path.display().to_string(); move |source| ClientError::File { path, source } };
+    if args.file.exists() {
+        let there = io::Error::from(io::ErrorKind::AlreadyExists);
+        return Err(file_error(&args.file)(there));
+    }
+    let path = "/v1/backup";
+    let mut request = args.connection.agent().get(args.connection.address(path));
+    if args.connection.key.is_some() {
+        request = request.header("Authorization", args.connection.authorization());
+    }
+    let mut answer = args.connection.accept(path, request.call())?;
+    let mut partial = args.file.clone().into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let progress = ProgressBar::no_length();
+    let written = File::create(&partial).and_then(|file| {
+        let mut body = progress.wrap_read(answer.body_mut().as_reader());
+        io::copy(&mut body, &mut &file)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, &args.file)?;
+        let directory = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    progress.finish_and_clear();
+    written.map_err(|error| {
+        // What is left of it is of no use; that it can't be removed changes nothing.
+        let _ = std::fs::remove_file(&partial);
+        file_error(&args.file)(error)
+    })
+}

@@ -1,0 +1,435 @@
+//! The configuration: compiled-in defaults, under a file, under the environment. Read once; unknown keys are errors.
+
+use crate::domain::Settings;
+use crate::engine::{EngineOptions, SnapshotOptions};
+use crate::http::options::{
+    AuthOptions, GuessingOptions, HttpOptions, LimitOptions, RateLimitOptions, Timeouts,
+};
+use crate::store::{Durability, StoreOptions};
+use bytesize::ByteSize;
+use jiff::{Span, SpanRelativeTo, Unit};
+use serde::{Deserialize, Deserializer, de};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+use toml::{Table, Value};
+
+/// The documented defaults.
+pub const DEFAULTS: &str = include_str!("../config.toml");
+
+const ENVIRONMENT_PREFIX: &str = "CUCKOOD__";
+
+/// Why there is no configuration.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is no TOML.
+    #[error("{path}: {source}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: toml::de::Error,
+    },
+    /// A variable names no section and key.
+    #[error("{0}: the name must be CUCKOOD__SECTION__KEY")]
+    Variable(String),
+    /// A key is unknown or has the wrong type.
+    #[error("the configuration ({origins}): {fault}")]
+    Invalid {
+        /// Where it was read.
+        origins: String,
+        /// What is wrong.
+        fault: String,
+    },
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Listening and connections.
+    pub server: Server,
+    /// The data directory.
+    pub storage: Storage,
+    /// When snapshots are taken.
+    pub snapshots: Snapshots,
+    /// How much of everything there may be.
+    pub limits: Limits,
+    /// Who may call.
+    pub auth: AuthOptions,
+    /// What stops the guessing of codes.
+    pub guessing: GuessingOptions,
+    /// How often a key may call.
+    pub rate_limit: RateLimitOptions,
+    /// Stored answers.
+    pub idempotency: Idempotency,
+    /// Stored redemptions.
+    pub redemptions: Redemptions,
+    /// What is told.
+    pub log: Log,
+}
+
+/// The section `server`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The certificate chain's file; empty for none.
+    pub tls_cert: PathBuf,
+    /// The private key's file; empty for none.
+    pub tls_key: PathBuf,
+    /// Connections served at once.
+    pub connections_max: usize,
+    /// Bytes of a request's headers.
+    #[serde(deserialize_with = "size")]
+    pub header_bytes_max: u64,
+    /// Until the headers are there.
+    #[serde(deserialize_with = "duration")]
+    pub header_timeout: Duration,
+    /// Until the body is there.
+    #[serde(deserialize_with = "duration")]
+    pub body_timeout: Duration,
+    /// Until the answer begins.
+    #[serde(deserialize_with = "duration")]
+    pub request_timeout: Duration,
+    /// For requests under way at the end.
+    #[serde(deserialize_with = "duration")]
+    pub drain_timeout: Duration,
+}
+
+/// The section `storage`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// The data directory.
+    pub path: PathBuf,
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Bytes that must be free.
+    #[serde(deserialize_with = "size")]
+    pub free_space_min: u64,
+    /// Bytes in reserve.
+    #[serde(deserialize_with = "size")]
+    pub ballast: u64,
+    /// For sled to open.
+    #[serde(deserialize_with = "duration")]
+    pub open_timeout: Duration,
+    /// Bytes of sled's cache.
+    #[serde(deserialize_with = "size")]
+    pub cache: u64,
+    /// Bytes of a log's segment.
+    #[serde(deserialize_with = "size")]
+    pub wal_segment: u64,
+}
+
+/// The section `snapshots`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshots {
+    /// Bytes of log before a snapshot, at least.
+    #[serde(deserialize_with = "size")]
+    pub log_min: u64,
+    /// Bytes of log before a snapshot, at most.
+    #[serde(deserialize_with = "size")]
+    pub log_max: u64,
+}
+
+/// The section `limits`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes of tables and records.
+    #[serde(deserialize_with = "memory")]
+    pub memory: u64,
+    /// Bytes of a body.
+    #[serde(deserialize_with = "size")]
+    pub body: u64,
+    /// Campaigns and coupons.
+    pub filters: u64,
+    /// Commands that may wait.
+    pub queue_commands: usize,
+    /// Bytes of commands that may wait.
+    #[serde(deserialize_with = "size")]
+    pub queue_bytes: u64,
+}
+
+/// The section `idempotency`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Idempotency {
+    /// How long an answer is kept.
+    #[serde(deserialize_with = "duration")]
+    pub retention: Duration,
+    /// The most that are.
+    pub records_max: u64,
+}
+
+/// The section `redemptions`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redemptions {
+    /// How long a redemption is kept after its last change.
+    #[serde(deserialize_with = "duration")]
+    pub retention: Duration,
+}
+
+/// The section `log`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// A filter of `tracing-subscriber`.
+    pub level: String,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Config {
+    /// Reads the configuration: `file`, if one is named, over the defaults, `environment` over both.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the file, variable or key.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Config, ConfigError> {
+        let mut origins = vec!["defaults".to_string()];
+        let mut merged: Table = toml::from_str(DEFAULTS).map_err(|fault| invalid(&origins, &fault))?;
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+            let table =
+                toml::from_str(&text).map_err(|source| ConfigError::Syntax { path: path.into(), source })?;
+            merge(&mut merged, table);
+            origins.push(path.display().to_string());
+        }
+        for (name, value) in environment {
+            let Some(keys) = name.strip_prefix(ENVIRONMENT_PREFIX) else { continue };
+            let keys = keys.to_ascii_lowercase();
+            let Some((section, key)) = keys.split_once("__").filter(|(s, k)| !s.is_empty() && !k.is_empty())
+            else {
+                return Err(ConfigError::Variable(name));
+            };
+            let table = Table::from_iter([(section.to_string(), {
+                Value::Table(Table::from_iter([(key.to_string(), environment_value(&value))]))
+            })]);
+            merge(&mut merged, table);
+            origins.push(name);
+        }
+        let config: Config =
+            serde_path_to_error::deserialize(Value::Table(merged)).map_err(|fault| ConfigError::Invalid {
+                origins: origins.join(", "),
+                fault: format!("{}: {}", fault.path(), fault.inner().message()),
+            })?;
+        let server = &config.server;
+        if server.tls_cert.as_os_str().is_empty() != server.tls_key.as_os_str().is_empty() {
+            return Err(invalid(&origins, &"server.tls_cert and server.tls_key go together"));
+        }
+        if config.snapshots.log_min > config.snapshots.log_max {
+            return Err(invalid(&origins, &"snapshots.log_min is more than snapshots.log_max"));
+        }
+        Ok(config)
+    }
+
+    /// Whether it speaks TLS.
+    pub fn tls(&self) -> bool {
+        !self.server.tls_cert.as_os_str().is_empty()
+    }
+
+    /// What the engine goes by.
+    pub fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            path: self.storage.path.clone(),
+            store: StoreOptions {
+                durability: self.storage.durability,
+                free_space_min_bytes: self.storage.free_space_min,
+                ballast_bytes: self.storage.ballast,
+                open_timeout: self.storage.open_timeout,
+                cache_bytes: self.storage.cache,
+                wal_segment_bytes: self.storage.wal_segment,
+                ..StoreOptions::default()
+            },
+            settings: Settings {
+                redemptions_retention_seconds: self.redemptions.retention.as_secs(),
+                idempotency_retention_seconds: self.idempotency.retention.as_secs(),
+                idempotency_records_max: self.idempotency.records_max,
+                filters_max: self.limits.filters,
+            },
+            snapshots: SnapshotOptions {
+                log_bytes_min: self.snapshots.log_min,
+                log_bytes_max: self.snapshots.log_max,
+                ..SnapshotOptions::default()
+            },
+            memory_max_bytes: self.limits.memory,
+            queue_commands_max: self.limits.queue_commands.max(1),
+            queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
+        }
+    }
+
+    /// What the HTTP layer goes by.
+    pub fn http_options(&self) -> HttpOptions {
+        HttpOptions {
+            auth: self.auth.clone(),
+            limits: LimitOptions {
+                body_bytes_max: usize::try_from(self.limits.body).unwrap_or(usize::MAX),
+                ..LimitOptions::default()
+            },
+            guessing: self.guessing.clone(),
+            rate_limit: self.rate_limit.clone(),
+            timeouts: Timeouts { request: self.server.request_timeout, body: self.server.body_timeout },
+        }
+    }
+}
+
+fn invalid(origins: &[String], fault: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError::Invalid { origins: origins.join(", "), fault: fault.to_string() }
+}
+
+/// Lays `over` over `under`, table by table.
+fn merge(under: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (_, value) => drop(under.insert(key, value)),
+        }
+    }
+}
+
+/// A TOML value, or else the text itself.
+fn environment_value(text: &str) -> Value {
+    toml::from_str::<Table>(&format!("value = {text}"))
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(text.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(u64),
+    Text(String),
+}
+
+/// Seconds, or a text such as `"24h"`.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(seconds) => Ok(Duration::from_secs(seconds)),
+        NumberOrText::Text(text) => text
+            .parse::<Span>()
+            .and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())))
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .ok_or_else(|| de::Error::custom(format!("'{text}' is no duration, such as \"30s\" or \"30d\""))),
+    }
+}
+
+/// Bytes, or a text such as `"64MiB"`.
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(bytes) => Ok(bytes),
+        NumberOrText::Text(text) => parse_size(&text),
+    }
+}
+
+fn parse_size<E: de::Error>(text: &str) -> Result<u64, E> {
+    let size = text.parse::<ByteSize>();
+    size.map(|size| size.as_u64()).map_err(|_| E::custom(format!("'{text}' is no size, such as \"64MiB\"")))
+}
+
+/// A size, or a share of the memory that there is, such as `"60%"`.
+fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(bytes) => Ok(bytes),
+        NumberOrText::Text(text) => match text.strip_suffix('%').map(|share| share.trim().parse::<u8>()) {
+            Some(Ok(share)) if share <= 100 => Ok(memory_there_is() / 100 * u64::from(share)),
+            Some(_) => Err(de::Error::custom(format!("'{text}' is no share of 0% to 100%"))),
+            None => parse_size(&text),
+        },
+    }
+}
+
+/// The machine's memory, or the container's if that is less.
+fn memory_there_is() -> u64 {
+    let system = rustix::system::sysinfo();
+    let machine = u64::from(system.totalram) * u64::from(system.mem_unit);
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|limit| limit.trim().parse::<u64>().ok());
+    container.map_or(machine, |container| container.min(machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::load(None, variables.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+    }
+
+    #[test]
+    fn the_documented_defaults_are_the_defaults() {
+        let config = load(&[]).unwrap();
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.storage.path, Path::new("data"));
+        assert_eq!(config.storage.durability, Durability::Fsync);
+        assert_eq!(config.engine_options().settings, Settings::default());
+        assert_eq!(config.limits.body, 32 << 20);
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file_and_the_file_over_defaults() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "[storage]\npath = \"/from/file\"\nballast = 7\n").unwrap();
+        let environment = [
+            ("CUCKOOD__STORAGE__PATH", "/from/environment"),
+            ("CUCKOOD__STORAGE__DURABILITY", "flush"),
+            ("CUCKOOD__REDEMPTIONS__RETENTION", "\"2d\""),
+            ("CUCKOOD__LIMITS__MEMORY", "1GiB"),
+            ("CUCKOOD__AUTH__KEYS", "[{name=\"shop\", sha256=\"00\", scopes=[\"read\",\"redeem\"]}]"),
+            ("HOME", "/root"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_string(), value.to_string()));
+        let config = Config::load(Some(file.path()), environment).unwrap();
+        assert_eq!(config.storage.path, Path::new("/from/environment"));
+        assert_eq!(config.storage.ballast, 7);
+        assert_eq!(config.storage.durability, Durability::Flush);
+        assert_eq!(config.redemptions.retention, Duration::from_secs(2 * 86_400));
+        assert_eq!(config.limits.memory, 1 << 30);
+        assert_eq!(config.auth.keys[0].name, "shop");
+    }
+
+    #[test]
+    fn faults_name_the_key() {
+        for (name, value, wanted) in [
+            ("CUCKOOD__STORAGE__PAHT", "x", "paht"),
+            ("CUCKOOD__STORGE__PATH", "x", "storge"),
+            ("CUCKOOD__SERVER__LISTEN", "nowhere", "server.listen"),
+            ("CUCKOOD__REDEMPTIONS__RETENTION", "soon", "redemptions.retention"),
+            ("CUCKOOD__LIMITS__MEMORY", "200%", "limits.memory"),
+            ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
+            ("CUCKOOD__SERVER__TLS_CERT", "cert.pem", "server.tls_key"),
+        ] {
+            let error = load(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{name}: {error}");
+        }
+    }
+}

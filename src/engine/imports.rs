@@ -1,0 +1,54 @@
+//! Which uploads are under way in this process. The log can't tell: to it, an import whose upload died with the
+//! process looks as if it were running.
+
+use crate::domain::{Import, ImportId, ImportState};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Imports whose uploads are under way.
+#[derive(Clone, Debug, Default)]
+pub struct LiveImports(Arc<Mutex<HashSet<ImportId>>>);
+
+/// An upload under way, until it is dropped.
+#[derive(Debug)]
+pub struct LiveImport {
+    all: LiveImports,
+    id: ImportId,
+}
+
+impl LiveImports {
+    /// Takes an import for an upload of its own; none if there is one already.
+    pub fn begin(&self, id: ImportId) -> Option<LiveImport> {
+        self.0.lock().insert(id.clone()).then(|| LiveImport { all: self.clone(), id })
+    }
+
+    /// An import as it really is: one that is running by the log, but not here, was interrupted.
+    pub fn corrected(&self, mut import: Import) -> Import {
+        if import.state == ImportState::Running && !self.0.lock().contains(&import.id) {
+            import.state = ImportState::Interrupted;
+        }
+        import
+    }
+}
+
+impl Drop for LiveImport {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_has_one_upload_at_a_time() {
+        let live = LiveImports::default();
+        let id = ImportId::new("nightly").unwrap();
+        let upload = live.begin(id.clone());
+        assert!(upload.is_some() && live.begin(id.clone()).is_none());
+        drop(upload);
+        assert!(live.begin(id).is_some());
+    }
+}

@@ -1,0 +1,179 @@
+//! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
+
+use super::auth::{Caller, InvalidKey, Keys};
+use super::metrics::HttpMetrics;
+use super::options::HttpOptions;
+use super::problem::{Code, Problem};
+use super::rates::{Client, Guard, Rates};
+use super::{body, error, idempotency};
+use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
+use crate::engine::imports::LiveImports;
+use crate::engine::{Engine, FilterView};
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// What the handlers work with.
+pub(super) struct Api {
+    /// Where everything is decided.
+    pub(super) engine: Engine,
+    /// What the configuration says.
+    pub(super) options: HttpOptions,
+    /// Who may call.
+    pub(super) keys: Keys,
+    /// How often.
+    pub(super) rates: Rates,
+    /// How many codes may be guessed.
+    pub(super) guard: Guard,
+    /// Uploads under way.
+    pub(super) live_imports: LiveImports,
+    /// What has been counted.
+    pub(super) metrics: HttpMetrics,
+}
+
+impl Api {
+    /// An API over an engine.
+    ///
+    /// # Errors
+    /// A key's entry can't be.
+    pub(super) fn new(
+        engine: Engine,
+        options: HttpOptions,
+        metrics: HttpMetrics,
+    ) -> Result<Self, InvalidKey> {
+        Ok(Self {
+            keys: Keys::new(&options.auth)?,
+            rates: Rates::new(&options.rate_limit, &options.auth),
+            guard: Guard::new(&options.guessing),
+            live_imports: LiveImports::default(),
+            engine,
+            options,
+            metrics,
+        })
+    }
+
+    /// The filter of this name.
+    pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
+        self.engine.find(kind, &parse_name(kind, name)?).ok_or_else(|| error::not_found(kind))
+    }
+
+    /// The request's whole JSON body.
+    pub(super) async fn body(&self, request: Request) -> Result<Bytes, Problem> {
+        body::read(request, self.options.limits.body_bytes_max, self.options.timeouts.body).await
+    }
+
+    /// The request's JSON body as a plain struct.
+    pub(super) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
+        body::json(&self.body(request).await?)
+    }
+
+    /// Has a command decided, and gives what came of it unless that is a refusal.
+    pub(super) async fn submit(
+        &self,
+        kind: Kind,
+        name: &str,
+        sender: &Sender,
+        command: Command,
+    ) -> Result<Decided, Problem> {
+        let key = sender
+            .idempotency_key
+            .as_ref()
+            .map(|key| idempotency::key(sender.caller.name(), kind, name, key.as_bytes(), &command));
+        let timeout = self.options.timeouts.request;
+        let Ok(applied) = tokio::time::timeout(timeout, self.engine.submit(command, key)).await else {
+            let detail = "the answer took too long; whether the write took effect is unknown: retry it";
+            return Err(Problem::new(Code::Overloaded, detail).retry_after(1));
+        };
+        let Applied { outcome, replayed } = applied?;
+        match outcome {
+            Outcome::Refused(refusal) => Err(Problem { replayed, ..error::refused(kind, refusal) }),
+            outcome => Ok(Decided { outcome, replayed }),
+        }
+    }
+}
+
+/// The filter that commands about `view` are meant for.
+pub(super) fn target(view: &FilterView) -> Target {
+    Target(view.id)
+}
+
+/// A campaign's or coupon's name out of a path.
+pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
+    let pointer = match kind {
+        Kind::Campaign => "/campaign",
+        Kind::Coupon => "/coupon",
+    };
+    Name::new(name).map_err(|error| Problem::invalid_at(pointer, error.to_string()))
+}
+
+/// Who sends a request, and whether it may be one of several that are to have one effect.
+pub(super) struct Sender {
+    /// Who calls.
+    pub(super) caller: Caller,
+    /// For whom, as far as guessing goes.
+    pub(super) client: Option<Client>,
+    idempotency_key: Option<HeaderValue>,
+}
+
+impl Sender {
+    /// The sender of a request.
+    pub(super) fn of(api: &Api, request: &Request) -> Result<Self, Problem> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller =
+            caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "nobody has looked at the key"))?;
+        let headers = request.headers();
+        let client = api.guard.client(&caller, headers, request.extensions());
+        Ok(Self { client, idempotency_key: idempotency::header(headers)?.cloned(), caller })
+    }
+
+    /// Whether an `Idempotency-Key` came with the request.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.idempotency_key.is_some()
+    }
+}
+
+/// What came of a command.
+pub(super) struct Decided {
+    /// Never a refusal.
+    pub(super) outcome: Outcome,
+    /// Whether it is an earlier request's.
+    pub(super) replayed: bool,
+}
+
+impl Decided {
+    /// An outcome that the command can't have: the engine is broken.
+    pub(super) fn unexpected(&self) -> Problem {
+        tracing::error!(outcome = ?std::mem::discriminant(&self.outcome), "a command has another command's outcome");
+        Problem::new(Code::Internal, "see the service's log")
+    }
+}
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(body) => json_bytes(status, replayed, body),
+        Err(error) => {
+            tracing::error!(%error, "an answer can't be written as JSON");
+            Problem::new(Code::Internal, "see the service's log").into_response()
+        }
+    }
+}
+
+/// A JSON answer that is written already.
+pub(super) fn json_bytes(status: StatusCode, replayed: bool, body: Vec<u8>) -> Response {
+    let mut response = (status, body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if replayed {
+        mark_replayed(&mut response);
+    }
+    response
+}
+
+/// Tells that an answer is an earlier request's.
+pub(super) fn mark_replayed(response: &mut Response) {
+    response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+}

@@ -1,0 +1,295 @@
+//! Reading JSON bodies: media type, limit, and every fault with a pointer to it.
+//!
+//! Bodies that carry items are read by visitors ([`Fields`]), so that an item is hashed where it lies and no copy
+//! of it is made; the rest are plain structs ([`json`]).
+
+use super::problem::{Code, FAULTS_MAX, Fault, Problem};
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+/// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
+macro_rules! note_other_types {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E: de::Error>(self, _: $type) -> Result<Self::Value, E> {
+            Ok(self.other_type())
+        })*
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(self.other_type())
+        }
+    };
+}
+
+pub(super) use note_other_types;
+
+/// Reads a whole JSON body.
+///
+/// # Errors
+/// Another media type (415), too long (413), too slow (408), or broken off or badly compressed (400).
+pub(super) async fn read(request: Request, bytes_max: usize, timeout: Duration) -> Result<Bytes, Problem> {
+    require_json(request.headers())?;
+    match tokio::time::timeout(timeout, collect(request.into_body(), bytes_max)).await {
+        Ok(body) => body,
+        Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the whole body has {timeout:?}"))),
+    }
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let media_type = media_type(headers);
+    if matches!(media_type.as_deref(), Some("application/json" | "application/merge-patch+json")) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"))
+}
+
+/// The media type without its parameters, in lower case.
+pub(super) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next()?.trim();
+    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Some(Cow::Owned(essence.to_ascii_lowercase())),
+        false => Some(Cow::Borrowed(essence)),
+    }
+}
+
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    // The usual body is one frame, which needs no copy.
+    let mut first = Bytes::new();
+    let mut more = BytesMut::new();
+    let mut length = 0usize;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            Problem::new(Code::MalformedRequest, "the body breaks off or is badly compressed")
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > bytes_max.saturating_mul(2) {
+            break;
+        }
+        if length > bytes_max {
+            // A client that is still sending would not read an answer: take in as much again before giving it.
+            more = BytesMut::new();
+        } else if first.is_empty() {
+            first = data;
+        } else {
+            if more.is_empty() {
+                more.extend_from_slice(&first);
+            }
+            more.extend_from_slice(&data);
+        }
+    }
+    if length > bytes_max {
+        return Err(Problem::new(
+            Code::BodyTooLarge,
+            format!("the limit is {bytes_max} bytes, decompressed"),
+        ));
+    }
+    Ok(if more.is_empty() { first } else { more.freeze() })
+}
+
+/// Parses a body without items.
+///
+/// # Errors
+/// Broken JSON (400), or not what was asked for (422, with a pointer to the first fault).
+pub(super) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut track = serde_path_to_error::Track::new();
+    let parsed = T::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
+    let value = parsed.map_err(|error| {
+        let pointer: String = track.path().iter().map(pointer_step).collect();
+        json_problem(&error, &pointer)
+    })?;
+    deserializer.end().map_err(|error| json_problem(&error, ""))?;
+    // A derived struct would also be read from a list of its fields' values.
+    match body.trim_ascii_start().first() {
+        Some(b'{') => Ok(value),
+        _ => Err(Problem::invalid_at("", "expected an object")),
+    }
+}
+
+fn pointer_step(segment: &serde_path_to_error::Segment) -> String {
+    use serde_path_to_error::Segment;
+    match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } => format!("/{}", escaped(key)),
+        Segment::Enum { .. } | Segment::Unknown => String::new(),
+    }
+}
+
+fn json_problem(error: &serde_json::Error, pointer: &str) -> Problem {
+    if error.is_data() {
+        return Problem::invalid_at(pointer, expectation(&error.to_string()));
+    }
+    let detail = format!("at line {}, column {}", error.line(), error.column());
+    Problem::new(Code::MalformedJson, detail)
+}
+
+/// What a parser's message says without the value that it met: that could be somebody's id or code.
+fn expectation(message: &str) -> String {
+    let message = message.split(" at line ").next().unwrap_or(message);
+    match message.rsplit_once(", expected ") {
+        Some((met, expected)) if met.starts_with("invalid ") || met.starts_with("unknown variant") => {
+            format!("expected {expected}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// A field's name as a step of a JSON pointer; a very long one is cut.
+fn escaped(name: &str) -> String {
+    let cut: String = name.chars().take(64).collect();
+    cut.replace('~', "~0").replace('/', "~1")
+}
+
+/// A merge-patch or an optional field: that it may be absent does not mean that it may be null.
+pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// What is wrong with a request: all of it, up to a limit.
+#[derive(Default)]
+pub(super) struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Takes note of a fault.
+    pub(super) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
+        if self.0.len() < FAULTS_MAX {
+            self.0.push(Fault { pointer: pointer(), detail: detail.into() });
+        }
+    }
+
+    /// The problem that they make up, if there are any.
+    pub(super) fn check(self) -> Result<(), Problem> {
+        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
+    }
+}
+
+/// The fields of a JSON object, to be read as they come.
+pub(super) trait Fields<'de> {
+    /// Their names, at most 32.
+    fn names(&self) -> &[&'static str];
+
+    /// How many of them, from the first on, must be there.
+    fn required(&self) -> usize;
+
+    /// Reads the value of one. What is wrong with it, but not with the JSON, goes to `faults`.
+    fn read<A: MapAccess<'de>>(
+        &mut self,
+        index: usize,
+        map: &mut A,
+        faults: &mut Faults,
+    ) -> Result<(), A::Error>;
+}
+
+/// Parses a body that is one object.
+///
+/// # Errors
+/// Broken JSON (400), or not what was asked for (422, with a pointer to every fault).
+pub(super) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut faults = Faults::default();
+    Object { fields, pointer: String::new(), faults: &mut faults }
+        .deserialize(&mut deserializer)
+        .and_then(|()| deserializer.end())
+        .map_err(|error| json_problem(&error, ""))?;
+    faults.check()
+}
+
+/// An object somewhere in a body.
+pub(super) struct Object<'a, F> {
+    /// Its fields.
+    pub(super) fields: &'a mut F,
+    /// Where it is.
+    pub(super) pointer: String,
+    /// Where faults go.
+    pub(super) faults: &'a mut Faults,
+}
+
+impl<F> Object<'_, F> {
+    fn other_type(self) {
+        self.faults.note(|| self.pointer, "expected an object");
+    }
+}
+
+impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Object { fields, pointer, faults } = self;
+        let mut seen = 0u32;
+        while let Some(FieldName(name)) = map.next_key()? {
+            let at = || format!("{pointer}/{}", escaped(&name));
+            match fields.names().iter().position(|known| *known == name) {
+                Some(index) if seen & (1 << index) == 0 => {
+                    seen |= 1 << index;
+                    fields.read(index, &mut map, faults)?;
+                    continue;
+                }
+                Some(_) => faults.note(at, "given twice"),
+                None => faults.note(at, "unknown field"),
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        for (index, name) in fields.names()[..fields.required()].iter().enumerate() {
+            if seen & (1 << index) == 0 {
+                faults.note(|| format!("{pointer}/{name}"), "missing");
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        self.other_type();
+        Ok(())
+    }
+
+    note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
+}
+
+/// A field's name, borrowed unless it has escapes.
+struct FieldName<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for FieldName<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl<'de> Visitor<'de> for Name {
+            type Value = FieldName<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a field's name")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> Result<FieldName<'de>, E> {
+                Ok(FieldName(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<FieldName<'de>, E> {
+                Ok(FieldName(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}

@@ -1,0 +1,137 @@
+//! `/v1/campaigns`: the routes, each one call of what both kinds share.
+
+use super::api::{self, Api};
+use super::filter_body::{CampaignSpec, Filter, WindowPatch};
+use super::filters::{self, Cleared, PageQuery};
+use super::problem::Problem;
+use crate::domain::Kind;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::StatusCode;
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+const KIND: Kind = Kind::Campaign;
+
+/// A page of campaigns, by name.
+#[derive(Serialize, ToSchema)]
+struct CampaignList {
+    campaigns: Vec<Filter>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Make a campaign
+///
+/// Answers 200 where one of the same resolved spec stands already.
+#[utoipa::path(
+    put,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "put_campaign",
+    tag = "campaigns",
+    request_body = CampaignSpec,
+    responses(
+        (status = 200, description = "It stands already", body = Filter),
+        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
+    )
+)]
+pub(super) async fn put(
+    State(api): State<Arc<Api>>,
+    Path(campaign): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::put::<CampaignSpec>(&api, KIND, &campaign, request).await
+}
+
+/// List campaigns
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns",
+    operation_id = "list_campaigns",
+    tag = "campaigns",
+    params(PageQuery),
+    responses((status = 200, description = "A page, by name", body = CampaignList))
+)]
+pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (campaigns, next_cursor) = filters::list(&api, KIND, &request)?;
+    Ok(api::json(StatusCode::OK, false, &CampaignList { campaigns, next_cursor }))
+}
+
+/// Show a campaign
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "get_campaign",
+    tag = "campaigns",
+    responses(
+        (status = 200, description = "Its spec and figures", body = Filter),
+        (status = 404, description = "`campaign-not-found`"),
+    )
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Path(campaign): Path<String>,
+) -> Result<Response, Problem> {
+    filters::get(&api, KIND, &campaign)
+}
+
+/// Change when a campaign is active
+#[utoipa::path(
+    patch,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "patch_campaign",
+    tag = "campaigns",
+    request_body(content((WindowPatch = "application/json"), (WindowPatch = "application/merge-patch+json"))),
+    responses(
+        (status = 200, description = "Changed", body = Filter),
+        (status = 404, description = "`campaign-not-found`"),
+    )
+)]
+pub(super) async fn patch(
+    State(api): State<Arc<Api>>,
+    Path(campaign): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::patch(&api, KIND, &campaign, request).await
+}
+
+/// Drop a campaign and all that belongs to it
+#[utoipa::path(
+    delete,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "delete_campaign",
+    tag = "campaigns",
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = 404, description = "`campaign-not-found`"),
+    )
+)]
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    Path(campaign): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::delete(&api, KIND, &campaign, request).await
+}
+
+/// Remove all users from a campaign
+#[utoipa::path(
+    post,
+    path = "/v1/campaigns/{campaign}/clear",
+    operation_id = "clear_campaign",
+    tag = "campaigns",
+    responses(
+        (status = 200, description = "Cleared", body = Cleared),
+        (status = 404, description = "`campaign-not-found`"),
+    )
+)]
+pub(super) async fn clear(
+    State(api): State<Arc<Api>>,
+    Path(campaign): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::clear(&api, KIND, &campaign, request).await
+}

@@ -1,0 +1,137 @@
+//! `/v1/coupons`: the routes, each one call of what both kinds share.
+
+use super::api::{self, Api};
+use super::filter_body::{CouponSpec, Filter, WindowPatch};
+use super::filters::{self, Cleared, PageQuery};
+use super::problem::Problem;
+use crate::domain::Kind;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::StatusCode;
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+const KIND: Kind = Kind::Coupon;
+
+/// A page of coupons, by name.
+#[derive(Serialize, ToSchema)]
+struct CouponList {
+    coupons: Vec<Filter>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Make a coupon
+///
+/// Answers 200 where one of the same resolved spec stands already.
+#[utoipa::path(
+    put,
+    path = "/v1/coupons/{coupon}",
+    operation_id = "put_coupon",
+    tag = "coupons",
+    request_body = CouponSpec,
+    responses(
+        (status = 200, description = "It stands already", body = Filter),
+        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
+    )
+)]
+pub(super) async fn put(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::put::<CouponSpec>(&api, KIND, &coupon, request).await
+}
+
+/// List coupons
+#[utoipa::path(
+    get,
+    path = "/v1/coupons",
+    operation_id = "list_coupons",
+    tag = "coupons",
+    params(PageQuery),
+    responses((status = 200, description = "A page, by name", body = CouponList))
+)]
+pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (coupons, next_cursor) = filters::list(&api, KIND, &request)?;
+    Ok(api::json(StatusCode::OK, false, &CouponList { coupons, next_cursor }))
+}
+
+/// Show a coupon
+#[utoipa::path(
+    get,
+    path = "/v1/coupons/{coupon}",
+    operation_id = "get_coupon",
+    tag = "coupons",
+    responses(
+        (status = 200, description = "Its spec and figures", body = Filter),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+) -> Result<Response, Problem> {
+    filters::get(&api, KIND, &coupon)
+}
+
+/// Change when a coupon is active
+#[utoipa::path(
+    patch,
+    path = "/v1/coupons/{coupon}",
+    operation_id = "patch_coupon",
+    tag = "coupons",
+    request_body(content((WindowPatch = "application/json"), (WindowPatch = "application/merge-patch+json"))),
+    responses(
+        (status = 200, description = "Changed", body = Filter),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn patch(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::patch(&api, KIND, &coupon, request).await
+}
+
+/// Drop a coupon and all that belongs to it
+#[utoipa::path(
+    delete,
+    path = "/v1/coupons/{coupon}",
+    operation_id = "delete_coupon",
+    tag = "coupons",
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::delete(&api, KIND, &coupon, request).await
+}
+
+/// Remove all codes from a coupon that are neither held nor redeemed
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/clear",
+    operation_id = "clear_coupon",
+    tag = "coupons",
+    responses(
+        (status = 200, description = "Cleared", body = Cleared),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn clear(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    filters::clear(&api, KIND, &coupon, request).await
+}

@@ -1,0 +1,125 @@
+//! The one map from the engine's refusals and failures to problems.
+
+use super::problem::{Code, Problem};
+use crate::domain::{Kind, Refusal};
+use crate::engine::{LayoutError, Status, SubmitError};
+
+/// There is no such campaign, or no such coupon.
+pub(super) fn not_found(kind: Kind) -> Problem {
+    match kind {
+        Kind::Campaign => Problem::new(Code::CampaignNotFound, "no campaign bears this name"),
+        Kind::Coupon => Problem::new(Code::CouponNotFound, "no coupon bears this name"),
+    }
+}
+
+/// What the log decided against.
+pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
+    match refusal {
+        Refusal::FilterGone => not_found(kind),
+        Refusal::AlreadyExists(fields) => already_exists(fields),
+        Refusal::FilterFull => {
+            Problem::new(Code::FilterFull, "nothing was changed; make a larger one, or one that grows")
+        }
+        Refusal::TooManyFilters => {
+            Problem::new(Code::MemoryLimit, "as many campaigns and coupons as the configuration allows")
+        }
+        Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "no such code, or it was withdrawn"),
+        Refusal::CodeRedeemed => Problem::new(Code::CodeRedeemed, "redeemed under another reference"),
+        Refusal::CodeHeld => Problem::new(Code::CodeHeld, "held under another reference"),
+        Refusal::HoldExpired => Problem::new(Code::HoldExpired, "the hold ran out before it was confirmed"),
+        Refusal::RedemptionCancelled => Problem::new(Code::RedemptionCancelled, "it was cancelled before"),
+        Refusal::RedemptionNotFound => redemption_not_found(),
+        Refusal::RequiresStrictMode => Problem::new(
+            Code::RequiresStrictMode,
+            "a compact filter can't tell one code from another for sure: check, ask your own database, then remove",
+        ),
+        Refusal::OutsideWindow => Problem::new(Code::OutsideWindow, "see its starts_at and ends_at"),
+        Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
+        Refusal::KeyReused => {
+            Problem::new(Code::IdempotencyKeyReused, "the key was sent before, with another request")
+        }
+        Refusal::IdempotencyFull => Problem::new(
+            Code::IdempotencyFull,
+            "as many keys are remembered as the configuration allows, and none is forgotten early",
+        )
+        .retry_after(60),
+        Refusal::ImportDiffers => Problem::new(
+            Code::ImportDiffers,
+            "the import of this id went elsewhere, in another mode, or had other lines",
+        ),
+        Refusal::ImportNotFound => import_not_found(),
+    }
+}
+
+/// There is no such redemption, or no longer.
+pub(super) fn redemption_not_found() -> Problem {
+    Problem::new(Code::RedemptionNotFound, "it never was, or its retention is over")
+}
+
+/// There is no such import, or no longer.
+pub(super) fn import_not_found() -> Problem {
+    Problem::new(Code::ImportNotFound, "it never was, or it is none of the last ones")
+}
+
+fn already_exists(fields: Vec<String>) -> Problem {
+    let detail = format!("one with another spec bears the name; these fields differ: {}", fields.join(", "));
+    let faults = fields
+        .into_iter()
+        .map(|field| super::problem::Fault { pointer: format!("/{field}"), detail: "differs".into() })
+        .collect();
+    Problem { faults, ..Problem::new(Code::AlreadyExists, detail) }
+}
+
+impl From<SubmitError> for Problem {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Overloaded => {
+                Problem::new(Code::Overloaded, "too many writes are waiting").retry_after(1)
+            }
+            SubmitError::Recovering => {
+                Problem::new(Code::Recovering, "the state is not there yet").retry_after(1)
+            }
+            SubmitError::Draining => Problem::new(Code::Draining, "no more writes are taken").retry_after(5),
+            SubmitError::StorageFailed => Problem::new(
+                Code::StorageFailed,
+                "whether the write took effect is unknown: retry it, with the same idempotency key if it had one",
+            ),
+            SubmitError::MemoryLimit => {
+                Problem::new(Code::MemoryLimit, "the write might take more memory than limits.memory allows")
+            }
+            SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little of the disk is free"),
+            SubmitError::ClockUnsure => Problem::new(
+                Code::Overloaded,
+                "the machine's clock has jumped, or is behind the log: no writes until it is right again",
+            )
+            .retry_after(5),
+        }
+    }
+}
+
+impl From<LayoutError> for Problem {
+    fn from(error: LayoutError) -> Self {
+        let pointer = match error {
+            LayoutError::Capacity(_) | LayoutError::Buckets(_) => "/capacity",
+            LayoutError::ErrorRate(_) => "/error_rate",
+            LayoutError::FingerprintBits(_) => "/layout/fingerprint_bits",
+            LayoutError::BucketSize(_) => "/layout/bucket_size",
+            LayoutError::MaxSearch(_) => "/layout/max_search",
+        };
+        Problem::invalid_at(pointer, error.to_string())
+    }
+}
+
+/// Why the service is not ready, if it isn't.
+pub(super) fn unready(status: Status) -> Option<Problem> {
+    match status {
+        Status::Ready => None,
+        Status::Recovering(progress) => {
+            let total = progress.total.map(|total| format!(" of {total}")).unwrap_or_default();
+            let detail = format!("{}: {}{total}", progress.phase, progress.done);
+            Some(Problem::new(Code::Recovering, detail).retry_after(1))
+        }
+        Status::Draining => Some(SubmitError::Draining.into()),
+        Status::Failed(reason) => Some(Problem::new(Code::StorageFailed, reason)),
+    }
+}

@@ -1,0 +1,398 @@
+//! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
+
+use super::body::{Faults, present};
+use super::problem::Problem;
+use super::time::Time;
+use crate::domain::spec::CodeCounts;
+use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
+use crate::engine::{Growth, Mode};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+/// The share of wrong "yes" that a compact filter keeps to when nothing is asked for.
+pub(super) const ERROR_RATE_DEFAULT: f64 = 0.001;
+
+/// What a slot holds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Mode)]
+pub(super) enum ModeName {
+    /// A fingerprint: a few bytes an item, and some answers are wrong.
+    Compact,
+    /// 62 bits of digest and a state: 8.5 bytes an item, and exact for all that matters.
+    Strict,
+}
+
+/// Whether a filter grows beyond its capacity.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Growth)]
+pub(super) enum GrowthName {
+    /// It does.
+    Auto,
+    /// It refuses.
+    Fixed,
+}
+
+/// The shape of a compact filter's first segment.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Layout)]
+pub(super) struct LayoutBody {
+    /// Bits of a fingerprint (f in the paper).
+    #[schema(minimum = 4, maximum = 32, example = 16)]
+    pub(super) fingerprint_bits: u8,
+    /// Slots a bucket (b in the paper): 2, 4 or 8.
+    #[serde(default = "bucket_size_default")]
+    #[schema(minimum = 2, maximum = 8, default = 4, example = 4)]
+    pub(super) bucket_size: u8,
+    /// Buckets that an insert looks at for room before it gives up.
+    #[serde(default = "max_search_default")]
+    #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
+    pub(super) max_search: u32,
+}
+
+fn bucket_size_default() -> u8 {
+    4
+}
+
+fn max_search_default() -> u32 {
+    512
+}
+
+/// A campaign to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
+pub(super) struct CampaignSpec {
+    /// Users that it holds before it grows (`auto`) or may refuse (`fixed`).
+    #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
+    capacity: u64,
+    /// `compact` unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    mode: Option<ModeName>,
+    /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Not with `layout`, not if strict.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(minimum = 0.00000001, maximum = 0.5)]
+    error_rate: Option<f64>,
+    /// `auto` unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    growth: Option<GrowthName>,
+    /// When it becomes active; since ever unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    starts_at: Option<Time>,
+    /// When it is no longer active; never unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    ends_at: Option<Time>,
+    /// In place of `error_rate`. Not if strict.
+    #[serde(default, deserialize_with = "present")]
+    layout: Option<LayoutBody>,
+}
+
+/// A coupon to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
+pub(super) struct CouponSpec {
+    /// Codes that it holds before it grows (`auto`) or may refuse (`fixed`).
+    #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
+    capacity: u64,
+    /// `strict` unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    mode: Option<ModeName>,
+    /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Compact only, and not with `layout`.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(minimum = 0.00000001, maximum = 0.5)]
+    error_rate: Option<f64>,
+    /// `auto` unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    growth: Option<GrowthName>,
+    /// When it becomes active; since ever unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    starts_at: Option<Time>,
+    /// When it is no longer active; never unless said otherwise.
+    #[serde(default, deserialize_with = "present")]
+    ends_at: Option<Time>,
+    /// In place of `error_rate`. Compact only.
+    #[serde(default, deserialize_with = "present")]
+    layout: Option<LayoutBody>,
+    /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
+    #[serde(default)]
+    ignore_case: bool,
+}
+
+/// What sizes a filter, whoever asks for it.
+pub(super) struct Asked {
+    pub(super) capacity: u64,
+    pub(super) mode: Mode,
+    pub(super) error_rate: Option<f64>,
+    pub(super) growth: Option<GrowthName>,
+    pub(super) layout: Option<LayoutBody>,
+    pub(super) ignore_case: bool,
+}
+
+impl Asked {
+    /// The spec that this comes to.
+    pub(super) fn spec(self) -> Result<Spec, Problem> {
+        let mut faults = Faults::default();
+        let mut fault = |field: &str, detail| faults.note(|| format!("/{field}"), detail);
+        if self.mode == Mode::Strict {
+            let detail = "a strict filter has no error rate and no layout to choose";
+            if self.error_rate.is_some() {
+                fault("error_rate", detail);
+            }
+            if self.layout.is_some() {
+                fault("layout", detail);
+            }
+        } else if self.error_rate.is_some() && self.layout.is_some() {
+            fault("error_rate", "the layout takes its place: give one of them");
+        }
+        faults.check()?;
+        let sizing = match (self.mode, self.layout) {
+            (Mode::Strict, _) => Sizing::Exact,
+            (Mode::Compact, None) => Sizing::ErrorRate(self.error_rate.unwrap_or(ERROR_RATE_DEFAULT)),
+            (Mode::Compact, Some(LayoutBody { fingerprint_bits, bucket_size, max_search })) => {
+                Sizing::Layout { fingerprint_bits, bucket_size, max_search }
+            }
+        };
+        let growth = match self.growth.unwrap_or(GrowthName::Auto) {
+            GrowthName::Auto => Growth::Auto,
+            GrowthName::Fixed => Growth::Fixed,
+        };
+        Ok(Spec { capacity: self.capacity, mode: self.mode, growth, sizing, ignore_case: self.ignore_case })
+    }
+}
+
+/// The mode of this name.
+pub(super) fn mode(name: ModeName) -> Mode {
+    match name {
+        ModeName::Compact => Mode::Compact,
+        ModeName::Strict => Mode::Strict,
+    }
+}
+
+fn window(starts_at: Option<Time>, ends_at: Option<Time>) -> Result<Window, Problem> {
+    let window = Window { starts_at: starts_at.map(|Time(at)| at), ends_at: ends_at.map(|Time(at)| at) };
+    if window.is_ordered() { Ok(window) } else { Err(Problem::invalid_at("/ends_at", "not after starts_at")) }
+}
+
+/// A body that asks for a filter.
+pub(super) trait Wanted {
+    /// The spec and the window that it comes to.
+    fn resolve(self) -> Result<(Spec, Window), Problem>;
+}
+
+impl Wanted for CampaignSpec {
+    fn resolve(self) -> Result<(Spec, Window), Problem> {
+        let Self { capacity, mode: name, error_rate, growth, starts_at, ends_at, layout } = self;
+        let mode = mode(name.unwrap_or(ModeName::Compact));
+        let asked = Asked { capacity, mode, error_rate, growth, layout, ignore_case: false };
+        Ok((asked.spec()?, window(starts_at, ends_at)?))
+    }
+}
+
+impl Wanted for CouponSpec {
+    fn resolve(self) -> Result<(Spec, Window), Problem> {
+        let Self { capacity, mode: name, error_rate, growth, starts_at, ends_at, layout, ignore_case } = self;
+        let mode = mode(name.unwrap_or(ModeName::Strict));
+        let asked = Asked { capacity, mode, error_rate, growth, layout, ignore_case };
+        Ok((asked.spec()?, window(starts_at, ends_at)?))
+    }
+}
+
+/// A change of the window, as a merge-patch (RFC 7396): what is absent stays, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
+pub(super) struct WindowPatch {
+    /// When it becomes active; null: since ever.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    pub(super) starts_at: Option<Option<Timestamp>>,
+    /// When it is no longer active; null: never.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    pub(super) ends_at: Option<Option<Timestamp>>,
+}
+
+/// Tells null from absent.
+fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
+    Ok(Some(Option::<Time>::deserialize(deserializer)?.map(|Time(at)| at)))
+}
+
+/// A campaign or coupon: the spec in force and its figures.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Filter {
+    #[schema(example = "spring")]
+    name: String,
+    capacity: u64,
+    mode: ModeName,
+    /// Compact filters made without `layout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_rate: Option<f64>,
+    growth: GrowthName,
+    /// Compact filters made with `layout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layout: Option<LayoutBody>,
+    /// Coupons only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ignore_case: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ends_at: Option<Time>,
+    created_at: Time,
+    stats: FilterStats,
+}
+
+/// A filter's figures.
+#[derive(Serialize, ToSchema)]
+struct FilterStats {
+    /// Items in it; each copy counts.
+    items: u64,
+    /// Items that its segments are meant to hold.
+    capacity_now: u64,
+    /// Taken slots, as a share of all.
+    load: f64,
+    /// The share of "yes" among items that were never added, to be expected now.
+    error_rate_now: f64,
+    memory_bytes: u64,
+    /// Oldest first.
+    segments: Vec<Segment>,
+    /// Items added since it was made.
+    adds: u64,
+    /// Items removed since it was made.
+    removes: u64,
+    /// Coupons only: codes that may be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<u64>,
+    /// Coupons only: codes that are set aside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<u64>,
+    /// Coupons only: codes that are used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redeemed: Option<u64>,
+}
+
+/// One table of a filter.
+#[derive(Serialize, ToSchema)]
+struct Segment {
+    items: u64,
+    capacity: u64,
+    fingerprint_bits: u8,
+    bucket_size: u8,
+}
+
+impl From<Description> for Filter {
+    fn from(description: Description) -> Self {
+        let Description { kind, name, spec, window, created_at, stats, .. } = description;
+        let (error_rate, layout) = match spec.sizing {
+            Sizing::Exact => (None, None),
+            Sizing::ErrorRate(rate) => (Some(rate), None),
+            Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
+                (None, Some(LayoutBody { fingerprint_bits, bucket_size, max_search }))
+            }
+        };
+        Self {
+            name: name.into(),
+            capacity: spec.capacity,
+            mode: if spec.mode == Mode::Strict { ModeName::Strict } else { ModeName::Compact },
+            error_rate,
+            growth: if spec.growth == Growth::Auto { GrowthName::Auto } else { GrowthName::Fixed },
+            layout,
+            ignore_case: (kind == Kind::Coupon).then_some(spec.ignore_case),
+            starts_at: window.starts_at.map(Time),
+            ends_at: window.ends_at.map(Time),
+            created_at: Time(created_at),
+            stats: figures(kind, stats),
+        }
+    }
+}
+
+fn figures(kind: Kind, stats: Stats) -> FilterStats {
+    let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
+    // A compact filter can't tell used codes from others: used ones are no longer in it.
+    let codes = stats.codes.unwrap_or(CodeCounts { available: stats.items, ..Default::default() });
+    let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
+    FilterStats {
+        items: stats.items,
+        capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
+        load: stats.items as f64 / slots.max(1) as f64,
+        error_rate_now: error_rate_now(&stats.segments),
+        memory_bytes: stats.memory_bytes,
+        segments: stats
+            .segments
+            .iter()
+            .map(|&SegmentStats { items, capacity, fingerprint_bits, bucket_size, .. }| Segment {
+                items,
+                capacity,
+                fingerprint_bits,
+                bucket_size,
+            })
+            .collect(),
+        adds: stats.adds,
+        removes: stats.removes,
+        available: of_coupon(codes.available),
+        held: of_coupon(codes.held),
+        redeemed: of_coupon(codes.redeemed),
+    }
+}
+
+/// A stranger is compared with the taken slots of two buckets in each segment, 2b of them at full load, and is
+/// like one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
+fn error_rate_now(segments: &[SegmentStats]) -> f64 {
+    let passes: f64 = segments
+        .iter()
+        .map(|segment| {
+            let load = segment.items as f64 / segment.slots.max(1) as f64;
+            let alike = 1.0 / (2f64.powi(segment.fingerprint_bits.into()) - 1.0);
+            2.0 * f64::from(segment.bucket_size) * load * (-alike).ln_1p()
+        })
+        .sum();
+    -passes.exp_m1()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_rate_follows_from_load_and_bits() {
+        let segment = |items, fingerprint_bits| SegmentStats {
+            items,
+            capacity: 950,
+            slots: 1_000,
+            fingerprint_bits,
+            bucket_size: 4,
+        };
+        assert_eq!(error_rate_now(&[segment(0, 8)]), 0.0);
+        let one = error_rate_now(&[segment(950, 8)]);
+        assert!((one - 0.0294).abs() < 0.0005, "{one}");
+        let two = error_rate_now(&[segment(950, 8), segment(950, 9)]);
+        assert!(two > one && two < 0.045, "{two}");
+        assert!(error_rate_now(&[segment(950, 62)]) > 0.0, "small, but not rounded away");
+    }
+
+    #[test]
+    fn a_strict_filter_has_nothing_to_choose() {
+        let body =
+            |text: &str| super::super::body::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve);
+        assert!(body(r#"{"capacity":1}"#).is_ok());
+        assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());
+        for bad in [
+            r#"{"capacity":1,"mode":"strict","error_rate":0.1}"#,
+            r#"{"capacity":1,"error_rate":0.1,"layout":{"fingerprint_bits":8}}"#,
+            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00Z","ends_at":"2026-01-01T00:00:00Z"}"#,
+            r#"{"capacity":1,"mode":null}"#,
+            r#"{"capacity":"1"}"#,
+            r#"{"capacity":1,"ignore_case":true}"#,
+            r#"{"capacity":1,"capacity":1}"#,
+            r#"{}"#,
+            r#"[]"#,
+            r#"[1]"#,
+        ] {
+            let problem = body(bad).unwrap_err();
+            assert_eq!(problem.code, super::super::problem::Code::InvalidRequest, "{bad}: {problem:?}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Making, showing, changing and dropping campaigns and coupons: the same for both.
+
+use super::api::{self, Api, Sender, parse_name, target};
+use super::error;
+use super::filter_body::{Filter, Wanted, WindowPatch};
+use super::problem::Problem;
+use super::query;
+use crate::domain::{Command, Kind, Name, Outcome};
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::{HeaderValue, StatusCode, header};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+
+/// The most entries of one page.
+const PAGE_MAX: usize = 1_000;
+
+/// Which part of a list to show.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageQuery {
+    /// The most entries to show.
+    #[serde(default = "limit_default")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next_cursor` of the page before.
+    #[param(value_type = Option<String>)]
+    cursor: Option<String>,
+    /// Only names that begin so.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    prefix: String,
+}
+
+fn limit_default() -> usize {
+    100
+}
+
+/// `PUT`: makes a filter, or finds the same one standing.
+pub(super) async fn put<T: Wanted + DeserializeOwned>(
+    api: &Api,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = parse_name(kind, name)?;
+    let sender = Sender::of(api, &request)?;
+    let (spec, window) = api.json::<T>(request).await?.resolve()?;
+    let command = api.engine.creation(kind, name.clone(), spec, window)?;
+    let decided = api.submit(kind, name.as_str(), &sender, command).await?;
+    let (status, description) = match decided.outcome {
+        Outcome::Created(description) => (StatusCode::CREATED, description),
+        Outcome::Exists(description) => (StatusCode::OK, description),
+        _ => return Err(decided.unexpected()),
+    };
+    let mut response = api::json(status, decided.replayed, &Filter::from(*description));
+    if status == StatusCode::CREATED {
+        let location = format!("/v1/{}/{name}", collection(kind));
+        let location = HeaderValue::try_from(location).expect("a name is visible ASCII");
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// `GET`: one filter.
+pub(super) fn get(api: &Api, kind: Kind, name: &str) -> Result<Response, Problem> {
+    let view = api.filter(kind, name)?;
+    Ok(api::json(StatusCode::OK, false, &Filter::from(view.describe())))
+}
+
+/// `GET` of a collection: a page of filters and where the next one begins.
+pub(super) fn list(
+    api: &Api,
+    kind: Kind,
+    request: &Request,
+) -> Result<(Vec<Filter>, Option<String>), Problem> {
+    let page: PageQuery = query::parse(request)?;
+    if !(1..=PAGE_MAX).contains(&page.limit) {
+        return Err(Problem::invalid_at("/limit", format!("expected 1 to {PAGE_MAX}")));
+    }
+    let after = page.cursor.as_deref().map(cursor_name).transpose()?;
+    let sender = Sender::of(api, request)?;
+    let allowed = sender.caller.prefix();
+    let prefix = match (page.prefix.starts_with(allowed), allowed.starts_with(&page.prefix)) {
+        (true, _) => page.prefix.as_str(),
+        (false, true) => allowed,
+        (false, false) => return Ok((Vec::new(), None)),
+    };
+    let mut views = api.engine.list(kind, prefix, after.as_ref(), page.limit + 1);
+    let has_more = views.len() > page.limit;
+    views.truncate(page.limit);
+    let next =
+        views.last().filter(|_| has_more).map(|view| BASE64_URL_SAFE_NO_PAD.encode(view.name.as_str()));
+    Ok((views.iter().map(|view| Filter::from(view.describe())).collect(), next))
+}
+
+fn cursor_name(cursor: &str) -> Result<Name, Problem> {
+    let name = BASE64_URL_SAFE_NO_PAD
+        .decode(cursor)
+        .ok()
+        .and_then(|name| Name::new(str::from_utf8(&name).ok()?).ok());
+    name.ok_or_else(|| Problem::invalid_at("/cursor", "not a next_cursor of this service"))
+}
+
+/// `PATCH`: changes when a filter is active.
+pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let view = api.filter(kind, name)?;
+    let WindowPatch { starts_at, ends_at } = api.json(request).await?;
+    let command = Command::Reschedule { target: target(&view), starts_at, ends_at };
+    let decided = api.submit(kind, name, &sender, command).await?;
+    match decided.outcome {
+        Outcome::Rescheduled(description) => {
+            Ok(api::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// `DELETE`: drops a filter.
+pub(super) async fn delete(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let name = parse_name(kind, name)?;
+    // A repeated request finds its answer in the log, though the filter is gone.
+    if api.engine.find(kind, &name).is_none() && !sender.may_repeat() {
+        return Err(error::not_found(kind));
+    }
+    let decided =
+        api.submit(kind, name.as_str(), &sender, Command::Delete { kind, name: name.clone() }).await?;
+    let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if decided.replayed {
+        api::mark_replayed(&mut response);
+    }
+    Ok(response)
+}
+
+/// `POST …/clear`: removes everything that may be removed.
+pub(super) async fn clear(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let view = api.filter(kind, name)?;
+    let decided = api.submit(kind, name, &sender, Command::Clear { target: target(&view) }).await?;
+    match decided.outcome {
+        Outcome::Cleared(removed) => Ok(api::json(StatusCode::OK, decided.replayed, &Cleared { removed })),
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// How much was removed.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+pub(super) struct Cleared {
+    /// Items, each copy counting.
+    #[schema(example = 123)]
+    removed: u64,
+}
+
+/// The collection's name in paths.
+pub(super) fn collection(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Campaign => "campaigns",
+        Kind::Coupon => "coupons",
+    }
+}

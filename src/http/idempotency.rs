@@ -1,0 +1,114 @@
+//! `Idempotency-Key`: what makes two requests one.
+
+use super::problem::{Code, Problem};
+use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
+use crate::engine::Secret;
+use http::{HeaderMap, HeaderValue};
+use xxhash_rust::xxh3::Xxh3;
+
+/// The header's longest value, in bytes.
+pub(super) const KEY_BYTES_MAX: usize = 255;
+
+/// The value of the header, if it was sent.
+///
+/// # Errors
+/// It is empty, too long, not visible ASCII, or was sent twice.
+pub(super) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.as_bytes();
+    let is_visible = key.iter().all(u8::is_ascii_graphic);
+    if values.next().is_some() || !is_visible || !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+        let detail = "Idempotency-Key is sent once, with 1 to 255 visible ASCII characters";
+        return Err(Problem::new(Code::MalformedRequest, detail));
+    }
+    Ok(Some(value))
+}
+
+/// The key as the log knows it: of the caller, of the filter's name, and of what is asked for.
+pub(super) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: &Command) -> IdempotencyKey {
+    let kind: &[u8] = match kind {
+        Kind::Campaign => b"campaign",
+        Kind::Coupon => b"coupon",
+    };
+    let mut scope = Xxh3::new();
+    for part in [caller.as_bytes(), kind, name.as_bytes(), header] {
+        scope.update(&(part.len() as u64).to_le_bytes());
+        scope.update(part);
+    }
+    let mut request = Xxh3::new();
+    request.update(&canonical(command));
+    IdempotencyKey { scope: scope.digest128(), request: request.digest128() }
+}
+
+/// What a command asks for, without what was drawn at random for it. It says which route it came by, and carries
+/// everything that the query and the body said.
+fn canonical(command: &Command) -> Vec<u8> {
+    let serialize =
+        |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
+    match command.clone() {
+        Command::Create { kind, name, spec, layout, window, .. } => {
+            let (id, secret) = (FilterId(0), Secret::new([0; _]));
+            serialize(&Command::Create { kind, name, id, secret, spec, layout, window })
+        }
+        Command::Redeem { target, digest, reference, hold_seconds, .. } => {
+            let redemption = RedemptionId([0; 16]);
+            serialize(&Command::Redeem { target, digest, redemption, reference, hold_seconds })
+        }
+        command => serialize(&command),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Reference, Target};
+    use crate::engine::Digest;
+
+    fn redeem(redemption: u8, reference: &str) -> Command {
+        let reference = Reference::new(reference).unwrap();
+        let redemption = RedemptionId([redemption; 16]);
+        Command::Redeem {
+            target: Target(FilterId(7)),
+            digest: Digest(1),
+            redemption,
+            reference,
+            hold_seconds: 0,
+        }
+    }
+
+    #[test]
+    fn random_ids_do_not_tell_requests_apart_but_contents_do() {
+        let of = |command: &Command| key("shop", Kind::Coupon, "spring", b"k", command);
+        assert_eq!(of(&redeem(1, "a")), of(&redeem(2, "a")));
+        assert_ne!(of(&redeem(1, "a")).request, of(&redeem(1, "b")).request);
+    }
+
+    #[test]
+    fn the_scope_is_the_caller_the_filter_and_the_key() {
+        let command = redeem(1, "a");
+        let scope = |caller, kind, name, header: &[u8]| key(caller, kind, name, header, &command).scope;
+        let one = scope("shop", Kind::Coupon, "spring", b"k");
+        assert_eq!(one, scope("shop", Kind::Coupon, "spring", b"k"));
+        assert_ne!(one, scope("other", Kind::Coupon, "spring", b"k"));
+        assert_ne!(one, scope("shop", Kind::Campaign, "spring", b"k"));
+        assert_ne!(one, scope("shop", Kind::Coupon, "sprin", b"gk"));
+        assert_ne!(one, scope("shop", Kind::Coupon, "spring", b"l"));
+    }
+
+    #[test]
+    fn a_key_is_visible_ascii() {
+        let with = |value: &[u8]| {
+            HeaderMap::from_iter([(
+                "idempotency-key".parse().unwrap(),
+                HeaderValue::from_bytes(value).unwrap(),
+            )])
+        };
+        assert_eq!(header(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(header(&with(b"order-42")).unwrap().map(HeaderValue::as_bytes), Some(&b"order-42"[..]));
+        assert!(header(&with(&[b'k'; 255])).is_ok());
+        for bad in [&b""[..], b"a b", &[b'k'; 256], "ä".as_bytes()] {
+            assert_eq!(header(&with(bad)).unwrap_err().code, Code::MalformedRequest);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Problem documents (RFC 9457): the one shape in which this service says no.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use std::borrow::Cow;
+use utoipa::ToSchema;
+
+/// The most faults that one problem tells of.
+pub const FAULTS_MAX: usize = 100;
+
+/// What went wrong, as programs tell it apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = ProblemCode)]
+#[allow(missing_docs)] // `Code::row` says what each one means.
+pub enum Code {
+    MalformedJson,
+    MalformedRequest,
+    Unauthenticated,
+    Forbidden,
+    RouteNotFound,
+    CampaignNotFound,
+    CouponNotFound,
+    CodeUnknown,
+    RedemptionNotFound,
+    ImportNotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    AlreadyExists,
+    FilterFull,
+    CodeRedeemed,
+    CodeHeld,
+    HoldExpired,
+    RedemptionCancelled,
+    RequiresStrictMode,
+    OutsideWindow,
+    ImportDiffers,
+    ImportRunning,
+    BodyTooLarge,
+    UnsupportedMediaType,
+    InvalidRequest,
+    IdempotencyKeyReused,
+    TooManyInvalidCodes,
+    RateLimited,
+    IdempotencyFull,
+    Internal,
+    Overloaded,
+    Recovering,
+    Draining,
+    StorageFailed,
+    MemoryLimit,
+    DiskFull,
+}
+
+impl Code {
+    /// Status, spelling and title.
+    fn row(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Code::MalformedJson => (400, "malformed-json", "The body is not JSON"),
+            Code::MalformedRequest => (400, "malformed-request", "The request can't be read"),
+            Code::Unauthenticated => (401, "unauthenticated", "A valid API key is required"),
+            Code::Forbidden => (403, "forbidden", "The API key does not allow this"),
+            Code::RouteNotFound => (404, "route-not-found", "There is nothing here"),
+            Code::CampaignNotFound => (404, "campaign-not-found", "There is no such campaign"),
+            Code::CouponNotFound => (404, "coupon-not-found", "There is no such coupon"),
+            Code::CodeUnknown => (404, "code-unknown", "The coupon holds no such code"),
+            Code::RedemptionNotFound => (404, "redemption-not-found", "There is no such redemption"),
+            Code::ImportNotFound => (404, "import-not-found", "There is no such import"),
+            Code::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
+            Code::RequestTimeout => (408, "request-timeout", "The body took too long to arrive"),
+            Code::AlreadyExists => (409, "already-exists", "The name is taken"),
+            Code::FilterFull => (409, "filter-full", "The filter can't take all of the items"),
+            Code::CodeRedeemed => (409, "code-redeemed", "The code has been used"),
+            Code::CodeHeld => (409, "code-held", "The code is held"),
+            Code::HoldExpired => (409, "hold-expired", "The hold ran out"),
+            Code::RedemptionCancelled => (409, "redemption-cancelled", "The redemption was cancelled"),
+            Code::RequiresStrictMode => (409, "requires-strict-mode", "Only a strict coupon can do this"),
+            Code::OutsideWindow => (409, "outside-window", "The coupon is not active now"),
+            Code::ImportDiffers => (409, "import-differs", "The import was another one"),
+            Code::ImportRunning => (409, "import-running", "The import is still running"),
+            Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
+            Code::UnsupportedMediaType => {
+                (415, "unsupported-media-type", "The body's media type is not accepted")
+            }
+            Code::InvalidRequest => (422, "invalid-request", "The request is not valid"),
+            Code::IdempotencyKeyReused => {
+                (422, "idempotency-key-reused", "The idempotency key came with another request")
+            }
+            Code::TooManyInvalidCodes => (429, "too-many-invalid-codes", "Too many invalid codes were tried"),
+            Code::RateLimited => (429, "rate-limited", "Too many requests"),
+            Code::IdempotencyFull => (429, "idempotency-full", "No more idempotency keys can be remembered"),
+            Code::Internal => (500, "internal", "The service failed"),
+            Code::Overloaded => (503, "overloaded", "The service is busy"),
+            Code::Recovering => (503, "recovering", "The service is starting"),
+            Code::Draining => (503, "draining", "The service is stopping"),
+            Code::StorageFailed => (503, "storage-failed", "The storage has failed"),
+            Code::MemoryLimit => (507, "memory-limit", "The memory limit is reached"),
+            Code::DiskFull => (507, "disk-full", "The disk is full"),
+        }
+    }
+
+    /// The HTTP status.
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().0).expect("the table holds valid statuses")
+    }
+
+    /// The spelling in `code` and at the end of `type`.
+    pub fn as_str(self) -> &'static str {
+        self.row().1
+    }
+}
+
+/// What is wrong with one part of a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[schema(as = ProblemError)]
+pub struct Fault {
+    /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the parameter's name.
+    #[schema(example = "/users/3")]
+    pub pointer: String,
+    /// What is wrong with it.
+    pub detail: Cow<'static, str>,
+}
+
+/// A refusal or failure on its way to the client. It becomes a document only when the request's id is at hand,
+/// in [`render`].
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// What went wrong.
+    pub code: Code,
+    /// This occurrence, for people.
+    pub detail: Cow<'static, str>,
+    /// The parts of the request that are at fault.
+    pub faults: Vec<Fault>,
+    /// When to try again, in seconds.
+    pub retry_after_seconds: Option<u64>,
+    /// Whether an earlier request under the same idempotency key was answered so.
+    pub replayed: bool,
+}
+
+impl Problem {
+    /// A problem with nothing more to it.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds: None, replayed: false }
+    }
+
+    /// A valid request was expected, and these parts are not.
+    pub fn invalid(faults: Vec<Fault>) -> Self {
+        let detail = match faults.len() {
+            1 => format!("{} {}", faults[0].pointer, faults[0].detail).trim_start().to_owned().into(),
+            count => Cow::Owned(format!("{count} parts of the request are not valid, see errors")),
+        };
+        Self { faults, ..Self::new(Code::InvalidRequest, detail) }
+    }
+
+    /// One part of the request is not valid.
+    pub fn invalid_at(pointer: &str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::invalid(vec![Fault { pointer: pointer.to_owned(), detail: detail.into() }])
+    }
+
+    /// The same, to be tried again after so many seconds.
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after_seconds: Some(seconds), ..self }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.code.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The document that a client sees.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Document<'a> {
+    /// `urn:cuckood:problem:` and the code.
+    #[schema(example = "urn:cuckood:problem:campaign-not-found")]
+    r#type: String,
+    /// What went wrong.
+    code: Code,
+    /// The same for people.
+    title: &'a str,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    /// This occurrence.
+    detail: &'a str,
+    /// The `X-Request-Id` of the answer.
+    request_id: &'a str,
+    /// The parts of the request that are at fault.
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    #[schema(required = false, max_items = 100)]
+    errors: &'a [Fault],
+}
+
+/// Gives a problem its body. A failure that some layer answered bare becomes the problem that its status tells.
+pub fn render(mut response: Response, request_id: &str) -> Response {
+    let status = response.status();
+    let Some(problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
+        return response;
+    };
+    let (_, spelling, title) = problem.code.row();
+    let document = Document {
+        r#type: format!("urn:cuckood:problem:{spelling}"),
+        code: problem.code,
+        title,
+        status: status.as_u16(),
+        detail: &problem.detail,
+        request_id,
+        errors: &problem.faults,
+    };
+    let body = serde_json::to_vec(&document).expect("a problem has no maps with odd keys");
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(seconds) = problem.retry_after_seconds {
+        parts.headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    let mut response = Response::from_parts(parts, body.into());
+    if problem.replayed {
+        super::api::mark_replayed(&mut response);
+    }
+    response
+}
+
+/// The problem behind a failure that came without one.
+fn bare(response: &Response) -> Option<Problem> {
+    let (code, detail) = match response.status() {
+        StatusCode::NOT_FOUND => (Code::RouteNotFound, "no route of this service"),
+        StatusCode::METHOD_NOT_ALLOWED => (Code::MethodNotAllowed, "see the header Allow"),
+        StatusCode::PAYLOAD_TOO_LARGE => (Code::BodyTooLarge, "the body is longer than allowed"),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            (Code::UnsupportedMediaType, "the body may be compressed with gzip or zstd only")
+        }
+        status if status.is_server_error() => (Code::Internal, "see the service's log"),
+        status if status.is_client_error() => (Code::MalformedRequest, "the request can't be read"),
+        _ => return None,
+    };
+    Some(Problem::new(code, detail))
+}

@@ -71,6 +71,19 @@ impl Api {
         body::json(&self.body(request).await?)
     }
 
+    /// Refuses an end user who has tried too many codes.
+    pub(super) fn check_guesses(&self, client: Option<Client>) -> Result<(), Problem> {
+        self.guard.check(client).inspect_err(|_| {
+            self.metrics.guesses_refused.inc();
+        })
+    }
+
+    /// Counts codes that an end user has tried in vain.
+    pub(super) fn count_guesses(&self, client: Option<Client>, invalid: usize) {
+        self.metrics.invalid_codes.inc_by(invalid as u64);
+        self.guard.count(client, invalid);
+    }
+
     /// Has a command decided, and gives what came of it unless that is a refusal.
     pub(super) async fn submit(
         &self,

@@ -41,8 +41,7 @@ impl Caller {
         if self.may(scope) {
             return Ok(());
         }
-        let scope = format!("{scope:?}").to_ascii_lowercase();
-        Err(Problem::new(Code::Forbidden, format!("this takes a key with the scope {scope}")))
+        Err(Problem::new(Code::Forbidden, format!("this takes a key with the scope {}", scope.as_str())))
     }
 
     /// Refuses a name that the caller may not touch.

@@ -1,18 +1,94 @@
 //! The HTTP contract: extract, convert, one call to the engine, map the answer. Decides nothing itself.
+//!
+//! [`router`] puts the routes behind what every request passes. The routes stand in `router`, a file for each
+//! resource behind it; `error` is the one map from refusals to problems.
 
 mod api;
 mod auth;
 mod body;
 mod campaigns;
+mod codes;
 mod coupons;
+mod eligibility;
 mod error;
 mod filter_body;
 mod filters;
+mod gate;
 mod idempotency;
+mod import_lines;
+mod imports;
 mod item_list;
+mod items;
 mod metrics;
+pub mod openapi;
+mod operations;
 pub mod options;
 pub mod problem;
 mod query;
 mod rates;
+mod redemptions;
+mod router;
 mod time;
+mod upload;
+mod users;
+
+pub use auth::InvalidKey;
+pub use options::HttpOptions;
+
+use crate::engine::Engine;
+use api::Api;
+use axum::Router;
+use axum::body::Body;
+use axum::middleware::from_fn_with_state;
+use gate::{Gate, REQUEST_ID, RequestIds};
+use http::HeaderName;
+use metrics::HttpMetrics;
+use std::sync::Arc;
+use tower::ServiceBuilder;
+use tower::util::MapRequestLayer;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
+use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
+use tower_http::trace::TraceLayer;
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+/// The whole service over an engine. Callers' addresses, which guessing is counted by, are taken from
+/// [`axum::extract::ConnectInfo`] where the server provides it.
+///
+/// # Errors
+/// A key of the configuration can't be.
+pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey> {
+    let document = openapi::document();
+    let routes = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys().cloned());
+    let metrics = HttpMetrics::new(routes, |registry| engine.metrics().register(registry));
+    let api = Arc::new(Api::new(engine, options, metrics)?);
+    let gate = Arc::new(Gate::new(api.clone(), &document));
+
+    let request_id = HeaderName::from_static(REQUEST_ID);
+    let sensitive = ["authorization", "idempotency-key", "x-client-id"].map(HeaderName::from_static);
+    // From the outside to the inside.
+    let layers = ServiceBuilder::new()
+        .layer(SetSensitiveRequestHeadersLayer::new(sensitive))
+        .layer(MapRequestLayer::new(gate::vet_request_id))
+        .layer(SetRequestIdLayer::new(request_id.clone(), RequestIds::default()))
+        .layer(TraceLayer::new_for_http().make_span_with(gate::span).on_request(()).on_failure(()))
+        .layer(PropagateRequestIdLayer::new(request_id))
+        .layer(CompressionLayer::new())
+        .layer(from_fn_with_state(api.clone(), gate::observe))
+        .layer(CatchPanicLayer::custom(gate::panicked))
+        .layer(from_fn_with_state(gate, gate::admit))
+        .layer(RequestDecompressionLayer::new())
+        .layer(MapRequestLayer::new(|request: axum::http::Request<DecompressionBody<Body>>| {
+            request.map(Body::new)
+        }));
+    let (routes, _) = router::routes().split_for_parts();
+    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
+    Ok(routes
+        .merge(Router::from(docs))
+        .fallback(gate::no_route)
+        .method_not_allowed_fallback(gate::no_method)
+        .with_state(api)
+        .layer(layers))
+}

@@ -72,6 +72,25 @@ pub enum Scope {
     Admin,
 }
 
+impl Scope {
+    /// Its name in the configuration and in the document.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Write => "write",
+            Scope::Redeem => "redeem",
+            Scope::Admin => "admin",
+        }
+    }
+
+    /// The scope of this name.
+    pub fn named(name: &str) -> Option<Scope> {
+        [Scope::Read, Scope::Write, Scope::Redeem, Scope::Admin]
+            .into_iter()
+            .find(|scope| scope.as_str() == name)
+    }
+}
+
 /// The part of the section `limits` that concerns requests.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]

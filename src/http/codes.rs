@@ -1,0 +1,151 @@
+//! `/v1/coupons/{coupon}/codes`: the routes, each one call of what both kinds share.
+
+use super::api::Api;
+use super::items::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
+use super::problem::Problem;
+use crate::domain::Kind;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use serde::Deserialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+const KIND: Kind = Kind::Coupon;
+
+/// Codes.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
+#[allow(dead_code)] // For the document: `item_list` reads it.
+struct Codes {
+    /// Taken exactly as they stand, 1 to 512 bytes each.
+    #[schema(min_items = 1, max_items = 10_000)]
+    codes: Vec<Item>,
+}
+
+/// Codes to be added.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
+#[allow(dead_code)] // For the document: `item_list` reads it.
+struct CodesToAdd {
+    /// Taken exactly as they stand, 1 to 512 bytes each.
+    #[schema(min_items = 1, max_items = 10_000)]
+    codes: Vec<Item>,
+    /// Make used codes available again; takes the scope `admin`.
+    #[serde(default)]
+    revive: bool,
+}
+
+/// Which codes may be used now.
+#[derive(ToSchema)]
+#[schema(example = json!({"valid": [true, false]}))]
+#[allow(dead_code)] // For the document: `items` writes it.
+struct CodesValid {
+    /// In the order of the request.
+    valid: Vec<bool>,
+}
+
+/// Add codes, all or none
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes",
+    operation_id = "add_codes",
+    tag = "codes",
+    request_body = CodesToAdd,
+    responses(
+        (status = 200, description = "In the order of the request", body = InsertedItems),
+        (status = 404, description = "`coupon-not-found`"),
+        (status = 409, description = "`filter-full`: none of them was taken"),
+    )
+)]
+pub(super) async fn add(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    items::add(&api, KIND, &coupon, request).await
+}
+
+/// Tell which codes may be used now
+///
+/// A held, used or withdrawn code is not valid, nor is any code outside the window.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/check",
+    operation_id = "check_codes",
+    tag = "codes",
+    request_body = Codes,
+    responses(
+        (status = 200, description = "In the order of the request", body = CodesValid),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn check(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    items::check(&api, KIND, &coupon, request).await
+}
+
+/// Count copies of codes
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/count",
+    operation_id = "count_codes",
+    tag = "codes",
+    request_body = Codes,
+    responses(
+        (status = 200, description = "In the order of the request", body = ItemCounts),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn count(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    items::count(&api, KIND, &coupon, request).await
+}
+
+/// Withdraw codes, a held one with its hold
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/remove",
+    operation_id = "remove_codes",
+    tag = "codes",
+    request_body = Codes,
+    responses(
+        (status = 200, description = "In the order of the request", body = RemovedItems),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn remove(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    items::remove(&api, KIND, &coupon, request).await
+}
+
+/// Put codes in the place of others, pair by pair
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/replace",
+    operation_id = "replace_codes",
+    tag = "codes",
+    request_body = Replacements,
+    responses(
+        (status = 200, description = "In the order of the request", body = ReplacedItems),
+        (status = 404, description = "`coupon-not-found`"),
+        (status = 409, description = "`filter-full`: none of them was taken"),
+    )
+)]
+pub(super) async fn replace(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    items::replace(&api, KIND, &coupon, request).await
+}

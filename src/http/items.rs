@@ -1,0 +1,302 @@
+//! Users and codes in lists: the same for both. The answers are written by hand: a batch's answer is as long as
+//! its question, and is known to be plain words and numbers.
+
+use super::api::{self, Api, Sender, target};
+use super::body;
+use super::item_list::{ItemsBody, ReplacementsBody};
+use super::options::Scope;
+use super::problem::Problem;
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
+use crate::engine::FilterView;
+use axum::extract::Request;
+use axum::response::Response;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// What became of an item.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code)] // Its names are for the document; `word` writes them.
+pub(super) enum ItemOutcomeName {
+    Added,
+    AlreadyPresent,
+    Saturated,
+    AlreadyRedeemed,
+    Revived,
+    Removed,
+    Absent,
+    Replaced,
+}
+
+/// What became of items that were to be added.
+#[derive(ToSchema)]
+#[schema(example = json!({"outcomes": ["added", "already_present"], "added": 1}))]
+#[allow(dead_code)] // For the document.
+pub(super) struct InsertedItems {
+    /// In the order of the request.
+    outcomes: Vec<ItemOutcomeName>,
+    /// How many were added or revived.
+    added: u64,
+}
+
+/// What became of items that were to be removed.
+#[derive(ToSchema)]
+#[schema(example = json!({"outcomes": ["removed", "absent"], "removed": 1}))]
+#[allow(dead_code)] // For the document.
+pub(super) struct RemovedItems {
+    /// In the order of the request.
+    outcomes: Vec<ItemOutcomeName>,
+    /// How many copies went.
+    removed: u64,
+}
+
+/// What became of replacements.
+#[derive(ToSchema)]
+#[schema(example = json!({"outcomes": ["replaced", "absent"]}))]
+#[allow(dead_code)] // For the document.
+pub(super) struct ReplacedItems {
+    /// In the order of the request.
+    outcomes: Vec<ItemOutcomeName>,
+}
+
+/// How many copies there are.
+#[derive(ToSchema)]
+#[schema(example = json!({"counts": [2, 0]}))]
+#[allow(dead_code)] // For the document.
+pub(super) struct ItemCounts {
+    /// In the order of the request.
+    counts: Vec<u32>,
+}
+
+/// A user id or a code, taken exactly as it stands: 1 to 512 bytes of UTF-8.
+#[derive(Deserialize, ToSchema)]
+#[schema(value_type = String, min_length = 1, max_length = 512, example = "u1")]
+#[allow(dead_code)] // For the document: `item_list` reads items.
+pub(super) struct Item(String);
+
+/// One item in another's place.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)] // For the document.
+pub(super) struct Replacement {
+    /// What goes; if it is not there, nothing comes.
+    from: Item,
+    /// What comes in its place.
+    to: Item,
+}
+
+/// Items to be replaced.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)] // For the document.
+pub(super) struct Replacements {
+    /// Pair by pair.
+    #[schema(min_items = 1, max_items = 10_000)]
+    replacements: Vec<Replacement>,
+}
+
+/// How a kind calls its items.
+fn field(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Campaign => "users",
+        Kind::Coupon => "codes",
+    }
+}
+
+/// Reads `{"users":[…]}` with a flag.
+async fn read<'a>(
+    api: &Api,
+    view: &'a Arc<FilterView>,
+    flag: Option<&'static str>,
+    request: Request,
+) -> Result<ItemsBody<'a>, Problem> {
+    let body = api.body(request).await?;
+    let mut items = ItemsBody::new(field(view.kind), flag, view, api.options.limits.items_max);
+    body::object(&body, &mut items)?;
+    Ok(items)
+}
+
+/// `POST …/check`: which items are in.
+pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let view = api.filter(kind, name)?;
+    let client = match kind {
+        Kind::Campaign => None,
+        Kind::Coupon => Sender::of(api, &request)?.client,
+    };
+    api.check_guesses(client)?;
+    let items = read(api, &view, None, request).await?;
+    let mut present = Vec::with_capacity(items.digests.len());
+    view.contains_many(&items.digests, api.engine.now(), &mut present);
+    if kind == Kind::Coupon {
+        api.count_guesses(client, present.iter().filter(|&&present| !present).count());
+    }
+    let field = match kind {
+        Kind::Campaign => "present",
+        Kind::Coupon => "valid",
+    };
+    let words = present.iter().map(|&present| if present { "true" } else { "false" });
+    let mut answer = Answer::new(present.len() * 6);
+    answer.list(field, words, |buffer, word| buffer.extend_from_slice(word.as_bytes()));
+    Ok(answer.reply(false))
+}
+
+/// `POST …/count`: how many copies of each item are in.
+pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let view = api.filter(kind, name)?;
+    let items = read(api, &view, None, request).await?;
+    let mut answer = Answer::new(items.digests.len() * 2);
+    let counts = items.digests.iter().map(|&digest| view.count(digest));
+    answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
+    Ok(answer.reply(false))
+}
+
+/// `POST …/users` or `…/codes`: adds them, all or none.
+pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let view = api.filter(kind, name)?;
+    let flag = match kind {
+        Kind::Campaign => "if_absent",
+        Kind::Coupon => "revive",
+    };
+    let ItemsBody { digests, flag, .. } = read(api, &view, Some(flag), request).await?;
+    let (if_absent, revive) = (flag && kind == Kind::Campaign, flag && kind == Kind::Coupon);
+    if revive {
+        sender.caller.require(Scope::Admin)?;
+    }
+    let command = Command::Insert { target: target(&view), digests: Digests(digests), if_absent, revive };
+    let decided = api.submit(kind, name, &sender, command).await?;
+    match &decided.outcome {
+        Outcome::Inserted(Inserted { outcomes, added }) => {
+            Ok(outcomes_answer(outcomes).number("added", *added).reply(decided.replayed))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// `POST …/remove`.
+pub(super) async fn remove(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let view = api.filter(kind, name)?;
+    let flag = (kind == Kind::Campaign).then_some("all");
+    let ItemsBody { digests, flag: all, .. } = read(api, &view, flag, request).await?;
+    let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
+    let decided = api.submit(kind, name, &sender, command).await?;
+    match &decided.outcome {
+        Outcome::Removed(Removed { outcomes, removed }) => {
+            Ok(outcomes_answer(outcomes).number("removed", *removed).reply(decided.replayed))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// `POST …/replace`: one item in another's place, pair by pair.
+pub(super) async fn replace(
+    api: &Api,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(api, &request)?;
+    let view = api.filter(kind, name)?;
+    let body = api.body(request).await?;
+    let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
+    body::object(&body, &mut pairs)?;
+    let ReplacementsBody { from, to, .. } = pairs;
+    let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
+    let decided = api.submit(kind, name, &sender, command).await?;
+    match &decided.outcome {
+        Outcome::Replaced(outcomes) => Ok(outcomes_answer(outcomes).reply(decided.replayed)),
+        _ => Err(decided.unexpected()),
+    }
+}
+
+fn outcomes_answer(outcomes: &[ItemOutcome]) -> Answer {
+    let mut answer = Answer::new(outcomes.len() * 12);
+    answer.list("outcomes", outcomes, |buffer, &outcome| {
+        buffer.push(b'"');
+        buffer.extend_from_slice(word(outcome).as_bytes());
+        buffer.push(b'"');
+    });
+    answer
+}
+
+fn word(outcome: ItemOutcome) -> &'static str {
+    match outcome {
+        ItemOutcome::Added => "added",
+        ItemOutcome::AlreadyPresent => "already_present",
+        ItemOutcome::Saturated => "saturated",
+        ItemOutcome::AlreadyRedeemed => "already_redeemed",
+        ItemOutcome::Revived => "revived",
+        ItemOutcome::Removed => "removed",
+        ItemOutcome::Absent => "absent",
+        ItemOutcome::Replaced => "replaced",
+    }
+}
+
+/// A JSON object of one list and perhaps a number.
+struct Answer(Vec<u8>);
+
+impl Answer {
+    /// An answer whose list takes about so many bytes.
+    fn new(list_bytes: usize) -> Self {
+        let mut buffer = Vec::with_capacity(list_bytes + 64);
+        buffer.push(b'{');
+        Self(buffer)
+    }
+
+    fn list<T>(&mut self, field: &str, values: impl IntoIterator<Item = T>, write: impl Fn(&mut Vec<u8>, T)) {
+        self.field(field);
+        self.0.push(b'[');
+        for (index, value) in values.into_iter().enumerate() {
+            if index > 0 {
+                self.0.push(b',');
+            }
+            write(&mut self.0, value);
+        }
+        self.0.push(b']');
+    }
+
+    fn number(mut self, field: &str, number: u64) -> Self {
+        self.0.push(b',');
+        self.field(field);
+        self.0.extend_from_slice(number.to_string().as_bytes());
+        self
+    }
+
+    fn field(&mut self, field: &str) {
+        self.0.push(b'"');
+        self.0.extend_from_slice(field.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    fn reply(mut self, replayed: bool) -> Response {
+        self.0.push(b'}');
+        api::json_bytes(StatusCode::OK, replayed, self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_json() {
+        let outcomes = [ItemOutcome::Added, ItemOutcome::Saturated];
+        let mut answer = outcomes_answer(&outcomes).number("added", 1);
+        answer.0.push(b'}');
+        assert_eq!(str::from_utf8(&answer.0), Ok(r#"{"outcomes":["added","saturated"],"added":1}"#));
+    }
+
+    #[test]
+    fn the_document_spells_outcomes_as_answers_do() {
+        for (name, outcome) in [
+            (ItemOutcomeName::AlreadyPresent, ItemOutcome::AlreadyPresent),
+            (ItemOutcomeName::AlreadyRedeemed, ItemOutcome::AlreadyRedeemed),
+            (ItemOutcomeName::Revived, ItemOutcome::Revived),
+        ] {
+            assert_eq!(serde_json::to_value(name).unwrap(), word(outcome));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The OpenAPI document: what the routes say, completed by what holds for all of them.
+
+use super::problem::{Document, Fault};
+use super::router::{self, SECURITY_SCHEME};
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+/// What goes without saying at each route.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "cuckood",
+        description = "Which users may still see which campaign, and which codes may still be used.\n\nAn item (a user \
+            id or a code) is a string of 1 to 512 bytes. A command either answers 2xx with outcomes, or refuses as a \
+            whole and changes nothing. Absent fields are omitted, never null; unknown fields are refused.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    servers((url = "/", description = "This service")),
+    components(schemas(Document<'_>, Fault)),
+    tags(
+        (name = "campaigns", description = "Which users may still see which ad"),
+        (name = "users", description = "The users of a campaign"),
+        (name = "eligibility", description = "Which of several campaigns a user may see"),
+        (name = "coupons", description = "Pools of codes; a code has one use"),
+        (name = "codes", description = "The codes of a coupon"),
+        (name = "redemptions", description = "Using codes, exactly once"),
+        (name = "imports", description = "Items by the million"),
+        (name = "operations", description = "Running the service")
+    )
+)]
+struct General;
+
+/// The document as the service gives it out: indented, with a newline at its end.
+pub fn pretty() -> String {
+    format!("{:#}\n", document())
+}
+
+/// The document.
+pub fn document() -> Value {
+    let mut general = General::openapi();
+    general.merge(router::routes().into_openapi());
+    let mut document = serde_json::to_value(general).expect("a document is plain data");
+    document["components"]["securitySchemes"] = json!({ SECURITY_SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key of the configuration. Nobody needs one where none is configured.",
+    }});
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        for (name, schema) in schemas {
+            // In a merge-patch null clears; anywhere else it is refused, and never answered.
+            if !name.ends_with("Patch") {
+                forbid_null(schema);
+            }
+        }
+    }
+    if let Some(paths) = document["paths"].as_object_mut() {
+        for (path, item) in paths {
+            for (method, operation) in item.as_object_mut().into_iter().flatten() {
+                complete(path, method, operation);
+            }
+        }
+    }
+    document
+}
+
+/// Replaces `T or null` by `T`.
+fn forbid_null(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::Array(types)) = fields.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    fields.insert("type".into(), only);
+                }
+            }
+            if let Some(Value::Array(choices)) = fields.get_mut("oneOf") {
+                choices.retain(|choice| choice["type"] != "null");
+                if let [Value::Object(only)] = choices.as_slice() {
+                    let only = only.clone();
+                    fields.remove("oneOf");
+                    fields.extend(only);
+                }
+            }
+            fields.values_mut().for_each(forbid_null);
+        }
+        Value::Array(values) => values.iter_mut().for_each(forbid_null),
+        _ => {}
+    }
+}
+
+/// Adds what an operation can answer because of what it is, not because of what it does.
+fn complete(path: &str, method: &str, operation: &mut Value) {
+    let is_api = path.starts_with("/v1/");
+    let is_import = path.ends_with("/imports") && method == "post";
+    let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
+    let takes_key =
+        matches!(scope.as_str(), "write" | "redeem" | "admin") && path.contains('{') && !is_import;
+    let takes_body = operation.get("requestBody").is_some();
+
+    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+        forbid_null(&mut parameter["schema"]);
+        if parameter["in"] == "path" {
+            describe(parameter);
+        }
+    }
+    if takes_key {
+        push(
+            &mut operation["parameters"],
+            json!({
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": false,
+                "description": "The same request under the same key has the effect of one, and the same answer.",
+                "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" },
+            }),
+        );
+    }
+
+    let responses = &mut operation["responses"];
+    let mut add = |status: &str, description: &str| {
+        let known = responses[status]["description"].as_str().map(str::to_owned);
+        responses[status] = json!({ "description": known.unwrap_or_else(|| description.to_owned()) });
+    };
+    if path != "/livez" {
+        add(
+            "503",
+            "`recovering`, `draining`, `overloaded`; `storage-failed`: the outcome of a write is unknown",
+        );
+    }
+    if is_api {
+        add("400", "`malformed-request`, `malformed-json`");
+        add("401", "`unauthenticated`");
+        add("403", "`forbidden`");
+        add("429", "`rate-limited`, `too-many-invalid-codes`, `idempotency-full`");
+        add("500", "`internal`");
+        if path.contains('{') || method != "get" || operation_has_query(operation) {
+            let responses = &mut operation["responses"];
+            let known = responses.get("422").is_some();
+            if !known {
+                responses["422"] = json!({ "description": "`invalid-request`, with a pointer to each fault; `idempotency-key-reused`" });
+            }
+        }
+        let responses = &mut operation["responses"];
+        if takes_body {
+            for (status, description) in [
+                ("408", "`request-timeout`: the body did not arrive in time"),
+                ("413", "`body-too-large`: the detail states the limit"),
+                ("415", "`unsupported-media-type`"),
+            ] {
+                responses[status] = json!({ "description": description });
+            }
+        }
+        if scope != "read" {
+            responses["507"] = json!({ "description": "`memory-limit`, `disk-full`" });
+        }
+    }
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        finish(status, takes_key, response);
+    }
+}
+
+fn operation_has_query(operation: &Value) -> bool {
+    operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query")
+}
+
+/// What is in a path, more closely than "a string".
+fn describe(parameter: &mut Value) {
+    let (description, schema) = match parameter["name"].as_str() {
+        Some("redemption") => {
+            ("The redemption's id", json!({ "type": "string", "pattern": "^[0-9a-f]{32}$" }))
+        }
+        Some("import") => {
+            ("The import's id", json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$" }))
+        }
+        _ => ("Its name", json!({ "type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,127}$" })),
+    };
+    parameter["description"] = description.into();
+    parameter["schema"] = schema;
+}
+
+/// Headers that go with a status, and the problem that every failure is.
+fn finish(status: &str, takes_key: bool, response: &mut Value) {
+    let mut headers = response["headers"].as_object().cloned().unwrap_or_default();
+    let text = |description: &str| json!({ "description": description, "schema": { "type": "string" } });
+    headers.insert("X-Request-Id".into(), text("The request's, or one that was made"));
+    if takes_key && !matches!(status, "401" | "403" | "503") {
+        headers.insert("Idempotency-Replayed".into(), text("`true` for the answer to an earlier request"));
+    }
+    if matches!(status, "429" | "503") {
+        let seconds = json!({ "type": "integer", "minimum": 1 });
+        headers.insert(
+            "Retry-After".into(),
+            json!({ "description": "Seconds to wait, where that helps", "schema": seconds }),
+        );
+    }
+    if status >= "400" {
+        response["content"] =
+            json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } });
+    }
+    response["headers"] = Value::Object(headers);
+}
+
+fn push(list: &mut Value, value: Value) {
+    match list {
+        Value::Array(values) => values.push(value),
+        other => *other = json!([value]),
+    }
+}
+
+/// Every route with its method and the scope that it takes, if it takes one.
+pub(super) fn scopes(document: &Value) -> Vec<(String, String, Option<String>)> {
+    let none = Map::new();
+    let paths = document["paths"].as_object().unwrap_or(&none);
+    let operations = paths.iter().flat_map(|(path, item)| {
+        item.as_object().into_iter().flatten().map(move |(method, operation)| (path, method, operation))
+    });
+    operations
+        .map(|(path, method, operation)| {
+            let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().map(str::to_owned);
+            (path.clone(), method.to_ascii_uppercase(), scope)
+        })
+        .collect()
+}

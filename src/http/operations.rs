@@ -1,0 +1,312 @@
+//! What operators ask for: is it alive, is it ready, how is it doing, what would a filter cost; snapshots, backup.
+
+use super::api::{self, Api, Sender};
+use super::error;
+use super::filter_body::{Asked, GrowthName, ModeName, mode};
+use super::metrics;
+use super::problem::{Code, Problem};
+use super::query;
+use super::time::Time;
+use crate::engine::{Backup, Durability, Mode};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use http::{HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+
+/// A sign of life.
+#[derive(Serialize, ToSchema)]
+struct Health {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+}
+
+/// Tell whether the process is alive
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "livez",
+    tag = "operations",
+    responses((status = 200, description = "It is", body = Health))
+)]
+pub(super) async fn livez() -> Response {
+    api::json(StatusCode::OK, false, &Health { status: "ok" })
+}
+
+/// Tell whether requests are taken
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readyz",
+    tag = "operations",
+    responses(
+        (status = 200, description = "They are", body = Health),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` with the reason"),
+    )
+)]
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    match error::unready(api.engine.status()) {
+        Some(problem) => Err(problem),
+        None => Ok(api::json(StatusCode::OK, false, &Health { status: "ok" })),
+    }
+}
+
+/// Show metrics for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    tag = "operations",
+    responses((
+        status = 200,
+        description = "Text whose names begin with `cuckood_`",
+        body = String,
+        content_type = "application/openmetrics-text"
+    ))
+)]
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    let text =
+        api.metrics.render().map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
+    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
+}
+
+/// The service's figures.
+#[derive(Serialize, ToSchema)]
+struct Info {
+    #[schema(example = "0.1.0")]
+    version: &'static str,
+    uptime_seconds: u64,
+    /// What an acknowledged write survives.
+    durability: DurabilityName,
+    /// Campaigns and coupons.
+    filters: u64,
+    /// Redemptions on record.
+    redemptions: u64,
+    /// Answers kept for repeated requests.
+    idempotency_records: u64,
+    /// The last log entry applied.
+    last_seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<SnapshotInfo>,
+    memory: MemoryInfo,
+    storage: StorageInfo,
+}
+
+/// What an acknowledged write survives.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Durability)]
+enum DurabilityName {
+    /// The death of the machine.
+    Fsync,
+    /// The death of the process.
+    Flush,
+    /// Neither, for its last 100 ms.
+    Relaxed,
+}
+
+/// The newest snapshot.
+#[derive(Serialize, ToSchema)]
+struct SnapshotInfo {
+    /// The last log entry that it covers.
+    seq: u64,
+    taken_at: Time,
+}
+
+/// Memory, in bytes.
+#[derive(Serialize, ToSchema)]
+struct MemoryInfo {
+    /// Of filters.
+    tables_bytes: u64,
+    /// Of redemptions and stored answers, about.
+    records_bytes: u64,
+    /// What those two may come to.
+    limit_bytes: u64,
+}
+
+/// Storage, in bytes.
+#[derive(Serialize, ToSchema)]
+struct StorageInfo {
+    disk_bytes: u64,
+    free_bytes: u64,
+    /// Since the start.
+    wal_bytes_written: u64,
+    /// Since the start.
+    snapshot_bytes_written: u64,
+}
+
+/// Show the service's figures
+#[utoipa::path(
+    get,
+    path = "/v1/info",
+    operation_id = "info",
+    tag = "operations",
+    responses((status = 200, description = "As of now", body = Info))
+)]
+pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
+    let info = api.engine.info();
+    let body = Info {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: info.uptime_seconds,
+        durability: match info.durability {
+            Durability::Fsync => DurabilityName::Fsync,
+            Durability::Flush => DurabilityName::Flush,
+            Durability::Relaxed => DurabilityName::Relaxed,
+        },
+        filters: info.filters,
+        redemptions: info.redemptions,
+        idempotency_records: info.idempotency_records,
+        last_seq: info.last_seq.0,
+        snapshot: info
+            .snapshot
+            .map(|latest| SnapshotInfo { seq: latest.seq.0, taken_at: Time(latest.taken_at) }),
+        memory: MemoryInfo {
+            tables_bytes: info.tables_bytes,
+            records_bytes: info.records_bytes,
+            limit_bytes: info.memory_max_bytes,
+        },
+        storage: StorageInfo {
+            disk_bytes: info.storage.disk_bytes,
+            free_bytes: info.storage.free_bytes,
+            wal_bytes_written: info.storage.wal_bytes_written,
+            snapshot_bytes_written: info.storage.snapshot_bytes_written,
+        },
+    };
+    api::json(StatusCode::OK, false, &body)
+}
+
+/// What to plan for.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PlanQuery {
+    #[param(minimum = 1, maximum = 4_294_967_296_u64, example = 1_000_000)]
+    capacity: u64,
+    /// 0.001 unless said otherwise; not if strict.
+    #[param(minimum = 0.00000001, maximum = 0.5)]
+    error_rate: Option<f64>,
+    /// `compact` unless said otherwise.
+    mode: Option<ModeName>,
+    /// `auto` unless said otherwise.
+    growth: Option<GrowthName>,
+}
+
+/// What a filter would be like.
+#[derive(Serialize, ToSchema)]
+struct Plan {
+    fingerprint_bits: u8,
+    bucket_size: u8,
+    buckets: u64,
+    memory_bytes: u64,
+    bits_per_item: f64,
+    error_rate_at_capacity: f64,
+    load_at_capacity: f64,
+    /// Why this layout.
+    reason: String,
+}
+
+/// Show what a filter of some size would cost
+#[utoipa::path(
+    get,
+    path = "/v1/plan",
+    operation_id = "plan",
+    tag = "operations",
+    params(PlanQuery),
+    responses((status = 200, description = "The first table that it would have", body = Plan))
+)]
+pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let PlanQuery { capacity, error_rate, mode: name, growth } = query::parse(&request)?;
+    let mode = name.map_or(Mode::Compact, mode);
+    let spec = Asked { capacity, mode, error_rate, growth, layout: None, ignore_case: false }.spec()?;
+    let plan = api.engine.plan(&spec)?;
+    let body = Plan {
+        fingerprint_bits: plan.layout.fingerprint_bits,
+        bucket_size: plan.layout.bucket_size,
+        buckets: plan.layout.buckets,
+        memory_bytes: plan.memory_bytes,
+        bits_per_item: plan.bits_per_item,
+        error_rate_at_capacity: plan.error_rate_at_capacity,
+        load_at_capacity: plan.load_at_capacity,
+        reason: plan.reason,
+    };
+    Ok(api::json(StatusCode::OK, false, &body))
+}
+
+/// A snapshot that was taken.
+#[derive(Serialize, ToSchema)]
+struct Snapshot {
+    /// The last log entry that it covers.
+    seq: u64,
+    /// Written for it; what has not changed is not written again.
+    bytes_written: u64,
+    seconds: f64,
+}
+
+/// Take a snapshot now
+#[utoipa::path(
+    post,
+    path = "/v1/snapshots",
+    operation_id = "take_snapshot",
+    tag = "operations",
+    responses((status = 200, description = "Taken", body = Snapshot))
+)]
+pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    Sender::of(&api, &request)?.caller.require_all_names()?;
+    let report = api.engine.snapshot().await?;
+    let body = Snapshot {
+        seq: report.seq.0,
+        bytes_written: report.bytes_written,
+        seconds: report.duration.as_secs_f64(),
+    };
+    Ok(api::json(StatusCode::OK, false, &body))
+}
+
+/// Download a backup
+///
+/// A consistent archive of everything acknowledged by now, while writes go on. `cuckood restore` reads it back,
+/// and refuses one that was cut short.
+#[utoipa::path(
+    get,
+    path = "/v1/backup",
+    operation_id = "backup",
+    tag = "operations",
+    responses((
+        status = 200,
+        description = "The archive, streamed",
+        body = Vec<u8>,
+        content_type = "application/octet-stream"
+    ))
+)]
+pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    Sender::of(&api, &request)?.caller.require_all_names()?;
+    let backup = api.engine.backup().await?;
+    let parts = stream::unfold(backup, async |mut backup: Backup| {
+        let part = backup.next().await?;
+        Some((part.map_err(io::Error::other), backup))
+    });
+    let mut response = Body::from_stream(parts).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let disposition = HeaderValue::from_static("attachment; filename=\"cuckood.backup\"");
+    headers.insert(header::CONTENT_DISPOSITION, disposition);
+    Ok(response)
+}
+
+/// Show this document
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "openapi",
+    tag = "operations",
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
+)]
+pub(super) async fn openapi() -> Response {
+    static TEXT: std::sync::LazyLock<Vec<u8>> =
+        std::sync::LazyLock::new(|| super::openapi::pretty().into_bytes());
+    api::json_bytes(StatusCode::OK, false, TEXT.clone())
+}

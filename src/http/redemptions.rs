@@ -1,0 +1,314 @@
+//! `/v1/coupons/{coupon}/redemptions`: using codes, once each.
+
+use super::api::{self, Api, Decided, Sender, target};
+use super::body::{self, Faults, Fields};
+use super::error;
+use super::item_list::Item;
+use super::problem::{Code, Problem};
+use super::query;
+use super::time::Time;
+use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
+use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
+use crate::engine::{Digest, FilterView};
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use serde::de::MapAccess;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+
+/// A code to be used or held.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"code": "K7Q2-9FXM", "reference": "order-42"}))]
+#[allow(dead_code)] // For the document: `RedemptionBody` reads it.
+struct RedemptionRequest {
+    /// 1 to 512 bytes.
+    #[schema(min_length = 1, max_length = 512)]
+    code: String,
+    /// The caller's own id of this use, stored as given: the same code and reference is the same redemption.
+    #[schema(min_length = 1, max_length = 128)]
+    reference: String,
+    /// 0 uses the code at once; else it is held for so long, to be confirmed or cancelled.
+    #[serde(default)]
+    #[schema(maximum = 604_800)]
+    hold_seconds: u64,
+}
+
+/// A body like [`RedemptionRequest`], of which only the code's digest remains.
+struct RedemptionBody<'a> {
+    view: &'a FilterView,
+    digest: Option<Digest>,
+    reference: Option<Reference>,
+    hold_seconds: u64,
+}
+
+impl<'de> Fields<'de> for RedemptionBody<'_> {
+    fn names(&self) -> &[&'static str] {
+        &["code", "reference", "hold_seconds"]
+    }
+
+    fn required(&self) -> usize {
+        2
+    }
+
+    fn read<A: MapAccess<'de>>(
+        &mut self,
+        index: usize,
+        map: &mut A,
+        faults: &mut Faults,
+    ) -> Result<(), A::Error> {
+        if index == 0 {
+            match map.next_value_seed(Item(self.view))? {
+                Ok(digest) => self.digest = Some(digest),
+                Err(fault) => faults.note(|| "/code".into(), fault),
+            }
+            return Ok(());
+        }
+        let value: serde_json::Value = map.next_value()?;
+        if index == 1 {
+            match value.as_str().map(Reference::new) {
+                Some(Ok(reference)) => self.reference = Some(reference),
+                _ => faults.note(
+                    || "/reference".into(),
+                    format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes"),
+                ),
+            }
+        } else {
+            match value.as_u64() {
+                Some(seconds @ 0..=HOLD_SECONDS_MAX) => self.hold_seconds = seconds,
+                _ => faults.note(
+                    || "/hold_seconds".into(),
+                    format!("expected a whole number from 0 to {HOLD_SECONDS_MAX}"),
+                ),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What has become of a redemption.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum RedemptionStatus {
+    /// The code is set aside until `expires_at`.
+    Held,
+    /// The code is used.
+    Redeemed,
+    /// Given back; the code is available again.
+    Cancelled,
+    /// A hold that ran out; the code is available again.
+    Expired,
+}
+
+/// One use of one code.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Redemption)]
+struct RedemptionAnswer {
+    /// Can't be guessed.
+    #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
+    id: String,
+    status: RedemptionStatus,
+    /// The caller's own id.
+    #[schema(example = "order-42")]
+    reference: String,
+    created_at: Time,
+    /// When a hold runs out, or ran out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Time>,
+}
+
+impl From<Redemption> for RedemptionAnswer {
+    fn from(redemption: Redemption) -> Self {
+        Self {
+            id: redemption.id.to_string(),
+            status: match redemption.status {
+                Status::Held => RedemptionStatus::Held,
+                Status::Redeemed => RedemptionStatus::Redeemed,
+                Status::Cancelled => RedemptionStatus::Cancelled,
+                Status::Expired => RedemptionStatus::Expired,
+            },
+            reference: redemption.reference.as_str().to_owned(),
+            created_at: Time(redemption.created_at),
+            expires_at: redemption.expires_at.map(Time),
+        }
+    }
+}
+
+/// The redemptions of one reference.
+#[derive(Serialize, ToSchema)]
+struct RedemptionList {
+    redemptions: Vec<RedemptionAnswer>,
+}
+
+/// Which redemptions to show.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ReferenceQuery {
+    /// The caller's own id.
+    #[param(min_length = 1, max_length = 128)]
+    reference: String,
+}
+
+/// Use a code, or hold it
+///
+/// Of any number of requests for one code with different references, exactly one gets 201.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/redemptions",
+    operation_id = "redeem",
+    tag = "redemptions",
+    request_body = RedemptionRequest,
+    responses(
+        (status = 200, description = "The same code and reference came before: that redemption, confirmed or extended", body = RedemptionAnswer),
+        (status = 201, description = "Used or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
+        (status = 404, description = "`coupon-not-found`, `code-unknown`"),
+        (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`"),
+    )
+)]
+pub(super) async fn redeem(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(&api, &request)?;
+    let view = api.filter(Kind::Coupon, &coupon)?;
+    api.check_guesses(sender.client)?;
+    let bytes = api.body(request).await?;
+    let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
+    body::object(&bytes, &mut body)?;
+    let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
+        return Err(Problem::invalid(Vec::new()));
+    };
+    let redemption = api.engine.redemption_id();
+    let command = Command::Redeem { target: target(&view), digest, redemption, reference, hold_seconds };
+    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await.inspect_err(|problem| {
+        if matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld) {
+            api.count_guesses(sender.client, 1);
+        }
+    })?;
+    let Decided { outcome, replayed } = decided;
+    match outcome {
+        Outcome::Redeemed(redemption) => {
+            let location = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
+            let mut response = api::json(StatusCode::CREATED, replayed, &RedemptionAnswer::from(redemption));
+            let location = HeaderValue::try_from(location).expect("names and ids are visible ASCII");
+            response.headers_mut().insert(header::LOCATION, location);
+            Ok(response)
+        }
+        outcome => settled(Decided { outcome, replayed }),
+    }
+}
+
+fn settled(decided: Decided) -> Result<Response, Problem> {
+    match decided {
+        Decided { outcome: Outcome::Settled(redemption), replayed } => {
+            Ok(api::json(StatusCode::OK, replayed, &RedemptionAnswer::from(redemption)))
+        }
+        decided => Err(decided.unexpected()),
+    }
+}
+
+/// List the redemptions of a reference
+#[utoipa::path(
+    get,
+    path = "/v1/coupons/{coupon}/redemptions",
+    operation_id = "list_redemptions",
+    tag = "redemptions",
+    params(ReferenceQuery),
+    responses(
+        (status = 200, description = "Those within their retention; none is an empty list", body = RedemptionList),
+        (status = 404, description = "`coupon-not-found`"),
+    )
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let view = api.filter(Kind::Coupon, &coupon)?;
+    let ReferenceQuery { reference } = query::parse(&request)?;
+    let reference =
+        Reference::new(&reference).map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
+    let redemptions = view.redemptions(&reference, api.engine.now());
+    let redemptions = redemptions.into_iter().map(RedemptionAnswer::from).collect();
+    Ok(api::json(StatusCode::OK, false, &RedemptionList { redemptions }))
+}
+
+/// Show a redemption
+#[utoipa::path(
+    get,
+    path = "/v1/coupons/{coupon}/redemptions/{redemption}",
+    operation_id = "get_redemption",
+    tag = "redemptions",
+    responses(
+        (status = 200, description = "As it is now", body = RedemptionAnswer),
+        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+    )
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Path((coupon, redemption)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let view = api.filter(Kind::Coupon, &coupon)?;
+    let found = view.redemption(&parse_id(&redemption)?, api.engine.now());
+    let redemption = found.ok_or_else(error::redemption_not_found)?;
+    Ok(api::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
+}
+
+/// Turn a hold into a use
+///
+/// Repeatable, and possible after the coupon's `ends_at`.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/redemptions/{redemption}/confirm",
+    operation_id = "confirm_redemption",
+    tag = "redemptions",
+    responses(
+        (status = 200, description = "Redeemed", body = RedemptionAnswer),
+        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 409, description = "`hold-expired`, `redemption-cancelled`"),
+    )
+)]
+pub(super) async fn confirm(
+    State(api): State<Arc<Api>>,
+    Path((coupon, redemption)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(&api, &request)?;
+    let view = api.filter(Kind::Coupon, &coupon)?;
+    let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
+    settled(api.submit(Kind::Coupon, &coupon, &sender, command).await?)
+}
+
+/// Give a held or used code back
+///
+/// Repeatable; never undoes a newer redemption of the same code.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/redemptions/{redemption}/cancel",
+    operation_id = "cancel_redemption",
+    tag = "redemptions",
+    responses(
+        (status = 200, description = "Cancelled", body = RedemptionAnswer),
+        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 409, description = "`hold-expired`"),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    Path((coupon, redemption)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(&api, &request)?;
+    let view = api.filter(Kind::Coupon, &coupon)?;
+    let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
+    settled(api.submit(Kind::Coupon, &coupon, &sender, command).await?)
+}
+
+/// What is no id is no redemption's.
+fn parse_id(text: &str) -> Result<RedemptionId, Problem> {
+    text.parse().map_err(|_| error::redemption_not_found())
+}

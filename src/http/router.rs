@@ -1,0 +1,88 @@
+//! The API's table of contents: every route, and the scope that it takes.
+
+use super::api::Api;
+use super::options::Scope;
+use super::{campaigns, codes, coupons, eligibility, imports, operations, redemptions, users};
+use std::sync::Arc;
+use utoipa::openapi::SecurityRequirement;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+/// The name of the security scheme in the document.
+pub(super) const SECURITY_SCHEME: &str = "bearer";
+
+/// All routes, and the document that describes them.
+pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::new()
+        // Campaigns
+        .routes(read(routes!(campaigns::list)))
+        .routes(read(routes!(campaigns::get)))
+        .routes(write(routes!(campaigns::put, campaigns::patch)))
+        .routes(admin(routes!(campaigns::delete)))
+        .routes(write(routes!(campaigns::clear)))
+        .routes(write(routes!(users::add)))
+        .routes(read(routes!(users::check)))
+        .routes(read(routes!(users::count)))
+        .routes(write(routes!(users::remove)))
+        .routes(write(routes!(users::replace)))
+        .routes(write(routes!(imports::import_users)))
+        // Which campaigns a user may see
+        .routes(read(routes!(eligibility::one)))
+        .routes(read(routes!(eligibility::batch)))
+        // Coupons
+        .routes(read(routes!(coupons::list)))
+        .routes(read(routes!(coupons::get)))
+        .routes(write(routes!(coupons::put, coupons::patch)))
+        .routes(admin(routes!(coupons::delete)))
+        .routes(write(routes!(coupons::clear)))
+        .routes(write(routes!(codes::add)))
+        .routes(read(routes!(codes::check)))
+        .routes(read(routes!(codes::count)))
+        .routes(write(routes!(codes::remove)))
+        .routes(write(routes!(codes::replace)))
+        .routes(write(routes!(imports::import_codes)))
+        // Using codes
+        .routes(redeem(routes!(redemptions::redeem)))
+        .routes(read(routes!(redemptions::list)))
+        .routes(read(routes!(redemptions::get)))
+        .routes(redeem(routes!(redemptions::confirm)))
+        .routes(redeem(routes!(redemptions::cancel)))
+        // Operations
+        .routes(read(routes!(imports::list)))
+        .routes(read(routes!(imports::get)))
+        .routes(read(routes!(operations::info)))
+        .routes(read(routes!(operations::plan)))
+        .routes(admin(routes!(operations::snapshot)))
+        .routes(admin(routes!(operations::backup)))
+        .routes(routes!(operations::livez))
+        .routes(routes!(operations::readyz))
+        .routes(routes!(operations::metrics))
+        .routes(routes!(operations::openapi))
+}
+
+fn read(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
+    takes(Scope::Read, routes)
+}
+
+fn write(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
+    takes(Scope::Write, routes)
+}
+
+fn redeem(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
+    takes(Scope::Redeem, routes)
+}
+
+fn admin(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
+    takes(Scope::Admin, routes)
+}
+
+/// Notes the scope in the document; the gate reads it from there, so that the two can't differ.
+fn takes(scope: Scope, mut routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
+    for item in routes.1.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            operation.security = Some(vec![SecurityRequirement::new(SECURITY_SCHEME, [scope.as_str()])]);
+        }
+    }
+    routes
+}

@@ -1,0 +1,241 @@
+//! One upload of an import: from the body's pieces to commands, in order, one ahead of the log.
+
+use super::api::{Api, target};
+use super::error;
+use super::import_lines::{Format, Line, Lines, UploadFault};
+use super::problem::{Code, Problem};
+use crate::domain::import::LINE_ERRORS_MAX;
+use crate::domain::{
+    Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, LineError, LineFault, Outcome,
+    Refusal,
+};
+use crate::engine::imports::LiveImport;
+use crate::engine::{Engine, FilterView, SubmitError};
+use axum::body::Body;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How long a busy engine is left alone, and how often.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+const BUSY_PAUSES_MAX: u32 = 500;
+
+/// An upload that has just begun.
+pub(super) struct Upload {
+    pub(super) api: Arc<Api>,
+    pub(super) view: Arc<FilterView>,
+    pub(super) id: ImportId,
+    pub(super) mode: ImportMode,
+    pub(super) _live: LiveImport,
+}
+
+impl Upload {
+    /// Reads the whole upload. However it ends, the log is told.
+    pub(super) async fn run(self, format: Format, mut body: Body) -> Result<Import, Problem> {
+        let begun = self.submit(Command::ImportBegin {
+            target: target(&self.view),
+            import: self.id.clone(),
+            mode: self.mode,
+        });
+        let import = begun.await?;
+        if import.state == ImportState::Done {
+            // Done before. A client that is still sending would not read the answer.
+            while self.piece(&mut body).await?.is_some() {}
+            return Ok(import);
+        }
+        let read = self.read(Lines::new(format), Intake::after(&import), &mut body).await;
+        let ended = self.submit(Command::ImportEnd {
+            target: target(&self.view),
+            import: self.id.clone(),
+            complete: read.is_ok(),
+        });
+        let ended = ended.await;
+        read?;
+        ended
+    }
+
+    async fn read(&self, mut lines: Lines, mut intake: Intake, body: &mut Body) -> Result<(), Problem> {
+        let mut in_flight = None;
+        while let Some(piece) = self.piece(body).await? {
+            lines.push(&piece, &mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
+            self.pass_on(&mut intake, &mut in_flight).await?;
+        }
+        lines.finish(&mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
+        intake.finish();
+        self.pass_on(&mut intake, &mut in_flight).await?;
+        self.land(&mut in_flight).await
+    }
+
+    /// The next piece of the body.
+    async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Problem> {
+        let silence = self.api.options.timeouts.body;
+        loop {
+            let frame = tokio::time::timeout(silence, body.frame()).await.map_err(|_| {
+                Problem::new(
+                    Code::RequestTimeout,
+                    format!("nothing arrived for {silence:?}; continue under the same id"),
+                )
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(_)) => {
+                    let detail = "the upload breaks off or is badly compressed; continue under the same id";
+                    return Err(Problem::new(Code::MalformedRequest, detail));
+                }
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives what is complete to the engine: one batch at a time, since order matters, while the next is read.
+    async fn pass_on(&self, intake: &mut Intake, in_flight: &mut Option<InFlight>) -> Result<(), Problem> {
+        if intake.differs {
+            return Err(error::refused(self.view.kind, Refusal::ImportDiffers));
+        }
+        for batch in std::mem::take(&mut intake.ready) {
+            self.land(in_flight).await?;
+            let command = Command::ImportLines {
+                target: target(&self.view),
+                import: self.id.clone(),
+                digests: Digests(batch.digests),
+                lines: batch.lines,
+                rejected: batch.rejected,
+                errors: batch.errors,
+                chain: batch.chain,
+            };
+            *in_flight = Some(tokio::spawn(patiently(self.api.engine.clone(), command)));
+        }
+        Ok(())
+    }
+
+    /// Waits for the batch that is under way.
+    async fn land(&self, in_flight: &mut Option<InFlight>) -> Result<(), Problem> {
+        let Some(batch) = in_flight.take() else { return Ok(()) };
+        let outcome = batch.await.map_err(|_| Problem::new(Code::Internal, "the import failed"))?;
+        self.import(outcome?).map(drop)
+    }
+
+    async fn submit(&self, command: Command) -> Result<Import, Problem> {
+        self.import(patiently(self.api.engine.clone(), command).await?)
+    }
+
+    fn import(&self, outcome: Outcome) -> Result<Import, Problem> {
+        match outcome {
+            Outcome::Import(import) => Ok(*import),
+            Outcome::Refused(refusal) => Err(error::refused(self.view.kind, refusal)),
+            _ => Err(Problem::new(Code::Internal, "an import has another command's outcome")),
+        }
+    }
+}
+
+type InFlight = JoinHandle<Result<Outcome, SubmitError>>;
+
+/// Submits a command, again and again while the engine is busy: an upload can wait.
+async fn patiently(engine: Engine, command: Command) -> Result<Outcome, SubmitError> {
+    for _ in 0..BUSY_PAUSES_MAX {
+        match engine.submit(command.clone(), None).await {
+            Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
+            applied => return applied.map(|applied| applied.outcome),
+        }
+    }
+    Err(SubmitError::Overloaded)
+}
+
+fn unreadable(fault: UploadFault) -> Problem {
+    let pointer = if fault == UploadFault::NoSuchColumn { "/column" } else { "" };
+    Problem::invalid_at(pointer, fault.to_string())
+}
+
+/// Lines that go to the log as one command.
+#[derive(Default)]
+struct Batch {
+    digests: Vec<crate::engine::Digest>,
+    lines: u64,
+    rejected: u64,
+    errors: Vec<LineError>,
+    chain: u64,
+}
+
+/// Lines on their way into batches. Those that the log has already are passed over.
+struct Intake {
+    batch: Batch,
+    ready: Vec<Batch>,
+    /// Lines read.
+    lines: u64,
+    /// Lines that the log has, and the hash of them.
+    durable: (u64, u64),
+    /// The hash of all lines read.
+    chain: u64,
+    /// The lines were not those that the log has.
+    differs: bool,
+}
+
+impl Intake {
+    /// Lines of an upload that continues an import.
+    fn after(import: &Import) -> Self {
+        Self {
+            batch: Batch::default(),
+            ready: Vec::new(),
+            lines: 0,
+            durable: (import.lines, import.chain),
+            chain: 0,
+            differs: false,
+        }
+    }
+
+    fn take(&mut self, view: &FilterView, line: Line<'_>) {
+        let (digest, fault) = match line {
+            Line::Item(item) => (Some(view.digest(item)), None),
+            Line::Blank => (None, None),
+            Line::Rejected(fault) => (None, Some(fault)),
+        };
+        self.lines += 1;
+        self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);
+        if self.lines <= self.durable.0 {
+            self.differs |= self.lines == self.durable.0 && self.chain != self.durable.1;
+            return;
+        }
+        let batch = &mut self.batch;
+        batch.lines += 1;
+        batch.chain = self.chain;
+        batch.digests.extend(digest);
+        if let Some(fault) = fault {
+            batch.rejected += 1;
+            if batch.errors.len() < LINE_ERRORS_MAX {
+                batch.errors.push(LineError { line: self.lines, fault });
+            }
+        }
+        if batch.lines == ITEMS_MAX as u64 {
+            self.ready.push(std::mem::take(batch));
+        }
+    }
+
+    /// Makes the last batch ready.
+    fn finish(&mut self) {
+        // Fewer lines than the log has are other lines.
+        self.differs |= self.lines < self.durable.0;
+        if self.batch.lines > 0 {
+            self.ready.push(std::mem::take(&mut self.batch));
+        }
+    }
+}
+
+/// The hash of all lines up to one, from that up to the one before: the same however lines fall into batches.
+fn chained(chain: u64, digest: Option<u64>, fault: Option<LineFault>) -> u64 {
+    let (kind, digest) = match (digest, fault) {
+        (Some(digest), _) => (1u8, digest),
+        (None, None) => (2, 0),
+        (None, Some(fault)) => (3, fault as u64),
+    };
+    let mut line = [kind; 17];
+    line[..8].copy_from_slice(&chain.to_le_bytes());
+    line[8..16].copy_from_slice(&digest.to_le_bytes());
+    xxh3_64(&line)
+}

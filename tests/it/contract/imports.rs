@@ -1,0 +1,212 @@
+//! Imports: streams of items, a line each.
+
+use super::service::{Answer, Service};
+use axum::body::Body;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+const IMPORTS: &str = "/v1/campaigns/spring/imports";
+
+async fn service() -> Service {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 1000, "mode": "strict"})).await.json(201);
+    service
+}
+
+async fn present(service: &Service, users: &[&str]) -> Value {
+    let answer = service.post("/v1/campaigns/spring/users/check", json!({"users": users})).await;
+    answer.json(200)["present"].clone()
+}
+
+async fn text(service: &Service, query: &str, body: impl Into<Body>) -> Answer {
+    service.import(&format!("{IMPORTS}{query}"), "text/plain", body).await
+}
+
+/// A body that breaks off after these pieces.
+fn broken(pieces: &[&'static str]) -> Body {
+    let pieces: Vec<std::io::Result<Bytes>> = pieces
+        .iter()
+        .map(|piece| Ok(Bytes::from_static(piece.as_bytes())))
+        .chain([Err(std::io::Error::other("the line is dead"))])
+        .collect();
+    Body::from_stream(futures_util::stream::iter(pieces))
+}
+
+#[tokio::test]
+async fn text_is_an_item_a_line() {
+    let service = service().await;
+    let body = format!("u1\r\nu2\n\n{}\nu1\n  u3 \nlast", "x".repeat(513));
+    let done = text(&service, "?mode=append&id=first", body).await.json(200);
+    assert!(done["seconds"].is_number());
+    for (field, value) in [
+        ("id", json!("first")),
+        ("state", json!("done")),
+        ("lines", json!(7)),
+        ("added", json!(4)),
+        ("already_present", json!(1)),
+        ("already_redeemed", json!(0)),
+        ("rejected", json!(1)),
+        ("errors", json!([{"line": 4, "code": "item-too-long"}])),
+    ] {
+        assert_eq!(done[field], value, "{field} in {done}");
+    }
+    let users = ["u1", "u2", "  u3 ", "u3", "last"];
+    assert_eq!(present(&service, &users).await, json!([true, true, true, false, true]));
+    assert_eq!(service.get("/v1/imports/first").await.json(200)["state"], "done");
+    let list = service.get("/v1/imports").await.json(200);
+    assert_eq!(list["imports"][0]["id"], "first");
+    service.get("/v1/imports/none").await.problem(404, "import-not-found");
+}
+
+#[tokio::test]
+async fn an_import_gets_an_id_and_mode_append() {
+    let service = service().await;
+    let one = text(&service, "", "u1\n").await.json(200);
+    let two = text(&service, "", "u2\n").await.json(200);
+    assert_ne!(one["id"], two["id"]);
+    assert_eq!(present(&service, &["u1", "u2"]).await, json!([true, true]));
+    let empty = text(&service, "", "").await.json(200);
+    assert_eq!((&empty["state"], &empty["lines"]), (&json!("done"), &json!(0)));
+}
+
+#[tokio::test]
+async fn ndjson_is_a_string_or_an_object_a_line() {
+    let service = service().await;
+    let body = "\"u1\"\n{\"item\":\"u2\"}\n7\n{\"item\":8}\n{broken\n\n\"\"\n\"u\\u0033\"";
+    let done = service.import(IMPORTS, "application/x-ndjson", body).await.json(200);
+    assert_eq!((&done["lines"], &done["added"], &done["rejected"]), (&json!(8), &json!(3), &json!(4)), "{done}");
+    let lines: Vec<u64> =
+        done["errors"].as_array().unwrap().iter().map(|error| error["line"].as_u64().unwrap()).collect();
+    assert_eq!(lines, [3, 4, 5, 7]);
+    assert_eq!(present(&service, &["u1", "u2", "u3"]).await, json!([true, true, true]));
+}
+
+#[tokio::test]
+async fn csv_takes_a_column() {
+    let service = service().await;
+    let body = "id,name\r\nu1,\"Ann, \"\"A\"\"\"\r\nu2,Bob\r\n";
+    let first = service.import(IMPORTS, "text/csv", body).await.json(200);
+    assert_eq!(first["added"], 2, "{first}");
+    let named = service.import(&format!("{IMPORTS}?column=name"), "text/csv; charset=utf-8", body).await.json(200);
+    assert_eq!(named["added"], 2, "{named}");
+    assert_eq!(present(&service, &["u1", "u2", "Ann, \"A\"", "Bob", "id"]).await, json!([true, true, true, true, false]));
+    let none = service.import(&format!("{IMPORTS}?column=colour"), "text/csv", body).await;
+    assert!([400, 422].contains(&none.status), "{}", none.text());
+}
+
+#[tokio::test]
+async fn what_cannot_be_imported_is_refused() {
+    let service = service().await;
+    service.import(IMPORTS, "application/json", "[]").await.problem(415, "unsupported-media-type");
+    let marked = text(&service, "", "\u{feff}u1\n").await;
+    assert!([400, 422].contains(&marked.status), "{}", marked.text());
+    assert_eq!(present(&service, &["u1", "\u{feff}u1"]).await, json!([false, false]));
+    for bad in ["?mode=upsert", "?id=a%20b", "?colour=red"] {
+        let answer = text(&service, bad, "u1\n").await;
+        assert!([400, 422].contains(&answer.status), "{bad}: {}", answer.text());
+    }
+    service.import("/v1/campaigns/none/imports", "text/plain", "u1").await.problem(404, "campaign-not-found");
+    let latin = text(&service, "", &b"u1\n\xe4\n"[..]).await.json(200);
+    assert_eq!((&latin["added"], &latin["rejected"], &latin["errors"][0]["line"]), (&json!(1), &json!(1), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_finished_id_answers_its_result_again() {
+    let service = service().await;
+    let done = text(&service, "?id=a", "u1\nu2\n").await.json(200);
+    let again = text(&service, "?id=a", "u1\nu2\n").await.json(200);
+    for field in ["id", "state", "lines", "added", "already_present", "rejected"] {
+        assert_eq!(again[field], done[field], "{field}");
+    }
+    text(&service, "?id=a&mode=replace", "u1\n").await.problem(409, "import-differs");
+    service.put("/v1/campaigns/other", json!({"capacity": 10})).await.json(201);
+    let elsewhere = service.import("/v1/campaigns/other/imports?id=a", "text/plain", "u1\n").await;
+    elsewhere.problem(409, "import-differs");
+}
+
+#[tokio::test]
+async fn a_broken_append_is_continued() {
+    let service = service().await;
+    let broken_off = text(&service, "?id=a", broken(&["u1\nu2\nu3\nha"])).await;
+    assert!(broken_off.status >= 400, "{}", broken_off.text());
+    assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "interrupted");
+    let done = text(&service, "?id=a", "u1\nu2\nu3\nhalf\nu4\n").await.json(200);
+    assert_eq!((&done["state"], &done["lines"], &done["added"]), (&json!("done"), &json!(5), &json!(5)), "{done}");
+    assert_eq!(present(&service, &["u3", "ha", "half", "u4"]).await, json!([true, false, true, true]));
+}
+
+#[tokio::test]
+async fn a_continued_append_must_repeat_its_lines() {
+    let service = service().await;
+    let lines: String = (0..25_000).map(|n| format!("u{n}\n")).collect();
+    let cut = lines.leak();
+    let _ = text(&service, "?id=a", broken(&[cut])).await;
+    let durable = service.get("/v1/imports/a").await.json(200);
+    assert!(durable["lines"].as_u64() > Some(0), "{durable}");
+    let others: String = (0..25_000).map(|n| format!("v{n}\n")).collect();
+    text(&service, "?id=a", others).await.problem(409, "import-differs");
+    text(&service, "?id=a", "u0\n").await.problem(409, "import-differs");
+    let done = text(&service, "?id=a", format!("{cut}more\n")).await.json(200);
+    assert_eq!((&done["lines"], &done["added"], &done["already_present"]), (&json!(25_001), &json!(25_001), &json!(0)));
+}
+
+#[tokio::test]
+async fn replace_swaps_at_the_end_or_not_at_all() {
+    let service = service().await;
+    text(&service, "", "old\nboth\n").await.json(200);
+    let _ = text(&service, "?mode=replace&id=r", broken(&["new\n"])).await;
+    assert_eq!(present(&service, &["old", "both", "new"]).await, json!([true, true, false]));
+    let done = text(&service, "?mode=replace&id=r", "both\nnew\n").await.json(200);
+    assert_eq!((&done["state"], &done["added"]), (&json!("done"), &json!(2)));
+    assert_eq!(present(&service, &["old", "both", "new"]).await, json!([false, true, true]));
+}
+
+#[tokio::test]
+async fn replace_leaves_used_and_held_codes() {
+    let service = Service::start().await;
+    service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
+    let import = "/v1/coupons/welcome/imports";
+    service.import(import, "text/plain", "A\nB\nC\n").await.json(200);
+    for (code, hold_seconds) in [("A", 0), ("B", 60)] {
+        let body = json!({"code": code, "reference": "r", "hold_seconds": hold_seconds});
+        service.post("/v1/coupons/welcome/redemptions", body).await.json(201);
+    }
+    let done = service.import(&format!("{import}?mode=replace"), "text/plain", "A\nD\n").await.json(200);
+    assert_eq!((&done["added"], &done["already_redeemed"]), (&json!(1), &json!(1)), "{done}");
+    let counts = service.post("/v1/coupons/welcome/codes/count", json!({"codes": ["A", "B", "C", "D"]})).await;
+    assert_eq!(counts.json(200), json!({"counts": [1, 1, 0, 1]}));
+    let appended = service.import(import, "text/plain", "A\nB\n").await.json(200);
+    assert_eq!((&appended["already_redeemed"], &appended["already_present"]), (&json!(1), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_full_filter_ends_an_import() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 100, "growth": "fixed"})).await.json(201);
+    let lines: String = (0..5_000).map(|n| format!("u{n}\n")).collect();
+    text(&service, "?id=a", lines).await.problem(409, "filter-full");
+    assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "failed");
+}
+
+#[tokio::test]
+async fn one_upload_at_a_time_bears_an_id() {
+    let service = service().await;
+    let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(1);
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    });
+    let live = text(&service, "?id=a", Body::from_stream(stream));
+    let others = async {
+        // The second piece is taken from the channel once the first has been read.
+        sender.send(Ok(Bytes::from_static(b"u1\n"))).await.unwrap();
+        sender.send(Ok(Bytes::from_static(b"u2\n"))).await.unwrap();
+        while service.get("/v1/imports/a").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+        text(&service, "?id=a", "u1\n").await.problem(409, "import-running");
+        assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "running");
+        drop(sender);
+    };
+    let (done, ()) = tokio::join!(live, others);
+    assert_eq!(done.json(200)["added"], 2);
+}

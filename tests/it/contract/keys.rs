@@ -1,0 +1,222 @@
+//! API keys: who may do what, how often, and how many codes a guesser gets to try.
+
+use super::service::{Answer, Service, json as json_request, request};
+use axum::body::Body;
+use cuckood::http::options::{
+    AuthOptions, GuessingOptions, HttpOptions, KeyOptions, RateLimitOptions, Scope,
+};
+use http::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
+    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
+    KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into() }
+}
+
+fn options() -> HttpOptions {
+    let keys = vec![
+        key("reader", &[Scope::Read], ""),
+        key("writer", &[Scope::Write], ""),
+        key("shop", &[Scope::Redeem], ""),
+        key("root", &[Scope::Admin], ""),
+        key("eu", &[Scope::Read, Scope::Write], "eu-"),
+    ];
+    HttpOptions { auth: AuthOptions { keys, allow_anonymous: false }, ..HttpOptions::default() }
+}
+
+async fn send(service: &Service, name: &str, method: Method, path: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer secret-{name}");
+    let headers = [("authorization", bearer.as_str())];
+    service
+        .send(match body {
+            Value::Null => request(method, path, &headers, Body::empty()),
+            body => json_request(method, path, &headers, body),
+        })
+        .await
+}
+
+async fn service(options: HttpOptions) -> Service {
+    let service = Service::with(options).await;
+    for (path, body) in [("campaigns/c", json!({"capacity": 10})), ("coupons/p", json!({"capacity": 10}))] {
+        send(&service, "root", Method::PUT, &format!("/v1/{path}"), &body).await.json(201);
+    }
+    send(&service, "root", Method::POST, "/v1/coupons/p/codes", &json!({"codes": ["A"]})).await.json(200);
+    service
+}
+
+#[tokio::test]
+async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
+    let service = service(options()).await;
+    for authorization in ["", "Bearer", "Bearer ", "Bearer wrong", "Basic secret-root", "secret-root"] {
+        let headers = [("authorization", authorization)];
+        let answer = service.send(request(Method::GET, "/v1/campaigns/c", &headers, Body::empty())).await;
+        answer.problem(401, "unauthenticated");
+        assert!(answer.header("www-authenticate").starts_with("Bearer"));
+    }
+    service.get("/v1/campaigns/c").await.problem(401, "unauthenticated");
+    // Before the name is looked up, and before the body is read.
+    service.post("/v1/campaigns/none/users", json!(1)).await.problem(401, "unauthenticated");
+    for open in ["/livez", "/readyz", "/metrics", "/openapi.json"] {
+        assert_eq!(service.get(open).await.status, 200, "{open}");
+    }
+    assert!(service.get("/docs").await.status < 400);
+}
+
+#[tokio::test]
+async fn each_scope_opens_its_routes_and_admin_all() {
+    let service = service(options()).await;
+    let users = json!({"users": ["u1"]});
+    let codes = json!({"codes": ["A"]});
+    let pairs = json!({"replacements": [{"from": "a", "to": "b"}]});
+    let redeem = json!({"code": "A", "reference": "r"});
+    let unknown = format!("/v1/coupons/p/redemptions/{}", "0".repeat(32));
+    let routes = [
+        ("reader", Method::GET, "/v1/campaigns", Value::Null),
+        ("reader", Method::GET, "/v1/campaigns/c", Value::Null),
+        ("reader", Method::GET, "/v1/coupons/p/redemptions?reference=r", Value::Null),
+        ("reader", Method::GET, &unknown, Value::Null),
+        ("reader", Method::GET, "/v1/imports", Value::Null),
+        ("reader", Method::GET, "/v1/info", Value::Null),
+        ("reader", Method::GET, "/v1/plan?capacity=10", Value::Null),
+        ("reader", Method::POST, "/v1/campaigns/c/users/check", users.clone()),
+        ("reader", Method::POST, "/v1/campaigns/c/users/count", users.clone()),
+        ("reader", Method::POST, "/v1/coupons/p/codes/check", codes.clone()),
+        ("reader", Method::POST, "/v1/coupons/p/codes/count", codes.clone()),
+        ("reader", Method::POST, "/v1/eligibility", json!({"user": "u", "campaigns": ["c"]})),
+        (
+            "reader",
+            Method::POST,
+            "/v1/eligibility/batch",
+            json!({"requests": [{"user": "u", "campaigns": ["c"]}]}),
+        ),
+        ("writer", Method::PUT, "/v1/campaigns/c", json!({"capacity": 10})),
+        ("writer", Method::PATCH, "/v1/coupons/p", json!({"ends_at": null})),
+        ("writer", Method::POST, "/v1/campaigns/c/users", users.clone()),
+        ("writer", Method::POST, "/v1/campaigns/c/users/remove", users),
+        ("writer", Method::POST, "/v1/campaigns/c/users/replace", pairs),
+        ("writer", Method::POST, "/v1/campaigns/c/clear", Value::Null),
+        ("writer", Method::POST, "/v1/coupons/p/codes", codes.clone()),
+        ("shop", Method::POST, "/v1/coupons/p/redemptions", redeem),
+        ("shop", Method::POST, &format!("{unknown}/confirm"), Value::Null),
+        ("shop", Method::POST, &format!("{unknown}/cancel"), Value::Null),
+        ("root", Method::POST, "/v1/coupons/p/codes", json!({"codes": ["A"], "revive": true})),
+        ("root", Method::POST, "/v1/snapshots", Value::Null),
+        ("root", Method::GET, "/v1/backup", Value::Null),
+        ("root", Method::DELETE, "/v1/campaigns/c", Value::Null),
+    ];
+    for (holder, method, path, body) in &routes {
+        for other in ["reader", "writer", "shop"].into_iter().filter(|other| other != holder) {
+            let refused = send(&service, other, method.clone(), path, body).await;
+            assert_eq!(refused.status, 403, "{other}: {method} {path}: {}", refused.text());
+            refused.problem(403, "forbidden");
+        }
+    }
+    for (holder, method, path, body) in &routes {
+        let granted = send(&service, holder, method.clone(), path, body).await;
+        assert!(![401, 403].contains(&granted.status), "{holder}: {method} {path}: {}", granted.text());
+        if method != Method::DELETE {
+            let granted = send(&service, "root", method.clone(), path, body).await;
+            assert!(![401, 403].contains(&granted.status), "root: {method} {path}: {}", granted.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn imports_take_the_scope_write() {
+    let service = service(options()).await;
+    for (name, status) in [("reader", 403), ("shop", 403), ("writer", 200)] {
+        let bearer = format!("Bearer secret-{name}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "text/plain")];
+        let import = request(Method::POST, "/v1/campaigns/c/imports", &headers, Body::from("u1\n"));
+        assert_eq!(service.send(import).await.status, status, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_prefix_limits_the_names() {
+    let service = service(options()).await;
+    let spec = json!({"capacity": 10});
+    send(&service, "eu", Method::PUT, "/v1/campaigns/eu-a", &spec).await.json(201);
+    send(&service, "eu", Method::PUT, "/v1/campaigns/us-a", &spec).await.problem(403, "forbidden");
+    let users = json!({"users": ["u1"]});
+    send(&service, "eu", Method::POST, "/v1/campaigns/c/users", &users).await.problem(403, "forbidden");
+    send(&service, "eu", Method::GET, "/v1/campaigns/c", &Value::Null).await.problem(403, "forbidden");
+    let listed = send(&service, "eu", Method::GET, "/v1/campaigns", &Value::Null).await.json(200).to_string();
+    assert!(listed.contains("eu-a") && !listed.contains("\"c\""), "{listed}");
+    // Eligibility tells nothing of others' campaigns either.
+    send(&service, "root", Method::POST, "/v1/campaigns/c/users", &users).await.json(200);
+    let asked = json!({"user": "u1", "campaigns": ["c", "eu-a"]});
+    let answer = send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await;
+    assert!(answer.status == 403 || answer.json(200)["eligible"] == json!([]), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn a_key_is_the_scope_of_idempotency_keys() {
+    let service = service(options()).await;
+    let post = |name: &'static str, user: &'static str| {
+        let service = &service;
+        async move {
+            let bearer = format!("Bearer secret-{name}");
+            let headers = [("authorization", bearer.as_str()), ("idempotency-key", "k")];
+            let body = json!({"users": [user]});
+            service.send(json_request(Method::POST, "/v1/campaigns/c/users", &headers, &body)).await
+        }
+    };
+    post("writer", "u1").await.json(200);
+    let other = post("root", "u2").await;
+    assert_eq!((other.status, other.header("idempotency-replayed")), (200, ""));
+    assert_eq!(post("writer", "u1").await.header("idempotency-replayed"), "true");
+}
+
+#[tokio::test]
+async fn a_key_that_calls_too_often_waits() {
+    let rate_limit = RateLimitOptions { requests_per_second: 5 };
+    let service = Service::with(HttpOptions { rate_limit, ..options() }).await;
+    let mut refused = 0;
+    for _ in 0..50 {
+        let answer = send(&service, "reader", Method::GET, "/v1/info", &Value::Null).await;
+        if answer.status == 429 {
+            answer.problem(429, "rate-limited");
+            assert!(answer.header("retry-after").parse::<u64>().unwrap() > 0);
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+    // Another key has a rate of its own.
+    send(&service, "root", Method::GET, "/v1/info", &Value::Null).await.json(200);
+    assert_eq!(service.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_guesser_is_stopped_and_the_shop_is_not() {
+    let guessing = GuessingOptions { invalid_codes_per_minute: 3, trusted_keys: vec!["root".into()] };
+    let service = service(HttpOptions { guessing, ..options() }).await;
+    let ask = |client: &'static str, path: &'static str, body: Value| {
+        let headers = [("authorization", "Bearer secret-root"), ("x-client-id", client)];
+        let request = json_request(Method::POST, path, &headers, &body);
+        service.send(request)
+    };
+    let redemptions = "/v1/coupons/p/redemptions";
+    let guess = json!({"code": "wrong", "reference": "r"});
+    let hold = json!({"code": "A", "reference": "order-1", "hold_seconds": 60});
+    let hold = ask("mallory", redemptions, hold).await.json(201);
+    for _ in 0..3 {
+        ask("mallory", redemptions, guess.clone()).await.problem(404, "code-unknown");
+    }
+    let stopped = ask("mallory", redemptions, guess.clone()).await;
+    stopped.problem(429, "too-many-invalid-codes");
+    assert!(stopped.header("retry-after").parse::<u64>().unwrap() > 0);
+    ask("mallory", "/v1/coupons/p/codes/check", json!({"codes": ["A"]}))
+        .await
+        .problem(429, "too-many-invalid-codes");
+    ask("alice", redemptions, guess).await.problem(404, "code-unknown");
+    // Confirm and cancel always pass.
+    let confirm = format!("{redemptions}/{}/confirm", hold["id"].as_str().unwrap());
+    let headers = [("authorization", "Bearer secret-root"), ("x-client-id", "mallory")];
+    service.send(request(Method::POST, &confirm, &headers, Body::empty())).await.json(200);
+    // A list of wrong codes counts for as many.
+    let codes = json!({"codes": ["w1", "w2", "w3", "w4"]});
+    ask("bob", "/v1/coupons/p/codes/check", codes.clone()).await.json(200);
+    ask("bob", "/v1/coupons/p/codes/check", codes).await.problem(429, "too-many-invalid-codes");
+}

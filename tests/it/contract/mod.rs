@@ -1,0 +1,12 @@
+//! The HTTP contract, a test for each of its rows: requests in, answers out, through the whole router over a real
+//! engine. Knows nothing of how the service is made but how to start one.
+
+mod campaigns;
+mod conventions;
+mod coupons;
+mod eligibility;
+mod imports;
+mod keys;
+mod operations;
+mod redemptions;
+mod service;

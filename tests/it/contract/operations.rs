@@ -1,0 +1,144 @@
+//! What operators use: probes, metrics, the document, figures, plans, snapshots, backups.
+
+use super::service::Service;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+#[tokio::test]
+async fn probes_tell_life_from_readiness() {
+    let service = Service::start().await;
+    assert_eq!(service.get("/livez").await.status, 200);
+    assert_eq!(service.get("/readyz").await.status, 200);
+    service.drain().await;
+    assert_eq!(service.get("/livez").await.status, 200);
+    service.get("/readyz").await.problem(503, "draining");
+    service.put("/v1/campaigns/spring", json!({"capacity": 10})).await.problem(503, "draining");
+}
+
+#[tokio::test]
+async fn every_metric_is_cuckoods_and_none_names_an_item() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 10})).await.json(201);
+    service.post("/v1/campaigns/spring/users", json!({"users": ["a-user-of-ours"]})).await.json(200);
+    let answer = service.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    let media_type = answer.header("content-type").to_owned();
+    assert!(media_type.starts_with("text/plain") || media_type.starts_with("application/openmetrics-text"));
+    let text = answer.text();
+    let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    assert!(!samples.is_empty());
+    for sample in samples {
+        assert!(sample.starts_with("cuckood_"), "{sample}");
+    }
+    assert!(!text.contains("a-user-of-ours"));
+}
+
+#[tokio::test]
+async fn the_document_describes_every_route_once() {
+    let service = Service::start().await;
+    let document = service.get("/openapi.json").await.json(200);
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let mut ids = BTreeSet::new();
+    let mut operations = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if !["get", "put", "post", "patch", "delete"].contains(&method.as_str()) {
+                continue;
+            }
+            let id = operation["operationId"].as_str().expect("an operationId");
+            assert!(ids.insert(id.to_owned()), "{id} twice");
+            operations.insert(format!("{method} {path}"));
+        }
+    }
+    for (kind, name, items) in [("campaigns", "campaign", "users"), ("coupons", "coupon", "codes")] {
+        let one = format!("/v1/{kind}/{{{name}}}");
+        let mut expected = vec![format!("get /v1/{kind}")];
+        expected.extend(["put", "get", "patch", "delete"].map(|method| format!("{method} {one}")));
+        expected.extend(["", "/check", "/count", "/remove", "/replace"].map(|o| format!("post {one}/{items}{o}")));
+        expected.extend(["clear", "imports"].map(|o| format!("post {one}/{o}")));
+        for operation in expected {
+            assert!(operations.contains(&operation), "{operation} is not in the document");
+        }
+    }
+    for operation in [
+        "post /v1/eligibility",
+        "post /v1/eligibility/batch",
+        "post /v1/coupons/{coupon}/redemptions",
+        "get /v1/coupons/{coupon}/redemptions",
+        "get /v1/coupons/{coupon}/redemptions/{id}",
+        "post /v1/coupons/{coupon}/redemptions/{id}/confirm",
+        "post /v1/coupons/{coupon}/redemptions/{id}/cancel",
+        "get /v1/imports",
+        "get /v1/imports/{id}",
+        "get /v1/info",
+        "get /v1/plan",
+        "post /v1/snapshots",
+        "get /v1/backup",
+        "get /livez",
+        "get /readyz",
+        "get /metrics",
+    ] {
+        assert!(operations.contains(operation), "{operation} is not in the document");
+    }
+    assert!(!document.to_string().contains("anyOf"), "a union without a tag");
+    assert!(document["components"]["securitySchemes"].as_object().is_some_and(|schemes| !schemes.is_empty()));
+}
+
+#[tokio::test]
+async fn the_docs_take_nothing_from_elsewhere() {
+    let service = Service::start().await;
+    let mut page = service.get("/docs").await;
+    if (300..400).contains(&page.status) {
+        page = service.get(&page.header("location").to_owned()).await;
+    }
+    assert_eq!(page.status, 200);
+    assert!(page.header("content-type").starts_with("text/html"));
+    let page = page.text();
+    for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "href=\"//"] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+}
+
+#[tokio::test]
+async fn info_tells_version_and_figures() {
+    let service = Service::start().await;
+    let info = service.get("/v1/info").await.json(200);
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert!(info.to_string().contains("relaxed"), "the durability in {info}");
+}
+
+#[tokio::test]
+async fn a_plan_is_what_the_filter_gets() {
+    let service = Service::start().await;
+    let plan = service.get("/v1/plan?capacity=1000000").await.json(200);
+    for whole in ["fingerprint_bits", "bucket_size", "buckets", "memory_bytes"] {
+        assert!(plan[whole].is_u64(), "{whole} in {plan}");
+    }
+    for number in ["bits_per_item", "error_rate_at_capacity"] {
+        assert!(plan[number].as_f64().is_some_and(|number| number > 0.0), "{number} in {plan}");
+    }
+    assert!(plan["error_rate_at_capacity"].as_f64() <= Some(0.001));
+    let made = service.put("/v1/campaigns/spring", json!({"capacity": 1_000_000})).await.json(201);
+    assert_eq!(made["stats"]["segments"][0]["fingerprint_bits"], plan["fingerprint_bits"]);
+    assert_eq!(made["stats"]["memory_bytes"], plan["memory_bytes"]);
+    let strict = service.get("/v1/plan?capacity=1000&mode=strict&growth=fixed").await.json(200);
+    assert_eq!(strict["fingerprint_bits"], 62);
+    for bad in ["", "?capacity=0", "?capacity=x", "?capacity=10&mode=strict&error_rate=0.1", "?capacity=10&colour=1"] {
+        let answer = service.get(&format!("/v1/plan{bad}")).await;
+        assert!([400, 422].contains(&answer.status), "{bad}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn snapshots_and_backups_are_taken() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 10})).await.json(201);
+    let snapshot = service.command("/v1/snapshots").await;
+    assert!([200, 201].contains(&snapshot.status), "{}", snapshot.text());
+    let report: Value = serde_json::from_slice(&snapshot.body).unwrap();
+    assert!(report["seq"].as_u64() > Some(0), "{report}");
+    let backup = service.get("/v1/backup").await;
+    assert_eq!(backup.status, 200);
+    assert!(!backup.body.is_empty());
+    assert_ne!(backup.header("content-type"), "application/json");
+}

@@ -1,0 +1,188 @@
+//! Redemptions: used, held, confirmed, cancelled, run out.
+
+use super::service::{Answer, Service};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const REDEMPTIONS: &str = "/v1/coupons/welcome/redemptions";
+
+async fn service() -> Service {
+    let service = Service::start().await;
+    service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B"]})).await.json(200);
+    service
+}
+
+async fn redeem(service: &Service, code: &str, reference: &str, hold_seconds: u64) -> Answer {
+    let body = json!({"code": code, "reference": reference, "hold_seconds": hold_seconds});
+    service.post(REDEMPTIONS, body).await
+}
+
+fn path(redemption: &Value) -> String {
+    format!("{REDEMPTIONS}/{}", redemption["id"].as_str().unwrap())
+}
+
+fn fields(redemption: &Value) -> BTreeSet<&str> {
+    redemption.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn a_redemption_is_repeatable_by_its_reference() {
+    let service = service().await;
+    let first = service.post(REDEMPTIONS, json!({"code": "A", "reference": "order-1"})).await;
+    let redemption = first.json(201);
+    assert_eq!(first.header("location"), path(&redemption));
+    assert_eq!(fields(&redemption), BTreeSet::from(["id", "status", "reference", "created_at"]));
+    assert_eq!(redemption["status"], "redeemed");
+    assert_eq!(redemption["reference"], "order-1");
+    assert_eq!(redemption["created_at"], "2026-11-21T12:00:00Z");
+    service.pass(5);
+    assert_eq!(redeem(&service, "A", "order-1", 0).await.json(200), redemption);
+    // Asking for a hold doesn't undo it.
+    assert_eq!(redeem(&service, "A", "order-1", 60).await.json(200), redemption);
+    assert_eq!(service.get(&path(&redemption)).await.json(200), redemption);
+    redeem(&service, "A", "order-2", 0).await.problem(409, "code-redeemed");
+    redeem(&service, "Z", "order-1", 0).await.problem(404, "code-unknown");
+    let found = service.get(&format!("{REDEMPTIONS}?reference=order-1")).await.json(200);
+    assert_eq!(found, json!({"redemptions": [redemption]}));
+    let none = service.get(&format!("{REDEMPTIONS}?reference=order-9")).await.json(200);
+    assert_eq!(none, json!({"redemptions": []}));
+}
+
+#[tokio::test]
+async fn a_hold_is_extended_and_confirmed() {
+    let service = service().await;
+    let hold = redeem(&service, "A", "order-1", 60).await.json(201);
+    assert_eq!((&hold["status"], &hold["expires_at"]), (&json!("held"), &json!("2026-11-21T12:01:00Z")));
+    redeem(&service, "A", "order-2", 0).await.problem(409, "code-held");
+    // The later time wins.
+    assert_eq!(redeem(&service, "A", "order-1", 30).await.json(200), hold);
+    let longer = redeem(&service, "A", "order-1", 120).await.json(200);
+    assert_eq!((&longer["id"], &longer["expires_at"]), (&hold["id"], &json!("2026-11-21T12:02:00Z")));
+    let confirm = format!("{}/confirm", path(&hold));
+    let confirmed = service.command(&confirm).await.json(200);
+    assert_eq!((&confirmed["id"], &confirmed["status"]), (&hold["id"], &json!("redeemed")));
+    service.pass(600);
+    assert_eq!(service.command(&confirm).await.json(200), confirmed);
+
+    let other = redeem(&service, "B", "order-3", 60).await.json(201);
+    let by_reference = redeem(&service, "B", "order-3", 0).await.json(200);
+    assert_eq!((&by_reference["id"], &by_reference["status"]), (&other["id"], &json!("redeemed")));
+}
+
+#[tokio::test]
+async fn a_hold_runs_out_by_itself() {
+    let service = service().await;
+    let hold = redeem(&service, "A", "order-1", 60).await.json(201);
+    service.pass(60);
+    let check = service.post("/v1/coupons/welcome/codes/check", json!({"codes": ["A"]})).await.json(200);
+    assert_eq!(check, json!({"valid": [true]}));
+    assert_eq!(service.get(&path(&hold)).await.json(200)["status"], "expired");
+    service.command(&format!("{}/confirm", path(&hold))).await.problem(409, "hold-expired");
+    // The same reference again is a new one.
+    let again = redeem(&service, "A", "order-1", 0).await.json(201);
+    assert_ne!(again["id"], hold["id"]);
+    // Cancelling the old one doesn't touch it.
+    assert_eq!(service.command(&format!("{}/cancel", path(&hold))).await.json(200)["status"], "expired");
+    redeem(&service, "A", "order-2", 0).await.problem(409, "code-redeemed");
+}
+
+#[tokio::test]
+async fn a_cancelled_code_is_available_again() {
+    let service = service().await;
+    for hold_seconds in [0, 60] {
+        let redemption = redeem(&service, "A", "order-1", hold_seconds).await.json(201);
+        let cancel = format!("{}/cancel", path(&redemption));
+        let cancelled = service.command(&cancel).await.json(200);
+        assert_eq!((&cancelled["id"], &cancelled["status"]), (&redemption["id"], &json!("cancelled")));
+        service.command(&format!("{}/confirm", path(&redemption))).await.problem(409, "redemption-cancelled");
+        let newer = redeem(&service, "A", "order-2", 0).await.json(201);
+        assert_eq!(service.command(&cancel).await.json(200), cancelled);
+        redeem(&service, "A", "order-3", 0).await.problem(409, "code-redeemed");
+        service.command(&format!("{}/cancel", path(&newer))).await.json(200);
+    }
+}
+
+#[tokio::test]
+async fn a_hold_is_confirmed_after_the_end() {
+    let service = service().await;
+    let hold = redeem(&service, "A", "order-1", 600).await.json(201);
+    service.patch("/v1/coupons/welcome", json!({"ends_at": "2026-11-21T12:00:30Z"})).await.json(200);
+    service.pass(60);
+    redeem(&service, "B", "order-2", 0).await.problem(409, "outside-window");
+    assert_eq!(service.command(&format!("{}/confirm", path(&hold))).await.json(200)["status"], "redeemed");
+}
+
+#[tokio::test]
+async fn one_of_many_wins() {
+    let service = service().await;
+    let references: Vec<String> = (0..32).map(|n| format!("order-{n}")).collect();
+    let attempts = references.iter().map(|reference| redeem(&service, "A", reference, 0));
+    let mut statuses: Vec<u16> =
+        futures_util::future::join_all(attempts).await.iter().map(|answer| answer.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses[0], 201);
+    assert!(statuses[1..].iter().all(|&status| status == 409), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_compact_coupon_cannot_redeem() {
+    let service = Service::start().await;
+    service.put("/v1/coupons/welcome", json!({"capacity": 100, "mode": "compact"})).await.json(201);
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A"]})).await.json(200);
+    let check = service.post("/v1/coupons/welcome/codes/check", json!({"codes": ["A"]})).await.json(200);
+    assert_eq!(check, json!({"valid": [true]}));
+    redeem(&service, "A", "order-1", 0).await.problem(409, "requires-strict-mode");
+}
+
+#[tokio::test]
+async fn what_is_not_valid_is_pointed_at() {
+    let service = service().await;
+    for (bad, pointer) in [
+        (json!({"reference": "order-1"}), "/code"),
+        (json!({"code": 7, "reference": "order-1"}), "/code"),
+        (json!({"code": "", "reference": "order-1"}), "/code"),
+        (json!({"code": "c".repeat(513), "reference": "order-1"}), "/code"),
+        (json!({"code": "A"}), "/reference"),
+        (json!({"code": "A", "reference": ""}), "/reference"),
+        (json!({"code": "A", "reference": "r".repeat(129)}), "/reference"),
+        (json!({"code": "A", "reference": "order-1", "hold_seconds": 604_801}), "/hold_seconds"),
+        (json!({"code": "A", "reference": "order-1", "hold_seconds": -1}), "/hold_seconds"),
+        (json!({"code": "A", "reference": "order-1", "colour": "red"}), "/colour"),
+    ] {
+        assert_eq!(service.post(REDEMPTIONS, bad.clone()).await.pointers(), [pointer], "{bad}");
+    }
+    redeem(&service, "A", &"r".repeat(128), 604_800).await.json(201);
+    for unknown in ["0".repeat(32), "nonsense".into()] {
+        let path = format!("{REDEMPTIONS}/{unknown}");
+        service.get(&path).await.problem(404, "redemption-not-found");
+        service.command(&format!("{path}/confirm")).await.problem(404, "redemption-not-found");
+        service.command(&format!("{path}/cancel")).await.problem(404, "redemption-not-found");
+    }
+    service.get("/v1/coupons/none/redemptions?reference=r").await.problem(404, "coupon-not-found");
+    assert!([400, 422].contains(&service.get(REDEMPTIONS).await.status), "a reference is required");
+}
+
+#[tokio::test]
+async fn a_redemption_is_forgotten_but_its_code_stays_used() {
+    let service = service().await;
+    let redemption = redeem(&service, "A", "order-1", 0).await.json(201);
+    service.pass(30 * 86_400 + 1);
+    // Entries drive the sweep.
+    redeem(&service, "B", "order-2", 0).await.json(201);
+    service.get(&path(&redemption)).await.problem(404, "redemption-not-found");
+    redeem(&service, "A", "order-3", 0).await.problem(409, "code-redeemed");
+}
+
+#[tokio::test]
+async fn a_restart_changes_nothing() {
+    let service = service().await;
+    let used = redeem(&service, "A", "order-1", 0).await.json(201);
+    let hold = redeem(&service, "B", "order-2", 60).await.json(201);
+    let service = service.restart().await;
+    assert_eq!(redeem(&service, "A", "order-1", 0).await.json(200), used);
+    assert_eq!(service.get(&path(&hold)).await.json(200), hold);
+    redeem(&service, "B", "order-3", 0).await.problem(409, "code-held");
+    service.pass(60);
+    redeem(&service, "B", "order-3", 0).await.json(201);
+}

@@ -1,0 +1,180 @@
+//! A service to send requests to: the router over an engine in a directory of its own, with time moved by hand.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use cuckood::clock::{Clock, ManualTime};
+use cuckood::domain::Timestamp;
+use cuckood::engine::{Durability, Engine, EngineOptions, Status};
+use cuckood::http::options::HttpOptions;
+use http::{HeaderMap, Method, Request, header};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tower::ServiceExt;
+
+/// 2026-11-21T12:00:00Z, when every test begins.
+pub const NOON: Timestamp = Timestamp(1_795_262_400_000);
+
+/// A running service.
+pub struct Service {
+    router: Router,
+    engine: Engine,
+    time: Arc<ManualTime>,
+    directory: TempDir,
+}
+
+impl Service {
+    pub async fn start() -> Self {
+        Self::with(HttpOptions::default()).await
+    }
+
+    pub async fn with(options: HttpOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let time = Arc::new(ManualTime::at(NOON));
+        let engine = engine(directory.path(), &time).await;
+        let router = cuckood::http::router(engine.clone(), options).unwrap();
+        Self { router, engine, time, directory }
+    }
+
+    /// The same service after a clean stop and a new start.
+    pub async fn restart(self) -> Self {
+        let Self { router, engine, time, directory } = self;
+        engine.shutdown().await;
+        drop((router, engine));
+        let engine = engine_again(directory.path(), &time).await;
+        let router = cuckood::http::router(engine.clone(), HttpOptions::default()).unwrap();
+        Self { router, engine, time, directory }
+    }
+
+    /// Lets time go by.
+    pub fn pass(&self, seconds: u64) {
+        self.time.pass(Duration::from_secs(seconds));
+    }
+
+    /// Has the engine drain, the service still answering.
+    pub async fn drain(&self) {
+        self.engine.shutdown().await;
+    }
+
+    pub async fn send(&self, mut request: Request<Body>) -> Answer {
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 40_000))));
+        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_vec() }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(request(Method::GET, path, &[], Body::empty())).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(request(Method::DELETE, path, &[], Body::empty())).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(json(Method::PUT, path, &[], &body)).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(json(Method::POST, path, &[], &body)).await
+    }
+
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.send(json(Method::PATCH, path, &[], &body)).await
+    }
+
+    /// A command without a body.
+    pub async fn command(&self, path: &str) -> Answer {
+        self.send(request(Method::POST, path, &[], Body::empty())).await
+    }
+
+    /// Uploads an import.
+    pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
+        self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
+    }
+}
+
+async fn engine(path: &Path, time: &Arc<ManualTime>) -> Engine {
+    let mut options = EngineOptions::new(path);
+    options.store.durability = Durability::Relaxed;
+    options.store.free_space_min_bytes = 0;
+    options.store.ballast_bytes = 0;
+    options.store.cache_bytes = 8 << 20;
+    let engine = Engine::start(options, Clock::new(time.clone()));
+    assert_eq!(engine.recovered().await, Status::Ready);
+    engine
+}
+
+/// The writer lets go of the directory a moment after it has answered the shutdown.
+async fn engine_again(path: &Path, time: &Arc<ManualTime>) -> Engine {
+    engine(path, time).await
+}
+
+/// A request with these headers.
+pub fn request(method: Method, path: &str, headers: &[(&str, &str)], body: Body) -> Request<Body> {
+    let builder = Request::builder().method(method).uri(path);
+    headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(body).unwrap()
+}
+
+/// A request with a JSON body.
+pub fn json(method: Method, path: &str, headers: &[(&str, &str)], body: &Value) -> Request<Body> {
+    let mut request = request(method, path, headers, Body::from(body.to_string()));
+    request.headers_mut().entry(header::CONTENT_TYPE).or_insert_with(|| "application/json".parse().unwrap());
+    request
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// A header's value, or nothing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The JSON of an answer that had to have this status.
+    #[track_caller]
+    pub fn json(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/json");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The problem document that it had to be, whole as RFC 9457 and the contract want it.
+    #[track_caller]
+    pub fn problem(&self, status: u16, code: &str) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        let problem: Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem["code"], code, "{problem}");
+        assert_eq!(problem["type"], format!("urn:cuckood:problem:{code}"));
+        assert_eq!(problem["status"], status);
+        assert_eq!(problem["request_id"], self.header("x-request-id"));
+        for field in ["title", "detail", "request_id"] {
+            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {problem}");
+        }
+        problem
+    }
+
+    /// Where the request was not valid.
+    #[track_caller]
+    pub fn pointers(&self) -> Vec<String> {
+        let problem = self.problem(422, "invalid-request");
+        let errors = problem["errors"].as_array().expect("an invalid request has errors");
+        errors.iter().map(|error| error["pointer"].as_str().unwrap().to_owned()).collect()
+    }
+}

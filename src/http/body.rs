@@ -126,7 +126,13 @@ fn pointer_step(segment: &serde_path_to_error::Segment) -> String {
 
 fn json_problem(error: &serde_json::Error, pointer: &str) -> Problem {
     if error.is_data() {
-        return Problem::invalid_at(pointer, expectation(&error.to_string()));
+        let message = error.to_string();
+        // The path ends at the object that lacks a field, not at the field.
+        let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        return match missing {
+            Some(field) => Problem::invalid_at(&format!("{pointer}/{field}"), "missing"),
+            None => Problem::invalid_at(pointer, expectation(&message)),
+        };
     }
     let detail = format!("at line {}, column {}", error.line(), error.column());
     Problem::new(Code::MalformedJson, detail)

@@ -216,6 +216,9 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if problem.code == Code::Unauthenticated {
+        parts.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }

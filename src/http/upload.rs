@@ -46,7 +46,11 @@ impl Upload {
             while self.piece(&mut body).await?.is_some() {}
             return Ok(import);
         }
-        let read = self.read(Lines::new(format), Intake::after(&import), &mut body).await;
+        let mut in_flight = None;
+        let read = self.read(Lines::new(format), Intake::after(&import), &mut body, &mut in_flight).await;
+        // Whatever went wrong, the end comes after the last batch.
+        let landed = self.land(&mut in_flight).await;
+        let read = read.and(landed);
         let ended = self.submit(Command::ImportEnd {
             target: target(&self.view),
             import: self.id.clone(),
@@ -57,16 +61,20 @@ impl Upload {
         ended
     }
 
-    async fn read(&self, mut lines: Lines, mut intake: Intake, body: &mut Body) -> Result<(), Problem> {
-        let mut in_flight = None;
+    async fn read(
+        &self,
+        mut lines: Lines,
+        mut intake: Intake,
+        body: &mut Body,
+        in_flight: &mut Option<InFlight>,
+    ) -> Result<(), Problem> {
         while let Some(piece) = self.piece(body).await? {
             lines.push(&piece, &mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
-            self.pass_on(&mut intake, &mut in_flight).await?;
+            self.pass_on(&mut intake, in_flight).await?;
         }
         lines.finish(&mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
         intake.finish();
-        self.pass_on(&mut intake, &mut in_flight).await?;
-        self.land(&mut in_flight).await
+        self.pass_on(&mut intake, in_flight).await
     }
 
     /// The next piece of the body.

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
+mod contract;
 mod damage;
 mod directory;
 mod filter;

@@ -29,7 +29,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("rustls::", &["server", "tls"]),
     ("ureq::", &["cli"]),
     ("clap::", &["cli", "main"]),
-    ("toml::", &["config"]),
+    ("toml::", &["config", "cli"]),
     ("tokio::", &["engine", "http", "server", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "server", "tls", "cli"]),
     ("std::fs", &["store", "config", "cli"]),

@@ -78,7 +78,8 @@ async fn a_spec_that_cannot_be_is_refused() {
 async fn a_layout_takes_the_place_of_an_error_rate() {
     let service = Service::start().await;
     let layout = json!({"fingerprint_bits": 16, "bucket_size": 4, "max_search": 512});
-    let created = service.put("/v1/campaigns/spring", json!({"capacity": 1000, "layout": layout})).await.json(201);
+    let created =
+        service.put("/v1/campaigns/spring", json!({"capacity": 1000, "layout": layout})).await.json(201);
     assert_eq!(created["layout"], layout);
     assert!(created.get("error_rate").is_none());
     assert_eq!(created["stats"]["segments"][0]["fingerprint_bits"], 16);
@@ -135,7 +136,10 @@ async fn delete_forgets() {
     let deleted = service.delete(path).await;
     assert_eq!((deleted.status, deleted.body.len()), (204, 0));
     service.delete(path).await.problem(404, "campaign-not-found");
-    service.post(&format!("{path}/users/check"), json!({"users": ["u1"]})).await.problem(404, "campaign-not-found");
+    service
+        .post(&format!("{path}/users/check"), json!({"users": ["u1"]}))
+        .await
+        .problem(404, "campaign-not-found");
     service.put(path, json!({"capacity": 10})).await.json(201);
     let present = service.post(&format!("{path}/users/check"), json!({"users": ["u1"]})).await.json(200);
     assert_eq!(present, json!({"present": [false]}));
@@ -206,7 +210,11 @@ async fn a_full_filter_takes_all_or_nothing() {
         let add = format!("{path}/users");
         service.post(&add, json!({"users": users})).await.problem(409, "filter-full");
         assert_eq!(service.get(&path).await.json(200)["stats"]["items"], 0, "{mode}");
-        assert_eq!(service.post(&add, json!({"users": users[..500]})).await.json(200)["added"], 500, "{mode}");
+        assert_eq!(
+            service.post(&add, json!({"users": users[..500]})).await.json(200)["added"],
+            500,
+            "{mode}"
+        );
     }
 }
 
@@ -223,6 +231,9 @@ async fn auto_grows() {
         );
         let check = service.post(&format!("{path}/users/check"), json!({"users": users})).await.json(200);
         assert!(check["present"].as_array().unwrap().iter().all(|present| present == true), "{mode}");
-        assert!(service.get(&path).await.json(200)["stats"]["capacity_now"].as_u64() >= Some(10_000), "{mode}");
+        assert!(
+            service.get(&path).await.json(200)["stats"]["capacity_now"].as_u64() >= Some(10_000),
+            "{mode}"
+        );
     }
 }

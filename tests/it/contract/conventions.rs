@@ -24,7 +24,8 @@ async fn items(service: &Service) -> u64 {
 async fn bad_items_are_all_pointed_at_and_nothing_changes() {
     let service = service().await;
     let long = "x".repeat(513);
-    let users = json!({"users": ["u1", "", "u2", 9007199254740993_u64, long, null, {"a": [1]}, true, ["u3"]]});
+    let users =
+        json!({"users": ["u1", "", "u2", 9007199254740993_u64, long, null, {"a": [1]}, true, ["u3"]]});
     for operation in ["", "/check", "/count", "/remove"] {
         let answer = service.post(&format!("{USERS}{operation}"), users.clone()).await;
         let pointers = ["/users/1", "/users/3", "/users/4", "/users/5", "/users/6", "/users/7", "/users/8"];
@@ -84,13 +85,16 @@ async fn a_list_has_1_to_10_000_items() {
 async fn a_body_must_be_json_and_say_so() {
     let service = service().await;
     let post = |media_type: Option<&'static str>, body: &'static [u8]| {
-        let headers: Vec<(&str, &str)> = media_type.map(|value| ("content-type", value)).into_iter().collect();
+        let headers: Vec<(&str, &str)> =
+            media_type.map(|value| ("content-type", value)).into_iter().collect();
         service.send(request(Method::POST, USERS, &headers, Body::from(body)))
     };
     let well = br#"{"users":["u1"]}"#;
     post(None, well).await.problem(415, "unsupported-media-type");
     post(Some("text/plain"), well).await.problem(415, "unsupported-media-type");
-    for broken in [&b""[..], b"{", b"{\"users\":[\"u1\"]} x", b"{\"users\":[\"u1\",]}", b"{\"users\":[\"\xff\"]}"] {
+    for broken in
+        [&b""[..], b"{", b"{\"users\":[\"u1\"]} x", b"{\"users\":[\"u1\",]}", b"{\"users\":[\"\xff\"]}"]
+    {
         post(Some("application/json"), broken).await.problem(400, "malformed-json");
     }
     let twice = post(Some("application/json"), br#"{"users":["u1"],"users":["u2"]}"#).await;
@@ -130,9 +134,10 @@ fn zstd_spaces(blocks: u32) -> Vec<u8> {
 async fn bodies_are_decompressed_and_answers_compressed_when_asked() {
     let service = service().await;
     // {"users":["u1"]}
-    for (coding, body) in
-        [("gzip", "H4sIAAAAAAACA6tWKi1OLSpWsopWKjVUiq0FAKDvB5sQAAAA"), ("zstd", "KLUv/QBogQAAeyJ1c2VycyI6WyJ1MSJdfQ==")]
-    {
+    for (coding, body) in [
+        ("gzip", "H4sIAAAAAAACA6tWKi1OLSpWsopWKjVUiq0FAKDvB5sQAAAA"),
+        ("zstd", "KLUv/QBogQAAeyJ1c2VycyI6WyJ1MSJdfQ=="),
+    ] {
         let body = BASE64_STANDARD.decode(body).unwrap();
         let headers = [("content-type", "application/json"), ("content-encoding", coding)];
         let sent = request(Method::POST, USERS, &headers, Body::from(body.clone()));
@@ -143,7 +148,8 @@ async fn bodies_are_decompressed_and_answers_compressed_when_asked() {
         cut.problem(cut.status, "malformed-request");
 
         let list = json!({"users": vec!["u1"; 1_000]});
-        let asked = json_request(Method::POST, &format!("{USERS}/check"), &[("accept-encoding", coding)], &list);
+        let asked =
+            json_request(Method::POST, &format!("{USERS}/check"), &[("accept-encoding", coding)], &list);
         let answer = service.send(asked).await;
         assert_eq!((answer.status, answer.header("content-encoding")), (200, coding));
         assert!(answer.body.len() < 1_000, "{} bytes", answer.body.len());
@@ -151,7 +157,10 @@ async fn bodies_are_decompressed_and_answers_compressed_when_asked() {
     let plain = service.post(&format!("{USERS}/check"), json!({"users": vec!["u1"; 1_000]})).await;
     assert_eq!(plain.header("content-encoding"), "");
     let unknown = [("content-type", "application/json"), ("content-encoding", "br")];
-    service.send(request(Method::POST, USERS, &unknown, Body::from("x"))).await.problem(415, "unsupported-media-type");
+    service
+        .send(request(Method::POST, USERS, &unknown, Body::from("x")))
+        .await
+        .problem(415, "unsupported-media-type");
 }
 
 #[tokio::test]
@@ -173,7 +182,9 @@ async fn routes_and_methods_fail_as_problems() {
 #[tokio::test]
 async fn a_request_id_is_echoed_or_made() {
     let service = Service::start().await;
-    let with = |id: &'static str| service.send(request(Method::GET, "/v1/info", &[("x-request-id", id)], Body::empty()));
+    let with = |id: &'static str| {
+        service.send(request(Method::GET, "/v1/info", &[("x-request-id", id)], Body::empty()))
+    };
     assert_eq!(with("checkout-7").await.header("x-request-id"), "checkout-7");
     let (one, two) = (service.get("/v1/info").await, service.get("/v1/info").await);
     assert!(!one.header("x-request-id").is_empty());
@@ -249,7 +260,11 @@ async fn every_write_but_imports_takes_a_key() {
         (Method::PATCH, "/v1/campaigns/new", json!({"ends_at": "2027-01-01T00:00:00Z"})),
         (Method::POST, "/v1/campaigns/new/users", json!({"users": ["u1"]})),
         (Method::POST, "/v1/campaigns/new/users/remove", json!({"users": ["u1"]})),
-        (Method::POST, "/v1/campaigns/new/users/replace", json!({"replacements": [{"from": "a", "to": "b"}]})),
+        (
+            Method::POST,
+            "/v1/campaigns/new/users/replace",
+            json!({"replacements": [{"from": "a", "to": "b"}]}),
+        ),
         (Method::POST, "/v1/campaigns/new/clear", Value::Null),
         (Method::POST, "/v1/coupons/welcome/codes", json!({"codes": ["A"]})),
         (Method::POST, "/v1/coupons/welcome/redemptions", json!({"code": "A", "reference": "r"})),

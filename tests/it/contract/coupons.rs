@@ -27,14 +27,12 @@ async fn a_coupon_is_strict_and_counts_its_codes_by_state() {
     assert_eq!(list["coupons"].as_array().unwrap().len(), 1);
     // The two kinds have names of their own.
     service.get("/v1/campaigns/welcome").await.problem(404, "campaign-not-found");
-    let patched = service.patch("/v1/coupons/welcome", json!({"ends_at": "2027-01-01T00:00:00Z"})).await.json(200);
+    let patched =
+        service.patch("/v1/coupons/welcome", json!({"ends_at": "2027-01-01T00:00:00Z"})).await.json(200);
     assert_eq!(patched["ends_at"], "2027-01-01T00:00:00Z");
     assert_eq!(service.delete("/v1/coupons/welcome").await.status, 204);
     service.get("/v1/coupons/welcome").await.problem(404, "coupon-not-found");
-    service
-        .post("/v1/coupons/welcome/codes", json!({"codes": ["A"]}))
-        .await
-        .problem(404, "coupon-not-found");
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A"]})).await.problem(404, "coupon-not-found");
 }
 
 /// Posts to the codes of `welcome` and expects 200.
@@ -114,7 +112,8 @@ async fn case_and_white_space_are_ignored_if_asked() {
 #[tokio::test]
 async fn no_code_is_valid_outside_the_window() {
     let service = Service::start().await;
-    let spec = json!({"capacity": 10, "starts_at": "2026-11-21T12:00:10Z", "ends_at": "2026-11-21T12:00:20Z"});
+    let spec =
+        json!({"capacity": 10, "starts_at": "2026-11-21T12:00:10Z", "ends_at": "2026-11-21T12:00:20Z"});
     service.put("/v1/coupons/welcome", spec).await.json(201);
     codes(&service, "", json!({"codes": ["A"]})).await;
     for valid in [false, true, false] {

@@ -36,7 +36,8 @@ async fn the_first_ones_in_order_of_preference() {
         json!({"eligible": ["winter", "summer"], "evaluated": 3, "unknown": ["nowhere"], "inactive": []})
     );
     service.pass(3_600);
-    let later = service.post("/v1/eligibility", json!({"user": "u1", "campaigns": ["later"]})).await.json(200);
+    let later =
+        service.post("/v1/eligibility", json!({"user": "u1", "campaigns": ["later"]})).await.json(200);
     assert_eq!(later["eligible"], json!(["later"]));
 }
 

@@ -74,7 +74,11 @@ async fn ndjson_is_a_string_or_an_object_a_line() {
     let service = service().await;
     let body = "\"u1\"\n{\"item\":\"u2\"}\n7\n{\"item\":8}\n{broken\n\n\"\"\n\"u\\u0033\"";
     let done = service.import(IMPORTS, "application/x-ndjson", body).await.json(200);
-    assert_eq!((&done["lines"], &done["added"], &done["rejected"]), (&json!(8), &json!(3), &json!(4)), "{done}");
+    assert_eq!(
+        (&done["lines"], &done["added"], &done["rejected"]),
+        (&json!(8), &json!(3), &json!(4)),
+        "{done}"
+    );
     let lines: Vec<u64> =
         done["errors"].as_array().unwrap().iter().map(|error| error["line"].as_u64().unwrap()).collect();
     assert_eq!(lines, [3, 4, 5, 7]);
@@ -87,9 +91,13 @@ async fn csv_takes_a_column() {
     let body = "id,name\r\nu1,\"Ann, \"\"A\"\"\"\r\nu2,Bob\r\n";
     let first = service.import(IMPORTS, "text/csv", body).await.json(200);
     assert_eq!(first["added"], 2, "{first}");
-    let named = service.import(&format!("{IMPORTS}?column=name"), "text/csv; charset=utf-8", body).await.json(200);
+    let named =
+        service.import(&format!("{IMPORTS}?column=name"), "text/csv; charset=utf-8", body).await.json(200);
     assert_eq!(named["added"], 2, "{named}");
-    assert_eq!(present(&service, &["u1", "u2", "Ann, \"A\"", "Bob", "id"]).await, json!([true, true, true, true, false]));
+    assert_eq!(
+        present(&service, &["u1", "u2", "Ann, \"A\"", "Bob", "id"]).await,
+        json!([true, true, true, true, false])
+    );
     let none = service.import(&format!("{IMPORTS}?column=colour"), "text/csv", body).await;
     assert!([400, 422].contains(&none.status), "{}", none.text());
 }
@@ -107,7 +115,10 @@ async fn what_cannot_be_imported_is_refused() {
     }
     service.import("/v1/campaigns/none/imports", "text/plain", "u1").await.problem(404, "campaign-not-found");
     let latin = text(&service, "", &b"u1\n\xe4\n"[..]).await.json(200);
-    assert_eq!((&latin["added"], &latin["rejected"], &latin["errors"][0]["line"]), (&json!(1), &json!(1), &json!(2)));
+    assert_eq!(
+        (&latin["added"], &latin["rejected"], &latin["errors"][0]["line"]),
+        (&json!(1), &json!(1), &json!(2))
+    );
 }
 
 #[tokio::test]
@@ -131,7 +142,11 @@ async fn a_broken_append_is_continued() {
     assert!(broken_off.status >= 400, "{}", broken_off.text());
     assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "interrupted");
     let done = text(&service, "?id=a", "u1\nu2\nu3\nhalf\nu4\n").await.json(200);
-    assert_eq!((&done["state"], &done["lines"], &done["added"]), (&json!("done"), &json!(5), &json!(5)), "{done}");
+    assert_eq!(
+        (&done["state"], &done["lines"], &done["added"]),
+        (&json!("done"), &json!(5), &json!(5)),
+        "{done}"
+    );
     assert_eq!(present(&service, &["u3", "ha", "half", "u4"]).await, json!([true, false, true, true]));
 }
 
@@ -147,7 +162,10 @@ async fn a_continued_append_must_repeat_its_lines() {
     text(&service, "?id=a", others).await.problem(409, "import-differs");
     text(&service, "?id=a", "u0\n").await.problem(409, "import-differs");
     let done = text(&service, "?id=a", format!("{cut}more\n")).await.json(200);
-    assert_eq!((&done["lines"], &done["added"], &done["already_present"]), (&json!(25_001), &json!(25_001), &json!(0)));
+    assert_eq!(
+        (&done["lines"], &done["added"], &done["already_present"]),
+        (&json!(25_001), &json!(25_001), &json!(0))
+    );
 }
 
 #[tokio::test]
@@ -173,7 +191,8 @@ async fn replace_leaves_used_and_held_codes() {
     }
     let done = service.import(&format!("{import}?mode=replace"), "text/plain", "A\nD\n").await.json(200);
     assert_eq!((&done["added"], &done["already_redeemed"]), (&json!(1), &json!(1)), "{done}");
-    let counts = service.post("/v1/coupons/welcome/codes/count", json!({"codes": ["A", "B", "C", "D"]})).await;
+    let counts =
+        service.post("/v1/coupons/welcome/codes/count", json!({"codes": ["A", "B", "C", "D"]})).await;
     assert_eq!(counts.json(200), json!({"counts": [1, 1, 0, 1]}));
     let appended = service.import(import, "text/plain", "A\nB\n").await.json(200);
     assert_eq!((&appended["already_redeemed"], &appended["already_present"]), (&json!(1), &json!(1)));

@@ -54,7 +54,9 @@ async fn the_document_describes_every_route_once() {
         let one = format!("/v1/{kind}/{{{name}}}");
         let mut expected = vec![format!("get /v1/{kind}")];
         expected.extend(["put", "get", "patch", "delete"].map(|method| format!("{method} {one}")));
-        expected.extend(["", "/check", "/count", "/remove", "/replace"].map(|o| format!("post {one}/{items}{o}")));
+        expected.extend(
+            ["", "/check", "/count", "/remove", "/replace"].map(|o| format!("post {one}/{items}{o}")),
+        );
         expected.extend(["clear", "imports"].map(|o| format!("post {one}/{o}")));
         for operation in expected {
             assert!(operations.contains(&operation), "{operation} is not in the document");
@@ -123,7 +125,9 @@ async fn a_plan_is_what_the_filter_gets() {
     assert_eq!(made["stats"]["memory_bytes"], plan["memory_bytes"]);
     let strict = service.get("/v1/plan?capacity=1000&mode=strict&growth=fixed").await.json(200);
     assert_eq!(strict["fingerprint_bits"], 62);
-    for bad in ["", "?capacity=0", "?capacity=x", "?capacity=10&mode=strict&error_rate=0.1", "?capacity=10&colour=1"] {
+    for bad in
+        ["", "?capacity=0", "?capacity=x", "?capacity=10&mode=strict&error_rate=0.1", "?capacity=10&colour=1"]
+    {
         let answer = service.get(&format!("/v1/plan{bad}")).await;
         assert!([400, 422].contains(&answer.status), "{bad}: {}", answer.text());
     }

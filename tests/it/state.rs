@@ -1,0 +1,307 @@
+//! The state machine: the same log gives the same bytes, with and without a snapshot in between, and no command
+//! breaks what a code is promised.
+
+use cuckood::domain::{
+    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, Kind, Name, Outcome, Proposal,
+    RedemptionId, Reference, Refusal, Seq, Settings, Sizing, Spec, Status, Target, Timestamp, Window,
+};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::{SectionId, State};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+type Sections = HashMap<(SectionId, u32), Vec<u8>>;
+
+/// Codes, references and redemptions are few, so that they meet.
+const CODES: u64 = 12;
+
+fn code(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+fn target(filter: u64) -> Target {
+    Target(FilterId(filter))
+}
+
+fn create(id: u64, kind: Kind, mode: Mode) -> Command {
+    let (layout, sizing) = match mode {
+        Mode::Compact => (Layout::compact(50, 0.01, Growth::Auto).unwrap(), Sizing::ErrorRate(0.01)),
+        Mode::Strict => (Layout::strict(50).unwrap(), Sizing::Exact),
+    };
+    let spec = Spec { capacity: 50, mode, growth: Growth::Auto, sizing, ignore_case: false };
+    let name = Name::new(&format!("f{id}")).unwrap();
+    let secret = Secret::new([7; 192]);
+    Command::Create { kind, name, id: FilterId(id), secret, spec, layout, window: Window::default() }
+}
+
+/// What a byte string makes of itself: any command about a coupon (filter 1) or a campaign (filter 2).
+fn command(kind: u8, a: u64, b: u64, serial: u64) -> Command {
+    let some = |count: u64| Digests((a..a + count).map(|number| code(number % (CODES * 20))).collect());
+    let redemption = |number: u64| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        RedemptionId(id)
+    };
+    let import = ImportId::new(&format!("i{}", b % 3)).unwrap();
+    let reference = Reference::new(&format!("order-{}", b % 4)).unwrap();
+    let which = target(1 + u64::from(kind % 5 == 4));
+    match kind % 16 {
+        0 | 1 => Command::Insert {
+            target: which,
+            digests: some(b % 90 + 1),
+            if_absent: b % 2 == 0,
+            revive: a % 5 == 0,
+        },
+        2 => Command::Remove { target: which, digests: some(b % 20 + 1), all: b % 2 == 0 },
+        3 => Command::Replace {
+            target: which,
+            from: some(b % 5 + 1),
+            to: Digests((b..=b + b % 5).map(code).collect()),
+        },
+        4 if a % 9 == 0 => Command::Clear { target: which },
+        5..=8 => Command::Redeem {
+            target: target(1),
+            digest: code(a % CODES),
+            redemption: redemption(serial),
+            reference,
+            hold_seconds: [0, 0, 5, 60][(b % 4) as usize],
+        },
+        9 => Command::Confirm { target: target(1), redemption: redemption(serial.saturating_sub(a % 9)) },
+        10 => Command::Cancel { target: target(1), redemption: redemption(serial.saturating_sub(a % 9)) },
+        11 => Command::ImportBegin {
+            target: which,
+            import,
+            mode: if a % 2 == 0 { ImportMode::Append } else { ImportMode::Replace },
+        },
+        12 | 13 => Command::ImportLines {
+            target: which,
+            import,
+            digests: some(b % 70 + 1),
+            lines: b % 70 + 1,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: a,
+        },
+        14 => Command::ImportEnd { target: which, import, complete: a % 3 > 0 },
+        15 if a % 13 == 0 => Command::Delete { kind: Kind::Campaign, name: Name::new("f2").unwrap() },
+        15 if a % 13 == 1 => create(2, Kind::Campaign, Mode::Compact),
+        _ => Command::Reschedule { target: which, starts_at: None, ends_at: Some(None) },
+    }
+}
+
+fn log(operations: &[(u8, u64, u64, u16)]) -> Vec<Entry> {
+    let beginning = [
+        Command::Configure(Settings {
+            redemptions_retention_seconds: 40,
+            idempotency_retention_seconds: 30,
+            idempotency_records_max: 20,
+            filters_max: 10,
+        }),
+        create(1, Kind::Coupon, Mode::Strict),
+        create(2, Kind::Campaign, Mode::Compact),
+    ];
+    let mut at = 1_000;
+    let mut entries: Vec<Entry> = Vec::new();
+    let rest = (100..).zip(operations).map(|(serial, &(kind, a, b, pause))| {
+        let key = IdempotencyKey { scope: u128::from(b % 30), request: u128::from(a % 3) };
+        (command(kind, a, b, serial), u64::from(pause % 4_000), (pause % 3 == 0).then_some(key))
+    });
+    for (command, pause, idempotency) in beginning.map(|command| (command, 0, None)).into_iter().chain(rest) {
+        at += pause;
+        let seq = Seq(entries.len() as u64 + 1);
+        entries.push(Entry { seq, proposal: Proposal { at: Timestamp(at), command, idempotency } });
+    }
+    entries
+}
+
+fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Sections) {
+    let image = state.begin_snapshot();
+    let (mut sections, mut chunk) = (Sections::new(), Vec::new());
+    for section in image.sections {
+        for number in 0.. {
+            meanwhile(state);
+            if !state.take_chunk(section.id, number, &mut chunk) {
+                break;
+            }
+            sections.insert((section.id, number), chunk.clone());
+        }
+    }
+    state.end_snapshot();
+    (image.head, sections)
+}
+
+fn restore((head, sections): &(Vec<u8>, Sections)) -> State {
+    let restored = State::restore::<Infallible>(head, &mut |section, number, out| {
+        out.clear();
+        let found = sections.get(&(section, number));
+        out.extend(found.into_iter().flatten());
+        Ok(found.is_some())
+    });
+    restored.unwrap_or_else(|error| panic!("{error}"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A snapshot taken in the middle, while commands go on, restores to what the log says at its position; and the
+    /// rest of the log leads from there to the same bytes.
+    #[test]
+    fn a_log_gives_the_same_bytes_with_and_without_a_snapshot(
+        operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
+        middle in 0.0..1.0f64,
+    ) {
+        let entries = log(&operations);
+        let middle = 3 + ((entries.len() - 3) as f64 * middle) as usize;
+        let mut straight = State::new();
+        let mut outcomes = Vec::new();
+        for entry in &entries[..middle] {
+            outcomes.push(straight.apply(entry.clone()));
+        }
+        let still = snapshot(&mut straight, |_| ());
+        let mut rest = entries[middle..].iter();
+        let moving = snapshot(&mut straight, |state| {
+            for entry in rest.by_ref().take(3) {
+                outcomes.push(state.apply(entry.clone()));
+            }
+        });
+        prop_assert!(still == moving, "what happened meanwhile is in the snapshot");
+        for entry in rest {
+            outcomes.push(straight.apply(entry.clone()));
+        }
+        let mut restored = restore(&still);
+        for (entry, outcome) in entries[middle..].iter().zip(&outcomes[middle..]) {
+            prop_assert_eq!(&restored.apply(entry.clone()), outcome);
+        }
+        prop_assert_eq!(restored.tables_bytes(), straight.tables_bytes());
+        prop_assert_eq!(restored.records_bytes(), straight.records_bytes());
+        prop_assert!(snapshot(&mut restored, |_| ()) == snapshot(&mut straight, |_| ()), "the end differs");
+    }
+
+    /// Whatever happens, a code has one redemption that stands, and is in the state that goes with it.
+    #[test]
+    fn slot_and_redemption_agree(operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300)) {
+        let mut state = State::new();
+        let mut standing: HashMap<u64, RedemptionId> = HashMap::new();
+        for entry in log(&operations) {
+            let (asked, key) = (entry.proposal.command.clone(), entry.proposal.idempotency);
+            let outcome = state.apply(entry).outcome;
+            if let (Command::Redeem { digest, .. }, Outcome::Redeemed(redemption), None) = (asked, outcome, key) {
+                let number = (0..CODES).find(|&number| code(number) == digest).unwrap();
+                if let Some(previous) = standing.insert(number, redemption.id) {
+                    let view = state.view().find(Kind::Coupon, &Name::new("f1").unwrap());
+                    let ended = view.and_then(|view| view.redemption(&previous, state.now()));
+                    // Gone (retention), given back or run out: never still standing.
+                    let stands = ended.is_some_and(|r| matches!(r.status, Status::Held | Status::Redeemed));
+                    prop_assert!(previous == redemption.id || !stands, "two winners for code {number}");
+                }
+            }
+        }
+    }
+}
+
+/// Applies commands one after the other.
+struct Machine {
+    state: State,
+    at: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let mut machine = Self { state: State::new(), at: 0 };
+        machine.apply(create(1, Kind::Coupon, Mode::Strict));
+        machine.apply(Command::Insert {
+            target: target(1),
+            digests: Digests((0..CODES).map(code).collect()),
+            if_absent: false,
+            revive: false,
+        });
+        machine
+    }
+
+    fn apply(&mut self, command: Command) -> Outcome {
+        let seq = self.state.applied().next();
+        let proposal = Proposal { at: Timestamp(self.at), command, idempotency: None };
+        self.state.apply(Entry { seq, proposal }).outcome
+    }
+
+    fn redeem(&mut self, number: u64, id: u8, reference: &str, hold_seconds: u64) -> Outcome {
+        let reference = Reference::new(reference).unwrap();
+        let redemption = RedemptionId([id; 16]);
+        self.apply(Command::Redeem {
+            target: target(1),
+            digest: code(number),
+            redemption,
+            reference,
+            hold_seconds,
+        })
+    }
+}
+
+#[test]
+fn a_hold_runs_out_by_itself_and_cancelling_it_then_undoes_nobody() {
+    let mut machine = Machine::new();
+    assert!(matches!(machine.redeem(1, 1, "a", 10), Outcome::Redeemed(r) if r.status == Status::Held));
+    assert_eq!(machine.redeem(1, 2, "b", 0), Outcome::Refused(Refusal::CodeHeld));
+    machine.at = 10_000;
+    assert!(matches!(machine.redeem(1, 3, "b", 0), Outcome::Redeemed(r) if r.status == Status::Redeemed));
+    let confirm = Command::Confirm { target: target(1), redemption: RedemptionId([1; 16]) };
+    assert_eq!(machine.apply(confirm), Outcome::Refused(Refusal::HoldExpired));
+    let cancel = Command::Cancel { target: target(1), redemption: RedemptionId([1; 16]) };
+    assert!(matches!(machine.apply(cancel), Outcome::Settled(r) if r.status == Status::Expired));
+    assert_eq!(machine.redeem(1, 4, "c", 0), Outcome::Refused(Refusal::CodeRedeemed));
+}
+
+#[test]
+fn a_repeated_redemption_confirms_or_extends_its_own_hold() {
+    let mut machine = Machine::new();
+    machine.redeem(1, 1, "a", 10);
+    assert!(matches!(machine.redeem(1, 2, "a", 60), Outcome::Settled(r)
+        if r.id == RedemptionId([1; 16]) && r.expires_at == Some(Timestamp(60_000))));
+    assert!(
+        matches!(machine.redeem(1, 3, "a", 5), Outcome::Settled(r) if r.expires_at == Some(Timestamp(60_000)))
+    );
+    assert!(matches!(machine.redeem(1, 4, "a", 0), Outcome::Settled(r) if r.status == Status::Redeemed));
+    assert!(matches!(machine.redeem(1, 5, "a", 0), Outcome::Settled(r) if r.id == RedemptionId([1; 16])));
+}
+
+#[test]
+fn an_import_in_the_place_of_others_revives_no_used_code_and_loses_no_write() {
+    let mut machine = Machine::new();
+    let import = ImportId::new("nightly").unwrap();
+    let lines = |numbers: std::ops::Range<u64>| Command::ImportLines {
+        target: target(1),
+        import: ImportId::new("nightly").unwrap(),
+        lines: numbers.end - numbers.start,
+        digests: Digests(numbers.map(code).collect()),
+        rejected: 0,
+        errors: Vec::new(),
+        chain: 0,
+    };
+    machine.redeem(1, 1, "before", 0);
+    machine.apply(Command::ImportBegin {
+        target: target(1),
+        import: import.clone(),
+        mode: ImportMode::Replace,
+    });
+    machine.apply(lines(0..3));
+    machine.redeem(2, 2, "meanwhile", 0);
+    let insert = |number| Command::Insert {
+        target: target(1),
+        digests: Digests(vec![code(number)]),
+        if_absent: false,
+        revive: false,
+    };
+    let remove =
+        |number| Command::Remove { target: target(1), digests: Digests(vec![code(number)]), all: false };
+    machine.apply(insert(100));
+    machine.apply(remove(0));
+    machine.apply(lines(20..22));
+    machine.apply(Command::ImportEnd { target: target(1), import, complete: true });
+    machine.state.publish();
+    let view = machine.state.view().find(Kind::Coupon, &Name::new("f1").unwrap()).unwrap();
+    let valid: Vec<u64> = (0..200).filter(|&number| view.contains(code(number), Timestamp(0))).collect();
+    assert_eq!(valid, [20, 21, 100]);
+    assert_eq!(machine.redeem(1, 3, "again", 0), Outcome::Refused(Refusal::CodeRedeemed));
+    assert_eq!(machine.redeem(2, 4, "again", 0), Outcome::Refused(Refusal::CodeRedeemed));
+}

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint openapi demo crash-long bench-filter bench-engine docker docker-lint clean
+.PHONY: help run test lint openapi demo crash-long bench-engine bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -27,14 +27,18 @@ demo: ## A million users and a million codes through a release build, killed and
 	$(CARGO) build --release --locked --bin cuckood
 	$(CARGO) run --release --locked --example demo -- target/release/cuckood
 
-crash-long: ## Kill the service 2 000 times under load , at random moments.
+crash-long: ## Kill the service 2 000 times under load, at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
-
-bench-filter: ## The filters beside other crates', one table.
-	$(CARGO) bench --locked --bench filter
 
 bench-engine: ## Commands through the engine, by durability.
 	$(CARGO) bench --locked --bench engine
+
+bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
+	$(CARGO) build --release --locked --bin cuckood
+	benches/http/run.sh
+
+power-cut: ## 100 simulated power cuts; wants root, FUSE and loop mounts.
+	$(CARGO) run --release --manifest-path tools/power-cut/Cargo.toml -- 100
 
 docker: ## Build the container image.
 	docker build --tag cuckood .

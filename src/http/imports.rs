@@ -266,7 +266,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
 /// Show an import
 #[utoipa::path(
     get,
-    path = "/v1/imports/{import}",
+    path = "/v1/imports/{id}",
     operation_id = "get_import",
     tag = "imports",
     responses(

@@ -101,7 +101,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
         forbid_null(&mut parameter["schema"]);
         if parameter["in"] == "path" {
-            describe(parameter);
+            describe(path, parameter);
         }
     }
     if takes_key {
@@ -165,14 +165,12 @@ fn operation_has_query(operation: &Value) -> bool {
 }
 
 /// What is in a path, more closely than "a string".
-fn describe(parameter: &mut Value) {
+fn describe(path: &str, parameter: &mut Value) {
     let (description, schema) = match parameter["name"].as_str() {
-        Some("redemption") => {
+        Some("id") if path.contains("/redemptions/") => {
             ("The redemption's id", json!({ "type": "string", "pattern": "^[0-9a-f]{32}$" }))
         }
-        Some("import") => {
-            ("The import's id", json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$" }))
-        }
+        Some("id") => ("The import's id", json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$" })),
         _ => ("Its name", json!({ "type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,127}$" })),
     };
     parameter["description"] = description.into();

@@ -240,7 +240,7 @@ pub(super) async fn list(
 /// Show a redemption
 #[utoipa::path(
     get,
-    path = "/v1/coupons/{coupon}/redemptions/{redemption}",
+    path = "/v1/coupons/{coupon}/redemptions/{id}",
     operation_id = "get_redemption",
     tag = "redemptions",
     responses(
@@ -263,7 +263,7 @@ pub(super) async fn get(
 /// Repeatable, and possible after the coupon's `ends_at`.
 #[utoipa::path(
     post,
-    path = "/v1/coupons/{coupon}/redemptions/{redemption}/confirm",
+    path = "/v1/coupons/{coupon}/redemptions/{id}/confirm",
     operation_id = "confirm_redemption",
     tag = "redemptions",
     responses(
@@ -288,7 +288,7 @@ pub(super) async fn confirm(
 /// Repeatable; never undoes a newer redemption of the same code.
 #[utoipa::path(
     post,
-    path = "/v1/coupons/{coupon}/redemptions/{redemption}/cancel",
+    path = "/v1/coupons/{coupon}/redemptions/{id}/cancel",
     operation_id = "cancel_redemption",
     tag = "redemptions",
     responses(

@@ -50,16 +50,16 @@ fn command(kind: u8, a: u64, b: u64, serial: u64) -> Command {
         0 | 1 => Command::Insert {
             target: which,
             digests: some(b % 90 + 1),
-            if_absent: b % 2 == 0,
-            revive: a % 5 == 0,
+            if_absent: b.is_multiple_of(2),
+            revive: a.is_multiple_of(5),
         },
-        2 => Command::Remove { target: which, digests: some(b % 20 + 1), all: b % 2 == 0 },
+        2 => Command::Remove { target: which, digests: some(b % 20 + 1), all: b.is_multiple_of(2) },
         3 => Command::Replace {
             target: which,
             from: some(b % 5 + 1),
             to: Digests((b..=b + b % 5).map(code).collect()),
         },
-        4 if a % 9 == 0 => Command::Clear { target: which },
+        4 if a.is_multiple_of(9) => Command::Clear { target: which },
         5..=8 => Command::Redeem {
             target: target(1),
             digest: code(a % CODES),
@@ -72,7 +72,7 @@ fn command(kind: u8, a: u64, b: u64, serial: u64) -> Command {
         11 => Command::ImportBegin {
             target: which,
             import,
-            mode: if a % 2 == 0 { ImportMode::Append } else { ImportMode::Replace },
+            mode: if a.is_multiple_of(2) { ImportMode::Append } else { ImportMode::Replace },
         },
         12 | 13 => Command::ImportLines {
             target: which,
@@ -83,8 +83,10 @@ fn command(kind: u8, a: u64, b: u64, serial: u64) -> Command {
             errors: Vec::new(),
             chain: a,
         },
-        14 => Command::ImportEnd { target: which, import, complete: a % 3 > 0 },
-        15 if a % 13 == 0 => Command::Delete { kind: Kind::Campaign, name: Name::new("f2").unwrap() },
+        14 => Command::ImportEnd { target: which, import, complete: !a.is_multiple_of(3) },
+        15 if a.is_multiple_of(13) => {
+            Command::Delete { kind: Kind::Campaign, name: Name::new("f2").unwrap() }
+        }
         15 if a % 13 == 1 => create(2, Kind::Campaign, Mode::Compact),
         _ => Command::Reschedule { target: which, starts_at: None, ends_at: Some(None) },
     }
@@ -105,7 +107,7 @@ fn log(operations: &[(u8, u64, u64, u16)]) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     let rest = (100..).zip(operations).map(|(serial, &(kind, a, b, pause))| {
         let key = IdempotencyKey { scope: u128::from(b % 30), request: u128::from(a % 3) };
-        (command(kind, a, b, serial), u64::from(pause % 4_000), (pause % 3 == 0).then_some(key))
+        (command(kind, a, b, serial), u64::from(pause % 4_000), (pause.is_multiple_of(3)).then_some(key))
     });
     for (command, pause, idempotency) in beginning.map(|command| (command, 0, None)).into_iter().chain(rest) {
         at += pause;

@@ -67,11 +67,11 @@ async fn the_document_describes_every_route_once() {
         "post /v1/eligibility/batch",
         "post /v1/coupons/{coupon}/redemptions",
         "get /v1/coupons/{coupon}/redemptions",
-        "get /v1/coupons/{coupon}/redemptions/{redemption}",
-        "post /v1/coupons/{coupon}/redemptions/{redemption}/confirm",
-        "post /v1/coupons/{coupon}/redemptions/{redemption}/cancel",
+        "get /v1/coupons/{coupon}/redemptions/{id}",
+        "post /v1/coupons/{coupon}/redemptions/{id}/confirm",
+        "post /v1/coupons/{coupon}/redemptions/{id}/cancel",
         "get /v1/imports",
-        "get /v1/imports/{import}",
+        "get /v1/imports/{id}",
         "get /v1/info",
         "get /v1/plan",
         "post /v1/snapshots",
@@ -91,7 +91,7 @@ async fn the_docs_take_nothing_from_elsewhere() {
     let service = Service::start().await;
     let mut page = service.get("/docs").await;
     if (300..400).contains(&page.status) {
-        page = service.get(&page.header("location").to_owned()).await;
+        page = service.get(page.header("location")).await;
     }
     assert_eq!(page.status, 200);
     assert!(page.header("content-type").starts_with("text/html"));

@@ -26,6 +26,7 @@ use crate::domain::{
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -162,7 +163,8 @@ struct Inner {
     started: Instant,
     /// Set once recovery is done.
     view: OnceLock<View>,
-    store: OnceLock<Arc<Store>>,
+    /// Set while the writer has it.
+    store: ArcSwapOption<Store>,
     status: watch::Sender<Status>,
     latest_snapshot: watch::Sender<Option<LatestSnapshot>>,
     figures: Arc<Figures>,
@@ -334,7 +336,7 @@ impl Engine {
             tables_bytes: figures.tables_bytes.load(Ordering::Relaxed),
             records_bytes: figures.records_bytes.load(Ordering::Relaxed),
             memory_max_bytes: inner.options.memory_max_bytes,
-            storage: inner.store.get().map(|store| store.figures()).unwrap_or_default(),
+            storage: inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
     }

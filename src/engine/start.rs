@@ -8,7 +8,9 @@ use crate::clock::Clock;
 use crate::domain::{Command, Proposal, Settings};
 use crate::journal::{Journal, LocalJournal};
 use crate::store::{Store, StoreOptions};
+use arc_swap::ArcSwapOption;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -62,7 +64,7 @@ impl Engine {
             metrics: Metrics::default(),
             started: Instant::now(),
             view: OnceLock::new(),
-            store: OnceLock::new(),
+            store: ArcSwapOption::empty(),
             status: watch::Sender::new(Status::Recovering(beginning)),
             latest_snapshot: watch::Sender::new(None),
             figures: Arc::new(Figures::default()),
@@ -108,7 +110,18 @@ fn serve(inner: &Arc<Inner>, inbox: mpsc::Receiver<Request>) {
                 }
                 recovering
             });
-            writer.run(inbox);
+            // A panic means that an invariant is broken: nothing may be written any more, and everybody must know.
+            let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
+            inner.store.store(None);
+            match ended {
+                // Told only now that nothing holds the store: whoever waits may open it again.
+                Ok(Some(done)) => drop(done.send(())),
+                Ok(None) => {}
+                Err(_) => {
+                    let reason = "the writer has panicked, see the log; restart the service".to_string();
+                    inner.status.send_replace(Status::Failed(reason));
+                }
+            }
         }
         Err(error) => {
             tracing::error!(%error, "the engine does not start");
@@ -121,7 +134,7 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     let options = &inner.options;
     let began = Instant::now();
     let store = Arc::new(Store::open(&options.path, &options.store)?);
-    let _ = inner.store.set(store.clone());
+    inner.store.store(Some(store.clone()));
     let mut journal: Box<dyn Journal> = Box::new(LocalJournal::open(store.clone())?);
     let mut recovered = recover(&store, &mut *journal, &mut |progress| {
         tracing::info!(phase = progress.phase, done = progress.done, total = progress.total, "recovering");

@@ -73,8 +73,9 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Serves requests until it is told to shut down or everybody who could ask is gone.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    /// Serves requests until it is told to shut down or everybody who could ask is gone. Answers who wants to hear
+    /// that the writer and all that it held are gone.
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
         let done = loop {
             // With a snapshot under way the queue is only glanced at; else the thread sleeps on it.
             let first = if self.snapshotter.has_work() && !self.failed {
@@ -123,10 +124,7 @@ impl Writer {
             }
         };
         self.finish();
-        if let Some(done) = done {
-            // Nobody waits any more if the server gave up first.
-            let _ = done.send(());
-        }
+        done
     }
 
     /// Makes a batch durable, applies it and answers it.

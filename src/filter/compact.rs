@@ -46,6 +46,12 @@ pub struct CompactReader {
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
+/// Room that older segments keep when a newer one is folded into them, so that the next few items don't make it
+/// anew: the work of folding is paid by as many removes.
+fn spare(older: &[TableWriter]) -> u64 {
+    older.iter().map(|segment| segment.table.slots()).sum::<u64>() / 16 + 1
+}
+
 fn plan(layout: &Layout, k: u32) -> Plan {
     Plan::Segment {
         base_bits: layout.fingerprint_bits,
@@ -89,6 +95,14 @@ impl CompactFilter {
     /// # Errors
     /// [`Full`] if there is no room and the filter can't grow (further); nothing has changed.
     pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        if let [only] = &mut self.segments[..]
+            && !if_absent
+            && (self.growth == Growth::Fixed || only.room() > 0)
+            && let Ok(added) = only.insert_unless_saturated(digest)
+        {
+            // The usual case, without counting copies first: two buckets full of them show when there is no slot.
+            return Ok(if added { Insert::Added } else { Insert::Saturated });
+        }
         let copies: u32 = self.segments.iter().map(|segment| segment.table.count(digest)).sum();
         if if_absent && copies > 0 {
             return Ok(Insert::AlreadyPresent);
@@ -215,11 +229,11 @@ impl CompactFilter {
         TableWriter::new(id, plan(&self.layout, k), self.layout.max_search)
     }
 
-    /// Folds the newest segment into older ones once it is nearly empty and they have twice the room that it takes.
+    /// Folds the newest segment into older ones once it is nearly empty and they have ample room.
     fn fold(&mut self) {
         while let [older @ .., newest] = &mut self.segments[..]
             && newest.items() * FOLD_BELOW <= newest.table.slots()
-            && older.iter().map(|segment| segment.room()).sum::<u64>() >= 2 * newest.items().max(1)
+            && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
         {
             let table = newest.table.clone();
             let newest_k = older.len();

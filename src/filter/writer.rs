@@ -82,6 +82,19 @@ impl TableWriter {
         })
     }
 
+    /// Puts the item in unless both its buckets are full of copies alike; tells whether it did.
+    #[inline]
+    pub(super) fn insert_unless_saturated(&mut self, digest: Digest) -> Result<bool, NoPath> {
+        with_kind!(self.table, kind => {
+            let probe = kind.place.probe(digest);
+            let free = probe.buckets.iter().any(|&bucket| self.table.free(kind, bucket).is_some());
+            if !free && self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
+                return Ok(false);
+            }
+            self.place(kind, &probe).map(|()| true)
+        })
+    }
+
     /// Puts a slot value in that lay in another table, where `bucket` was one of its two here.
     pub(super) fn insert_value(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
         with_kind!(self.table, kind => {

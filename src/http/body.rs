@@ -105,9 +105,9 @@ pub(super) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Probl
     let parsed = T::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
     let value = parsed.map_err(|error| {
         let pointer: String = track.path().iter().map(pointer_step).collect();
-        json_problem(&error, &pointer)
+        json_problem(body, &error, &pointer)
     })?;
-    deserializer.end().map_err(|error| json_problem(&error, ""))?;
+    deserializer.end().map_err(|error| json_problem(body, &error, ""))?;
     // A derived struct would also be read from a list of its fields' values.
     match body.trim_ascii_start().first() {
         Some(b'{') => Ok(value),
@@ -124,9 +124,11 @@ fn pointer_step(segment: &serde_path_to_error::Segment) -> String {
     }
 }
 
-fn json_problem(error: &serde_json::Error, pointer: &str) -> Problem {
-    if error.is_data() {
-        let message = error.to_string();
+fn json_problem(body: &[u8], error: &serde_json::Error, pointer: &str) -> Problem {
+    // The parser calls a null where a word should be a fault of syntax, though the JSON is whole.
+    let message = error.to_string();
+    let whole = message.starts_with("expected value") && serde_json::from_slice::<IgnoredAny>(body).is_ok();
+    if whole || error.is_data() {
         // The path ends at the object that lacks a field, not at the field.
         let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
         return match missing {
@@ -207,7 +209,7 @@ pub(super) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Res
     Object { fields, pointer: String::new(), faults: &mut faults }
         .deserialize(&mut deserializer)
         .and_then(|()| deserializer.end())
-        .map_err(|error| json_problem(&error, ""))?;
+        .map_err(|error| json_problem(body, &error, ""))?;
     faults.check()
 }
 

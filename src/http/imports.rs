@@ -35,7 +35,7 @@ enum ModeName {
 struct ImportQuery {
     /// `append` unless said otherwise.
     #[serde(default)]
-    #[param(inline, default = "append")]
+    #[param(inline)]
     mode: ModeName,
     /// Its name, unique in the server: a broken upload is continued under it. Made up unless given.
     #[param(pattern = "^[A-Za-z0-9._-]{1,128}$")]

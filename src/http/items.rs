@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 /// What became of an item.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ItemOutcome)]
 #[allow(dead_code)] // Its names are for the document; `word` writes them.
 pub(super) enum ItemOutcomeName {
     Added,

@@ -98,7 +98,9 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         matches!(scope.as_str(), "write" | "redeem" | "admin") && path.contains('{') && !is_import;
     let takes_body = operation.get("requestBody").is_some();
 
-    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+    // Not by index: that would leave a null where there are none.
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten() {
         forbid_null(&mut parameter["schema"]);
         if parameter["in"] == "path" {
             describe(path, parameter);

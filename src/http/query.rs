@@ -15,7 +15,7 @@ pub(super) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem
     }
 }
 
-/// The rejection's text is `…: parameter: what is wrong`, or without a parameter.
+/// The rejection's text is `…: parameter: what is wrong`, or names the parameter as a field.
 fn fault(text: &str) -> Problem {
     let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
     if let Some((parameter, detail)) = text.split_once(": ")
@@ -23,7 +23,10 @@ fn fault(text: &str) -> Problem {
     {
         return Problem::invalid_at(&format!("/{parameter}"), detail.to_owned());
     }
-    Problem::invalid_at("", text.to_owned())
+    // Serde's own words: duplicate field `limit`, unknown field `other`, missing field `reference`.
+    let named = text.split_once(" field `").and_then(|(_, rest)| rest.split('`').next());
+    let pointer = named.filter(|name| name.len() <= 64).map(|name| format!("/{name}")).unwrap_or_default();
+    Problem::invalid_at(&pointer, text.to_owned())
 }
 
 #[cfg(test)]

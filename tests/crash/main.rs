@@ -117,8 +117,10 @@ fn load_until_killed(service: Service, workers: &mut [Worker], random: &mut Rand
             let (client, acknowledged) = (service.client().another(), acknowledged.clone());
             scope.spawn(move || worker.work(&client, &acknowledged));
         }
+        // Only the workers hold it now: should they all give up, waiting ends in a failure, not never.
+        drop(acknowledged);
         for _ in 0..enough {
-            acknowledgements.recv().unwrap();
+            acknowledgements.recv().expect("a worker still gets answers");
         }
         // Anywhere between one acknowledgement and the next.
         std::thread::sleep(moment);

@@ -1,10 +1,90 @@
-//! The committed OpenAPI document is the code's.
+//! The OpenAPI document: committed as the code has it, and fit for those who generate clients.
 
 use cuckood::http::openapi;
+use serde_json::Value;
+use std::collections::HashSet;
 
 #[test]
 fn the_committed_document_is_fresh() {
     let committed = include_str!("../../openapi/openapi.json");
     // Compared as wholes, so that a failure does not print both.
     assert!(committed == openapi::pretty(), "openapi/openapi.json is stale: run `make openapi`");
+}
+
+fn document() -> Value {
+    serde_json::from_str(&openapi::pretty()).unwrap()
+}
+
+fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
+    document["paths"].as_object().unwrap().iter().flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().iter();
+        methods.map(move |(method, operation)| (format!("{method} {path}"), operation))
+    })
+}
+
+#[test]
+fn every_operation_is_complete() {
+    let document = document();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let mut ids = HashSet::new();
+    for (name, operation) in operations(&document) {
+        assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{name}: its id is taken");
+        assert!(operation["summary"].is_string(), "{name} has no summary");
+        let is_api = name.contains(" /v1/");
+        assert_eq!(operation["security"].is_array(), is_api, "{name}");
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let is_problem = response["content"]["application/problem+json"]["schema"]["$ref"]
+                == "#/components/schemas/Problem";
+            assert_eq!(is_problem, status.as_str() >= "400", "{name} {status}");
+        }
+        let in_path = name.matches('{').count();
+        let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        assert_eq!(parameters.iter().filter(|p| p["in"] == "path").count(), in_path, "{name}");
+        for parameter in parameters.iter().filter(|p| p["in"] == "path") {
+            assert!(parameter["schema"]["pattern"].is_string(), "{name}: {parameter}");
+        }
+        if operation.get("requestBody").is_some() {
+            assert_eq!(operation["requestBody"]["required"], true, "{name}");
+            for status in ["400", "413", "415", "422"] {
+                assert!(operation["responses"].get(status).is_some(), "{name} {status}");
+            }
+        }
+    }
+    assert!(ids.len() > 40, "{}", ids.len());
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_nothing_is_a_guess() {
+    fn visit(value: &Value, document: &Value) {
+        match value {
+            Value::Object(fields) => {
+                if let Some(Value::String(reference)) = fields.get("$ref") {
+                    let pointer = reference.strip_prefix('#').unwrap();
+                    assert!(document.pointer(pointer).is_some(), "{reference}");
+                }
+                assert!(!fields.contains_key("anyOf"), "{value}");
+                fields.values().for_each(|field| visit(field, document));
+            }
+            Value::Array(values) => values.iter().for_each(|value| visit(value, document)),
+            _ => {}
+        }
+    }
+    let document = document();
+    visit(&document, &document);
+}
+
+/// Examples are checked against their own schemas, as a client's tests would.
+#[test]
+fn examples_work() {
+    let document = document();
+    let mut checked = 0;
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        let Some(example) = schema.get("example") else { continue };
+        let mut whole = document.clone();
+        whole["$ref"] = format!("#/components/schemas/{name}").into();
+        let validator = jsonschema::draft202012::new(&whole).unwrap();
+        assert!(validator.is_valid(example), "{name}: {example}");
+        checked += 1;
+    }
+    assert!(checked > 10);
 }

@@ -10,7 +10,7 @@ use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
 use super::table::{GROUP, Plan, Table};
 use super::writer::TableWriter;
 use super::{Digest, Full, SegmentStats};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 
 /// A segment with fewer items than its slots through this is folded into older ones, if they have room.
@@ -129,10 +129,18 @@ impl CompactFilter {
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
         for group in digests.chunks(GROUP) {
-            for &digest in group {
-                self.segments.iter().for_each(|segment| segment.prefetch(digest));
+            let before = outcomes.len();
+            if let [only] = &mut self.segments[..]
+                && !if_absent
+                && (self.growth == Growth::Fixed || only.room() >= group.len() as u64)
+            {
+                only.insert_group(group, |added| {
+                    outcomes.push(if added { Insert::Added } else { Insert::Saturated });
+                });
+            } else {
+                group.iter().for_each(|&digest| self.prefetch(digest));
             }
-            for &digest in group {
+            for &digest in &group[outcomes.len() - before..] {
                 match self.insert(digest, if_absent) {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(full) => {
@@ -162,12 +170,18 @@ impl CompactFilter {
     pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
         let mut removed = Vec::with_capacity(digests.len());
         for group in digests.chunks(GROUP) {
-            for &digest in group {
-                self.segments.iter().for_each(|segment| segment.prefetch(digest));
+            if let [only] = &mut self.segments[..] {
+                only.remove_group(group, |was_there| removed.push(was_there));
+            } else {
+                group.iter().for_each(|&digest| self.prefetch(digest));
+                removed.extend(group.iter().map(|&digest| self.remove(digest)));
             }
-            removed.extend(group.iter().map(|&digest| self.remove(digest)));
         }
         removed
+    }
+
+    fn prefetch(&self, digest: Digest) {
+        self.segments.iter().for_each(|segment| segment.prefetch(digest));
     }
 
     /// Takes every copy out; tells how many there were.
@@ -181,7 +195,7 @@ impl CompactFilter {
 
     /// Takes everything out and shrinks to the first table; tells how many items went.
     pub fn clear(&mut self) -> u64 {
-        let items = self.reader().items();
+        let items = self.segments.iter().map(TableWriter::items).sum();
         let first = self.new_segment(0);
         let old = std::mem::replace(&mut self.segments, vec![first]);
         self.publish();
@@ -341,20 +355,34 @@ impl CompactFilter {
     }
 }
 
+/// What a reader sees of a compact filter: its tables as they are when it is taken, with what is added to them later.
+///
+/// It is to be kept for a request, not for longer: of a table that the filter gets later it knows nothing.
+pub struct CompactView {
+    segments: Guard<Arc<Vec<Arc<Table>>>>,
+}
+
 impl CompactReader {
+    /// The filter as it is now: all that was added before is in it.
+    #[inline]
+    pub fn view(&self) -> CompactView {
+        CompactView { segments: self.shared.load() }
+    }
+}
+
+impl CompactView {
     /// Whether an item, or one alike, is in. Never false for an item that is.
     #[inline]
     pub fn contains(&self, digest: Digest) -> bool {
-        self.shared.load().iter().any(|segment| segment.contains(digest))
+        self.segments.iter().any(|segment| segment.contains(digest))
     }
 
     /// [`Self::contains`] for many, faster; `found` is cleared first.
     pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
         found.clear();
         found.resize(digests.len(), false);
-        let segments = self.shared.load();
         for (digests, found) in digests.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
-            for segment in segments.iter() {
+            for segment in self.segments.iter() {
                 segment.contains_group(digests, found);
             }
         }
@@ -362,26 +390,26 @@ impl CompactReader {
 
     /// Copies of an item over all segments. Never too low; too high by those alike.
     pub fn count(&self, digest: Digest) -> u32 {
-        self.shared.load().iter().map(|segment| segment.count(digest)).sum()
+        self.segments.iter().map(|segment| segment.count(digest)).sum()
     }
 
     /// Copies of all items.
     pub fn items(&self) -> u64 {
-        self.shared.load().iter().map(|segment| segment.items()).sum()
+        self.segments.iter().map(|segment| segment.items()).sum()
     }
 
     /// Bytes of all tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.shared.load().iter().map(|segment| segment.memory_bytes()).sum()
+        self.segments.iter().map(|segment| segment.memory_bytes()).sum()
     }
 
     /// The segments, oldest first.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        self.shared.load().iter().map(|segment| segment.stats()).collect()
+        self.segments.iter().map(|segment| segment.stats()).collect()
     }
 
     /// The share of strangers for which [`Self::contains`] answers true now: the sum over the segments, for show.
     pub fn error_rate_now(&self) -> f64 {
-        self.shared.load().iter().map(|segment| segment.error_rate_now()).sum::<f64>().min(1.0)
+        self.segments.iter().map(|segment| segment.error_rate_now()).sum::<f64>().min(1.0)
     }
 }

@@ -16,10 +16,10 @@ mod table;
 mod writer;
 
 pub use codec::{FilterImage, RestoreError, TableId};
-pub use compact::{CompactFilter, CompactReader, Insert};
+pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
 pub use layout::{Growth, Layout, LayoutError, Mode};
-pub use strict::{SlotState, StateCounts, StrictFilter, StrictInsert, StrictReader};
+pub use strict::{SlotState, StateCounts, StrictFilter, StrictInsert, StrictReader, StrictView};
 
 /// The filter can't take all the items, and has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -94,6 +94,21 @@ impl Lanes {
         self.zero((part ^ value.wrapping_mul(self.ones)) & self.identity)
     }
 
+    /// Whether a slot of `part` holds `value`: one step less than asking which. A borrow can mark further slots, but only above one
+    /// that is truly equal.
+    #[inline(always)]
+    pub(super) const fn any_equal(&self, part: u64, value: u64) -> bool {
+        let differences = (part ^ value.wrapping_mul(self.ones)) & self.identity;
+        differences.wrapping_sub(self.ones) & !differences & self.tops != 0
+    }
+
+    /// As [`Lanes::equal`], without free slots: where slots hold a state, a free one looks like the digest zero.
+    #[inline(always)]
+    pub(super) const fn held(&self, part: u64, value: u64) -> u64 {
+        let marks = self.equal(part, value);
+        if self.identity == self.mask { marks } else { marks & !self.zero(part) }
+    }
+
     /// The top bit of every slot of `part` that is zero. Exact: no carry passes from one slot to the next.
     #[inline(always)]
     pub(super) const fn zero(&self, part: u64) -> u64 {
@@ -101,7 +116,8 @@ impl Lanes {
         !(((part & low) + low) | part) & self.tops
     }
 
-    /// The slot, counted within its part, that the lowest mark of [`Lanes::equal`] or [`Lanes::zero`] stands for.
+    /// The slot, counted within its part, that the lowest mark of [`Lanes::equal`] or [`Lanes::zero`] stands for;
+    /// past the last one when there is no mark.
     #[inline(always)]
     pub(super) const fn lowest(&self, marks: u64) -> u32 {
         marks.trailing_zeros() / self.bits
@@ -164,6 +180,7 @@ mod tests {
                 let marks = |wanted: u64| (0..slots).filter(|&lane| values[lane] == wanted)
                     .fold(0_u64, |marks, lane| marks | 1 << (lane as u32 * bits + bits - 1));
                 prop_assert_eq!(lanes.equal(part, value), marks(value));
+                prop_assert_eq!(lanes.any_equal(part, value), marks(value) != 0);
                 prop_assert_eq!(lanes.zero(part), marks(0));
             }
         }

@@ -9,10 +9,10 @@ use super::place::STATE_MASK;
 use super::table::{GROUP, Plan, Table};
 use super::writer::{NoPath, TableWriter};
 use super::{Digest, Full, SegmentStats};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Buckets of the smaller table that move with every change. A table doubles, so it would do with one in four.
 const BUCKETS_MOVED: u64 = 4;
@@ -70,6 +70,8 @@ pub struct StateCounts {
 struct Shared {
     /// The table; while it moves, the smaller one first and the larger one second.
     tables: ArcSwap<Vec<Arc<Table>>>,
+    /// How often the tables were replaced: counted after it was done and before an item moves.
+    published: AtomicU64,
     held: AtomicU64,
     redeemed: AtomicU64,
 }
@@ -111,8 +113,12 @@ impl StrictFilter {
         tables: Vec<TableWriter>,
         moved_buckets: u64,
     ) -> Self {
-        let shared =
-            Shared { tables: ArcSwap::default(), held: AtomicU64::new(0), redeemed: AtomicU64::new(0) };
+        let shared = Shared {
+            tables: ArcSwap::default(),
+            published: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            redeemed: AtomicU64::new(0),
+        };
         let filter = Self {
             layout,
             growth,
@@ -135,6 +141,7 @@ impl StrictFilter {
     fn publish(&self) {
         let tables = self.tables.iter().map(|table| table.table.clone()).collect();
         self.shared.tables.store(Arc::new(tables));
+        self.shared.published.fetch_add(1, Release);
     }
 
     /// The item's state, if it is in.
@@ -152,6 +159,12 @@ impl StrictFilter {
 
     fn insert_as(&mut self, digest: Digest, state: SlotState) -> Result<StrictInsert, Full> {
         self.move_on(BUCKETS_MOVED);
+        if let [only] = &mut self.tables[..]
+            && (self.growth == Growth::Fixed || only.room() > 0)
+            && let Ok(held) = only.insert_if_absent(digest, state.bits())
+        {
+            return Ok(held.map_or(StrictInsert::Added, |held| StrictInsert::Present(SlotState::of(held))));
+        }
         if let Some(state) = self.get(digest) {
             return Ok(StrictInsert::Present(state));
         }
@@ -225,7 +238,7 @@ impl StrictFilter {
 
     /// Takes the available items out, and shrinks to the first table if the others fit; tells how many went.
     pub fn clear(&mut self) -> u64 {
-        let available = self.reader().counts().available;
+        let available = self.reader().view().counts().available;
         // What doesn't fit the first table fits a larger one; the present one at the latest.
         let rebuilt = self.rebuild(self.layout.buckets, |state| state != SlotState::Available);
         if rebuilt.is_err() {
@@ -444,21 +457,33 @@ impl StrictFilter {
     }
 }
 
+/// What a reader sees of a strict filter, for a request: its tables as they are when it is taken, and newer ones when
+/// an item has moved there.
+pub struct StrictView<'a> {
+    shared: &'a Shared,
+    tables: Guard<Arc<Vec<Arc<Table>>>>,
+    published: u64,
+}
+
 impl StrictReader {
+    /// The filter as it is now: all that was added before is in it.
+    #[inline]
+    pub fn view(&self) -> StrictView<'_> {
+        // Counted first: tables newer than the count cost a second look, older ones would miss an item.
+        let published = self.shared.published.load(Acquire);
+        StrictView { shared: &self.shared, tables: self.shared.tables.load(), published }
+    }
+}
+
+impl StrictView<'_> {
     /// The item's state, if it is in.
     #[inline]
     pub fn get(&self, digest: Digest) -> Option<SlotState> {
-        let mut tables = self.shared.tables.load();
-        loop {
-            if let Some(value) = tables.iter().find_map(|table| table.get(digest)) {
-                return Some(SlotState::of(value));
-            }
-            // It may have moved to a table that wasn't there yet.
-            let now = self.shared.tables.load();
-            if Arc::ptr_eq(&tables, &now) {
-                return None;
-            }
-            tables = now;
+        let held = self.tables.iter().find_map(|table| table.get(digest));
+        match held {
+            Some(held) => Some(SlotState::of(held)),
+            None if self.is_current() => None,
+            None => self.get_anew(digest),
         }
     }
 
@@ -467,10 +492,35 @@ impl StrictReader {
         states.clear();
         states.reserve(digests.len());
         for group in digests.chunks(GROUP) {
-            for table in self.shared.tables.load().iter() {
-                group.iter().for_each(|&digest| table.prefetch_item(digest));
+            let mut held = [0; GROUP];
+            let held = &mut held[..group.len()];
+            self.tables.iter().for_each(|table| table.get_group(group, held));
+            let is_current = self.is_current();
+            states.extend(held.iter().zip(group).map(|(&held, &digest)| match held {
+                0 if is_current => None,
+                0 => self.get_anew(digest),
+                held => Some(SlotState::of(held)),
+            }));
+        }
+    }
+
+    /// Whether no table has come since: an item that was not found can't have moved to one.
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.shared.published.load(Acquire) == self.published
+    }
+
+    #[cold]
+    fn get_anew(&self, digest: Digest) -> Option<SlotState> {
+        loop {
+            let published = self.shared.published.load(Acquire);
+            let tables = self.shared.tables.load();
+            if let Some(held) = tables.iter().find_map(|table| table.get(digest)) {
+                return Some(SlotState::of(held));
             }
-            states.extend(group.iter().map(|&digest| self.get(digest)));
+            if self.shared.published.load(Acquire) == published {
+                return None;
+            }
         }
     }
 
@@ -484,7 +534,7 @@ impl StrictReader {
 
     /// Items in it.
     pub fn items(&self) -> u64 {
-        self.shared.tables.load().iter().map(|table| table.items()).sum()
+        self.tables.iter().map(|table| table.items()).sum()
     }
 
     /// Items by state.
@@ -495,11 +545,11 @@ impl StrictReader {
 
     /// Bytes of all tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.shared.tables.load().iter().map(|table| table.memory_bytes()).sum()
+        self.tables.iter().map(|table| table.memory_bytes()).sum()
     }
 
     /// The table; while it moves, the smaller and the larger.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        self.shared.tables.load().iter().map(|table| table.stats()).collect()
+        self.tables.iter().map(|table| table.stats()).collect()
     }
 }

@@ -4,6 +4,8 @@
 //! the version odd while it moves items along one path. So a hit is always true to the bits, and a miss is sure when the
 //! version was even and has not changed.
 
+use std::hint::select_unpredictable;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -110,7 +112,9 @@ pub(super) enum Placement {
     Strict(Whole),
 }
 
-/// Runs the code for a table's kind, compiled for the layouts that matter and once for all others.
+/// Runs the code for a table's kind: compiled for each width of the usual four slots, since a filter that grows comes by
+/// many, for the usual widths of other buckets, and once for the rest. The body is to be a call of a function that is not
+/// inlined, or all those kinds end up in one function that spills its registers.
 macro_rules! with_kind {
     ($table:expr, $kind:ident => $body:expr) => {{
         use $crate::filter::slots::{Fixed, StrictShape};
@@ -121,30 +125,26 @@ macro_rules! with_kind {
                 let $kind = Kind { shape: StrictShape, place };
                 $body
             }
-            Placement::Segment(place) => match (table.lanes.bits, table.lanes.slots) {
-                (8, 2) => with_kind!(@fixed 8, 2, place, $kind => $body),
-                (8, 4) => with_kind!(@fixed 8, 4, place, $kind => $body),
-                (8, 8) => with_kind!(@fixed 8, 8, place, $kind => $body),
-                (12, 2) => with_kind!(@fixed 12, 2, place, $kind => $body),
-                (12, 4) => with_kind!(@fixed 12, 4, place, $kind => $body),
-                (12, 8) => with_kind!(@fixed 12, 8, place, $kind => $body),
-                (16, 2) => with_kind!(@fixed 16, 2, place, $kind => $body),
-                (16, 4) => with_kind!(@fixed 16, 4, place, $kind => $body),
-                (16, 8) => with_kind!(@fixed 16, 8, place, $kind => $body),
-                (32, 2) => with_kind!(@fixed 32, 2, place, $kind => $body),
-                (32, 4) => with_kind!(@fixed 32, 4, place, $kind => $body),
-                (32, 8) => with_kind!(@fixed 32, 8, place, $kind => $body),
-                _ => {
-                    let $kind = Kind { shape: table.lanes, place };
-                    $body
-                }
+            Placement::Segment(place) => match table.lanes.slots {
+                4 => with_kind!(@widths table, place, $kind => $body, 4:
+                    4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32),
+                2 => with_kind!(@widths table, place, $kind => $body, 2: 8 12 16 32),
+                _ => with_kind!(@widths table, place, $kind => $body, 8: 8 12 16 32),
             },
         }
     }};
-    (@fixed $bits:literal, $slots:literal, $place:ident, $kind:ident => $body:expr) => {{
-        let $kind = Kind { shape: Fixed::<$bits, $slots>, place: $place };
-        $body
-    }};
+    (@widths $table:ident, $place:ident, $kind:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
+        match $table.lanes.bits {
+            $($bits => {
+                let $kind = Kind { shape: Fixed::<$bits, $slots>, place: $place };
+                $body
+            })+
+            _ => {
+                let $kind = Kind { shape: $table.lanes, place: $place };
+                $body
+            }
+        }
+    };
 }
 pub(super) use with_kind;
 
@@ -209,12 +209,6 @@ impl Table {
         }
     }
 
-    /// Asks for the cache lines of an item's buckets, for a look-up to come.
-    #[inline]
-    pub(super) fn prefetch_item(&self, digest: Digest) {
-        with_kind!(self, kind => self.prefetch(kind, &kind.place.probe(digest)));
-    }
-
     pub(super) fn error_rate_now(&self) -> f64 {
         self.plan.error_rate_at(self.items() as f64 / self.slots() as f64)
     }
@@ -233,10 +227,13 @@ impl Table {
     /// Whether the item, or one alike, is here.
     #[inline]
     pub(super) fn contains(&self, digest: Digest) -> bool {
-        with_kind!(self, kind => {
-            let probe = kind.place.probe(digest);
-            self.look(kind, || self.holds_either(kind, &probe, || ()).then_some(())).is_some()
-        })
+        with_kind!(self, kind => self.contains_in(kind, digest))
+    }
+
+    #[inline(never)]
+    fn contains_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> bool {
+        let probe = kind.place.probe(digest);
+        self.look(kind, || self.holds_either(kind, &probe, || ()).then_some(())).is_some()
     }
 
     /// As [`Table::contains`], with something that happens between the two loads: what a test needs to make a race likely.
@@ -251,59 +248,91 @@ impl Table {
     /// The slot value of the item, or of one alike, with its state.
     #[inline]
     pub(super) fn get(&self, digest: Digest) -> Option<u64> {
-        with_kind!(self, kind => {
-            let probe = kind.place.probe(digest);
-            self.look(kind, || probe.buckets.into_iter().find_map(|bucket| {
-                self.find(kind, bucket, probe.value).map(|(_, value)| value)
-            }))
-        })
+        with_kind!(self, kind => self.get_in(kind, digest))
+    }
+
+    #[inline(never)]
+    fn get_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> Option<u64> {
+        let probe = kind.place.probe(digest);
+        self.look(kind, || self.locate(kind, &probe).map(|(_, _, held)| held))
     }
 
     /// Copies of the item, and of those alike. Never too low: counted again when items moved meanwhile.
     pub(super) fn count(&self, digest: Digest) -> u32 {
-        with_kind!(self, kind => {
-            let probe = kind.place.probe(digest);
-            let mut most = 0;
-            loop {
-                let before = self.version();
-                let count = self.copies(kind, &probe);
-                most = most.max(count);
-                if before == self.version() {
-                    // Within one odd version a copy moves at most once: seen twice it can be, and looked at from the
-                    // other side it can't be missed.
-                    return if before & 1 == 0 { count } else { most.max(self.copies(kind, &probe)) };
-                }
+        with_kind!(self, kind => self.count_in(kind, digest))
+    }
+
+    #[inline(never)]
+    fn count_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> u32 {
+        let probe = kind.place.probe(digest);
+        let mut most = 0;
+        loop {
+            let before = self.version();
+            let count = self.copies(kind, &probe);
+            most = most.max(count);
+            if before == self.version() {
+                // Within one odd version a copy moves at most once: seen twice it can be, and looked at from the
+                // other side it can't be missed.
+                return if before & 1 == 0 { count } else { most.max(self.copies(kind, &probe)) };
             }
-        })
+        }
     }
 
     /// Sets to true what is found of a group; the others are left as they are. At most [`GROUP`] items.
     #[inline]
     pub(super) fn contains_group(&self, digests: &[Digest], found: &mut [bool]) {
-        with_kind!(self, kind => self.contains_group_of(kind, digests, found));
+        with_kind!(self, kind => self.contains_group_in(kind, digests, found));
     }
 
+    /// [`Table::get`] for a group, where `held` is zero: zero again for what is not here. At most [`GROUP`] items.
+    #[inline]
+    pub(super) fn get_group(&self, digests: &[Digest], held: &mut [u64]) {
+        with_kind!(self, kind => self.get_group_in(kind, digests, held));
+    }
+
+    #[inline(never)]
+    fn get_group_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digests: &[Digest], held: &mut [u64]) {
+        let mut probes = [Probe::default(); GROUP];
+        let probes = self.probe_group(kind, digests, &mut probes);
+        for (held, probe) in held.iter_mut().zip(probes).filter(|(held, _)| **held == 0) {
+            let found = self.look(kind, || self.locate(kind, probe).map(|(_, _, held)| held));
+            *held = found.unwrap_or(0);
+        }
+    }
+
+    /// The probes of a group, whose cache lines are asked for.
     #[inline(always)]
-    fn contains_group_of<S: Shape, P: Place>(
+    pub(super) fn probe_group<'a, S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        probes: &'a mut [Probe; GROUP],
+    ) -> &'a [Probe] {
+        let probes = &mut probes[..digests.len()];
+        for (probe, &digest) in probes.iter_mut().zip(digests) {
+            *probe = kind.place.probe(digest);
+            self.prefetch(kind, probe);
+        }
+        probes
+    }
+
+    #[inline(never)]
+    fn contains_group_in<S: Shape, P: Place>(
         &self,
         kind: Kind<S, P>,
         digests: &[Digest],
         found: &mut [bool],
     ) {
         let mut probes = [Probe::default(); GROUP];
-        let probes = &mut probes[..digests.len()];
-        for (probe, &digest) in probes.iter_mut().zip(digests) {
-            *probe = kind.place.probe(digest);
-            self.prefetch(kind, probe);
-        }
+        let probes = self.probe_group(kind, digests, &mut probes);
         let before = self.version();
-        for (found, probe) in found.iter_mut().zip(&*probes) {
-            // No branch: whether an item is here is not to be predicted.
-            *found |= self.holds(kind, probe.buckets[0], probe.value)
-                | self.holds(kind, probe.buckets[1], probe.value);
+        let words = &*self.words;
+        for (found, probe) in found.iter_mut().zip(probes) {
+            *found |= holds(words, kind, probe.buckets[0], probe.value)
+                | holds(words, kind, probe.buckets[1], probe.value);
         }
         if before & 1 != 0 || before != self.version() {
-            for (found, probe) in found.iter_mut().zip(&*probes) {
+            for (found, probe) in found.iter_mut().zip(probes) {
                 *found = *found
                     || self.look(kind, || self.holds_either(kind, probe, || ()).then_some(())).is_some();
             }
@@ -335,38 +364,28 @@ impl Table {
 
     #[inline(always)]
     fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
-        let first = self.holds(kind, probe.buckets[0], probe.value);
+        // No branch: in which of the two an item is, if in any, is not to be predicted.
+        let words = &*self.words;
+        let first = holds(words, kind, probe.buckets[0], probe.value);
         pause();
-        first | self.holds(kind, probe.buckets[1], probe.value)
+        first | holds(words, kind, probe.buckets[1], probe.value)
     }
 
     #[inline(always)]
     pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) {
-        let lanes = kind.shape.lanes();
-        for bucket in probe.buckets {
-            self.words.prefetch((lanes.slot_bit(bucket, 0) >> 6) as usize);
-        }
+        probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));
+    }
+
+    /// Asks for a bucket's cache line.
+    #[inline(always)]
+    pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) {
+        self.words.prefetch((kind.shape.lanes().slot_bit(bucket, 0) >> 6) as usize);
     }
 
     /// One part of a bucket.
     #[inline(always)]
     pub(super) fn part<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
-        let lanes = kind.shape.lanes();
-        let bit = lanes.slot_bit(bucket, part * lanes.part_slots);
-        let (word, shift) = ((bit >> 6) as usize, (bit & 63) as u32);
-        let low = self.words[word].load(Acquire);
-        if lanes.straddles() {
-            lanes.cut(low, self.words[word + 1].load(Acquire), shift)
-        } else {
-            lanes.cut_whole(low, shift)
-        }
-    }
-
-    #[inline(always)]
-    fn holds<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
-        let lanes = kind.shape.lanes();
-        (0..lanes.parts()).fold(0, |marks, part| marks | lanes.equal(self.part(kind, bucket, part), value))
-            != 0
+        part_of(&self.words, kind, bucket, part)
     }
 
     /// Copies of a value in a bucket pair.
@@ -382,38 +401,67 @@ impl Table {
         copies
     }
 
-    /// The first slot of a bucket that holds `value`, and all that it holds.
+    /// Where an item's value lies, and all that the slot holds. In which of the two buckets is not to be
+    /// predicted, so that is chosen without a branch.
     #[inline(always)]
-    pub(super) fn find<S: Shape, P: Copy>(
+    pub(super) fn locate<S: Shape, P: Copy>(
         &self,
         kind: Kind<S, P>,
-        bucket: u64,
-        value: u64,
-    ) -> Option<(u32, u64)> {
+        probe: &Probe,
+    ) -> Option<(u64, u32, u64)> {
         let lanes = kind.shape.lanes();
-        for part in 0..lanes.parts() {
-            let bits = self.part(kind, bucket, part);
-            let marks = lanes.equal(bits, value);
-            if marks != 0 {
-                let lane = lanes.lowest(marks);
-                let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
-                // In a strict table a zero slot looks like the digest zero.
-                if held != 0 {
-                    return Some((part * lanes.part_slots + lane, held));
-                }
+        let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
+        for this_bucket in probe.buckets.into_iter().rev() {
+            for this_part in (0..lanes.parts()).rev() {
+                let these_bits = self.part(kind, this_bucket, this_part);
+                let these_marks = lanes.held(these_bits, probe.value);
+                let here = these_marks != 0;
+                marks = select_unpredictable(here, these_marks, marks);
+                bits = select_unpredictable(here, these_bits, bits);
+                bucket = select_unpredictable(here, this_bucket, bucket);
+                part = select_unpredictable(here, this_part, part);
             }
         }
-        None
+        if marks == 0 {
+            return None;
+        }
+        let lane = lanes.lowest(marks);
+        let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
+        Some((bucket, part * lanes.part_slots + lane, held))
+    }
+
+    /// The first free slot of a bucket; as many as it has slots when none is.
+    #[inline(always)]
+    fn first_free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
+        let lanes = kind.shape.lanes();
+        let mut slot = lanes.slots;
+        for part in (0..lanes.parts()).rev() {
+            let marks = lanes.zero(self.part(kind, bucket, part));
+            slot = select_unpredictable(marks != 0, part * lanes.part_slots + lanes.lowest(marks), slot);
+        }
+        slot
     }
 
     /// The first free slot of a bucket.
     #[inline(always)]
     pub(super) fn free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
-        let lanes = kind.shape.lanes();
-        (0..lanes.parts()).find_map(|part| {
-            let marks = lanes.zero(self.part(kind, bucket, part));
-            (marks != 0).then(|| part * lanes.part_slots + lanes.lowest(marks))
-        })
+        let slot = self.first_free(kind, bucket);
+        (slot < kind.shape.lanes().slots).then_some(slot)
+    }
+
+    /// A free slot in one of an item's buckets: the lower one, as a rule in the emptier bucket, so that both fill
+    /// evenly and the first items to be moved come late (Azar et al., "Balanced Allocations", 1999).
+    #[inline(always)]
+    pub(super) fn free_of_pair<S: Shape, P: Copy>(
+        &self,
+        kind: Kind<S, P>,
+        probe: &Probe,
+    ) -> Option<(u64, u32)> {
+        let [first, second] = probe.buckets.map(|bucket| self.first_free(kind, bucket));
+        let in_second = second < first;
+        let slot = select_unpredictable(in_second, second, first);
+        let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
+        (slot < kind.shape.lanes().slots).then_some((bucket, slot))
     }
 
     /// What a slot holds; zero when it is free.
@@ -425,16 +473,46 @@ impl Table {
     }
 
     /// Calls with every taken slot's bucket, number and value, in order.
-    pub(super) fn for_each_in(&self, buckets: std::ops::Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
-        with_kind!(self, kind => {
-            for bucket in buckets {
-                for slot in 0..kind.shape.lanes().slots {
-                    let value = self.slot(kind, bucket, slot);
-                    if value != 0 {
-                        visit(bucket, slot, value);
-                    }
+    pub(super) fn for_each_in(&self, buckets: Range<u64>, visit: impl FnMut(u64, u32, u64)) {
+        with_kind!(self, kind => self.for_each_of(kind, buckets, visit));
+    }
+
+    #[inline(never)]
+    fn for_each_of<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        buckets: Range<u64>,
+        mut visit: impl FnMut(u64, u32, u64),
+    ) {
+        for bucket in buckets {
+            for slot in 0..kind.shape.lanes().slots {
+                let value = self.slot(kind, bucket, slot);
+                if value != 0 {
+                    visit(bucket, slot, value);
                 }
             }
-        })
+        }
     }
+}
+
+/// One part of a bucket of a table's words. A slice that is at hand is not looked up anew for every load.
+#[inline(always)]
+fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
+    let lanes = kind.shape.lanes();
+    let bit = lanes.slot_bit(bucket, part * lanes.part_slots);
+    let (word, shift) = ((bit >> 6) as usize, (bit & 63) as u32);
+    let low = words[word].load(Acquire);
+    if lanes.straddles() {
+        lanes.cut(low, words[word + 1].load(Acquire), shift)
+    } else {
+        lanes.cut_whole(low, shift)
+    }
+}
+
+/// Whether a bucket holds `value`.
+#[inline(always)]
+fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
+    let lanes = kind.shape.lanes();
+    (0..lanes.parts())
+        .fold(false, |found, part| found | lanes.any_equal(part_of(words, kind, bucket, part), value))
 }

@@ -4,7 +4,7 @@ use super::Digest;
 use super::codec::{CHUNK_WORDS, TableId, encode_chunk};
 use super::place::{Place, Probe};
 use super::slots::Shape;
-use super::table::{Kind, Plan, Table, with_kind};
+use super::table::{GROUP, Kind, Plan, Table, with_kind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -75,77 +75,186 @@ impl TableWriter {
     /// Puts the item in, with these bits of state.
     #[inline]
     pub(super) fn insert(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
-        with_kind!(self.table, kind => {
-            let mut probe = kind.place.probe(digest);
-            probe.value |= state;
-            self.place(kind, &probe)
-        })
+        with_kind!(self.table, kind => self.insert_in(kind, digest, state))
+    }
+
+    #[inline(never)]
+    fn insert_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digest: Digest,
+        state: u64,
+    ) -> Result<(), NoPath> {
+        let mut probe = kind.place.probe(digest);
+        probe.value |= state;
+        self.place(kind, &probe)
+    }
+
+    /// Puts the item in, with these bits of state, unless it is there: then tells what its slot holds.
+    #[inline]
+    pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
+        with_kind!(self.table, kind => self.insert_if_absent_in(kind, digest, state))
+    }
+
+    #[inline(never)]
+    fn insert_if_absent_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digest: Digest,
+        state: u64,
+    ) -> Result<Option<u64>, NoPath> {
+        let mut probe = kind.place.probe(digest);
+        if let Some((_, _, held)) = self.table.locate(kind, &probe) {
+            return Ok(Some(held));
+        }
+        probe.value |= state;
+        self.place(kind, &probe).map(|()| None)
     }
 
     /// Puts the item in unless both its buckets are full of copies alike; tells whether it did.
     #[inline]
     pub(super) fn insert_unless_saturated(&mut self, digest: Digest) -> Result<bool, NoPath> {
-        with_kind!(self.table, kind => {
-            let probe = kind.place.probe(digest);
-            let free = probe.buckets.iter().any(|&bucket| self.table.free(kind, bucket).is_some());
-            if !free && self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
-                return Ok(false);
+        with_kind!(self.table, kind => self.insert_unless_saturated_in(kind, digest))
+    }
+
+    #[inline(never)]
+    fn insert_unless_saturated_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digest: Digest,
+    ) -> Result<bool, NoPath> {
+        let probe = kind.place.probe(digest);
+        self.place_unless_saturated(kind, &probe)
+    }
+
+    /// [`Self::insert_unless_saturated`] for a group, until an item finds no path: reports the outcomes before it.
+    /// At most [`GROUP`] items.
+    pub(super) fn insert_group(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
+        with_kind!(self.table, kind => self.insert_group_in(kind, digests, report));
+    }
+
+    #[inline(never)]
+    fn insert_group_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        mut report: impl FnMut(bool),
+    ) {
+        let mut probes = [Probe::default(); GROUP];
+        for probe in self.table.probe_group(kind, digests, &mut probes) {
+            match self.place_unless_saturated(kind, probe) {
+                Ok(added) => report(added),
+                Err(NoPath) => return,
             }
-            self.place(kind, &probe).map(|()| true)
-        })
+        }
+    }
+
+    /// [`Self::remove`] for a group: reports whether each was there. At most [`GROUP`] items.
+    pub(super) fn remove_group(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
+        with_kind!(self.table, kind => self.remove_group_in(kind, digests, report));
+    }
+
+    #[inline(never)]
+    fn remove_group_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        mut report: impl FnMut(bool),
+    ) {
+        let mut probes = [Probe::default(); GROUP];
+        for probe in self.table.probe_group(kind, digests, &mut probes) {
+            report(self.take(kind, probe).is_some());
+        }
+    }
+
+    #[inline(always)]
+    fn place_unless_saturated<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        probe: &Probe,
+    ) -> Result<bool, NoPath> {
+        if let Some((bucket, slot)) = self.table.free_of_pair(kind, probe) {
+            self.set_slot(kind, bucket, slot, probe.value);
+        } else if self.table.copies(kind, probe) == 2 * kind.shape.lanes().slots {
+            return Ok(false);
+        } else {
+            self.relocate(kind, probe)?;
+        }
+        self.table.set_items(self.items() + 1);
+        Ok(true)
     }
 
     /// Puts a slot value in that lay in another table, where `bucket` was one of its two here.
     pub(super) fn insert_value(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
-        with_kind!(self.table, kind => {
-            let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
-            self.place(kind, &probe)
-        })
+        with_kind!(self.table, kind => self.insert_value_in(kind, bucket, value))
+    }
+
+    #[inline(never)]
+    fn insert_value_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        bucket: u64,
+        value: u64,
+    ) -> Result<(), NoPath> {
+        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
+        self.place(kind, &probe)
     }
 
     /// Takes a slot value out that [`Self::insert_value`] has put in.
     pub(super) fn remove_value(&mut self, bucket: u64, value: u64) -> bool {
-        with_kind!(self.table, kind => {
-            let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
-            self.take(kind, &probe).is_some()
-        })
+        with_kind!(self.table, kind => self.remove_value_in(kind, bucket, value))
+    }
+
+    #[inline(never)]
+    fn remove_value_in<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
+        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
+        self.take(kind, &probe).is_some()
     }
 
     /// Takes one copy of the item out and tells what its slot held.
     #[inline]
     pub(super) fn remove(&mut self, digest: Digest) -> Option<u64> {
-        with_kind!(self.table, kind => {
-            let probe = kind.place.probe(digest);
-            self.take(kind, &probe)
-        })
+        with_kind!(self.table, kind => self.remove_in(kind, digest))
+    }
+
+    #[inline(never)]
+    fn remove_in<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, digest: Digest) -> Option<u64> {
+        let probe = kind.place.probe(digest);
+        self.take(kind, &probe)
     }
 
     /// Gives the item's slot another state, in place; tells what it held.
     pub(super) fn set_state(&mut self, digest: Digest, state: u64) -> Option<u64> {
-        with_kind!(self.table, kind => {
-            let probe = kind.place.probe(digest);
-            let (bucket, slot, held) = self.locate(kind, &probe)?;
-            self.set_slot(kind, bucket, slot, probe.value | state);
-            Some(held)
-        })
+        with_kind!(self.table, kind => self.set_state_in(kind, digest, state))
+    }
+
+    #[inline(never)]
+    fn set_state_in<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        digest: Digest,
+        state: u64,
+    ) -> Option<u64> {
+        let probe = kind.place.probe(digest);
+        let (bucket, slot, held) = self.table.locate(kind, &probe)?;
+        self.set_slot(kind, bucket, slot, probe.value | state);
+        Some(held)
     }
 
     /// Frees a slot by its place.
     pub(super) fn free_slot(&mut self, bucket: u64, slot: u32) {
-        with_kind!(self.table, kind => self.set_slot(kind, bucket, slot, 0));
+        with_kind!(self.table, kind => self.clear_slot(kind, bucket, slot));
         self.table.set_items(self.items() - 1);
     }
 
-    #[inline(always)]
-    fn locate<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) -> Option<(u64, u32, u64)> {
-        probe.buckets.into_iter().find_map(|bucket| {
-            self.table.find(kind, bucket, probe.value).map(|(slot, held)| (bucket, slot, held))
-        })
+    #[inline(never)]
+    fn clear_slot<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, bucket: u64, slot: u32) {
+        self.set_slot(kind, bucket, slot, 0);
     }
 
     #[inline(always)]
     fn take<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Option<u64> {
-        let (bucket, slot, held) = self.locate(kind, probe)?;
+        let (bucket, slot, held) = self.table.locate(kind, probe)?;
         self.set_slot(kind, bucket, slot, 0);
         self.table.set_items(self.items() - 1);
         Some(held)
@@ -153,11 +262,7 @@ impl TableWriter {
 
     #[inline(always)]
     fn place<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
-        let free = probe
-            .buckets
-            .into_iter()
-            .find_map(|bucket| self.table.free(kind, bucket).map(|slot| (bucket, slot)));
-        match free {
+        match self.table.free_of_pair(kind, probe) {
             Some((bucket, slot)) => self.set_slot(kind, bucket, slot, probe.value),
             None => self.relocate(kind, probe)?,
         }
@@ -171,8 +276,7 @@ impl TableWriter {
     fn relocate<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
         let mut nodes = std::mem::take(&mut self.nodes);
         let found = self.search(kind, probe, &mut nodes);
-        if let Some(mut free) = found {
-            let mut node = nodes[nodes.len() - 1];
+        if let Some((mut node, mut free)) = found {
             self.table.step_version(1);
             while node.parent != ROOT {
                 let parent = nodes[node.parent as usize];
@@ -188,32 +292,35 @@ impl TableWriter {
         found.map(drop).ok_or(NoPath)
     }
 
-    /// Finds the shortest path; its last node's bucket has the free slot that is answered.
+    /// Finds the shortest path; tells its last node, and the free slot of its bucket.
+    ///
+    /// The buckets that one node leads to are all asked for before the first is looked at. Deeper nodes are made only once
+    /// all that are there have no free slot: most searches end at the first ones.
     fn search<S: Shape, P: Place>(
         &self,
         kind: Kind<S, P>,
         probe: &Probe,
         nodes: &mut Vec<Node>,
-    ) -> Option<u32> {
+    ) -> Option<(Node, u32)> {
+        let lanes = kind.shape.lanes();
         nodes.clear();
         nodes.extend(probe.buckets.map(|bucket| Node { bucket, parent: ROOT, slot: 0 }));
-        let mut head = 0;
-        while head < nodes.len() {
-            let bucket = nodes[head].bucket;
-            for slot in 0..kind.shape.lanes().slots {
-                let other = kind.place.other(bucket, self.table.slot(kind, bucket, slot));
-                if on_path(nodes, head, other) {
-                    continue;
-                }
-                if nodes.len() > self.max_search as usize {
-                    return None;
-                }
-                nodes.push(Node { bucket: other, parent: head as u32, slot });
-                if let Some(free) = self.table.free(kind, other) {
-                    return Some(free);
+        let mut next = 0;
+        while let Some(&node) = nodes.get(next) {
+            let first = nodes.len();
+            for slot in 0..lanes.slots {
+                let other = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
+                if nodes.len() <= self.max_search as usize && !on_path(nodes, next, other) {
+                    self.table.prefetch_bucket(kind, other);
+                    nodes.push(Node { bucket: other, parent: next as u32, slot });
                 }
             }
-            head += 1;
+            for &node in &nodes[first..] {
+                if let Some(free) = self.table.free(kind, node.bucket) {
+                    return Some((node, free));
+                }
+            }
+            next += 1;
         }
         None
     }

@@ -48,8 +48,8 @@ impl Tables {
 
     pub(super) fn memory_bytes(&self) -> u64 {
         match self.reader() {
-            Reader::Compact(reader) => reader.memory_bytes(),
-            Reader::Strict(reader) => reader.memory_bytes(),
+            Reader::Compact(reader) => reader.view().memory_bytes(),
+            Reader::Strict(reader) => reader.view().memory_bytes(),
         }
     }
 
@@ -96,15 +96,15 @@ impl Tables {
     /// Items in it.
     pub(super) fn items(&self) -> u64 {
         match self.reader() {
-            Reader::Compact(reader) => reader.items(),
-            Reader::Strict(reader) => reader.items(),
+            Reader::Compact(reader) => reader.view().items(),
+            Reader::Strict(reader) => reader.view().items(),
         }
     }
 
     /// Copies of an item.
     pub(super) fn count(&self, digest: Digest) -> u32 {
         match &self.filter {
-            Filter::Compact(filter) => filter.reader().count(digest),
+            Filter::Compact(filter) => filter.reader().view().count(digest),
             Filter::Strict(filter) => u32::from(filter.get(digest).is_some()),
         }
     }

@@ -71,8 +71,10 @@ impl FilterView {
     #[inline]
     pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
         match &self.reader {
-            Reader::Compact(reader) => self.answers(now) && reader.contains(digest),
-            Reader::Strict(reader) => self.answers(now) && self.is_valid(reader.get(digest), digest, now),
+            Reader::Compact(reader) => self.answers(now) && reader.view().contains(digest),
+            Reader::Strict(reader) => {
+                self.answers(now) && self.is_valid(reader.view().get(digest), digest, now)
+            }
         }
     }
 
@@ -84,10 +86,10 @@ impl FilterView {
             return;
         }
         match &self.reader {
-            Reader::Compact(reader) => reader.contains_many(digests, out),
+            Reader::Compact(reader) => reader.view().contains_many(digests, out),
             Reader::Strict(reader) => {
                 let mut states = Vec::with_capacity(digests.len());
-                reader.get_many(digests, &mut states);
+                reader.view().get_many(digests, &mut states);
                 out.extend(
                     states.iter().zip(digests).map(|(&state, &digest)| self.is_valid(state, digest, now)),
                 );
@@ -98,8 +100,8 @@ impl FilterView {
     /// Copies of an item: compact never too low; strict 0 or 1.
     pub fn count(&self, digest: Digest) -> u32 {
         match &self.reader {
-            Reader::Compact(reader) => reader.count(digest),
-            Reader::Strict(reader) => u32::from(reader.get(digest).is_some()),
+            Reader::Compact(reader) => reader.view().count(digest),
+            Reader::Strict(reader) => u32::from(reader.view().get(digest).is_some()),
         }
     }
 
@@ -132,12 +134,16 @@ impl FilterView {
     /// The filter as its owner sees it.
     pub fn describe(&self) -> Description {
         let (items, memory_bytes, segments, codes) = match &self.reader {
-            Reader::Compact(reader) => (reader.items(), reader.memory_bytes(), reader.segments(), None),
+            Reader::Compact(reader) => {
+                let tables = reader.view();
+                (tables.items(), tables.memory_bytes(), tables.segments(), None)
+            }
             Reader::Strict(reader) => {
-                let counts = reader.counts();
+                let tables = reader.view();
+                let counts = tables.counts();
                 let codes =
                     CodeCounts { available: counts.available, held: counts.held, redeemed: counts.redeemed };
-                (reader.items(), reader.memory_bytes(), reader.segments(), Some(codes))
+                (tables.items(), tables.memory_bytes(), tables.segments(), Some(codes))
             }
         };
         let segments = segments
@@ -172,8 +178,8 @@ impl FilterView {
     /// Bytes of its tables.
     pub fn memory_bytes(&self) -> u64 {
         match &self.reader {
-            Reader::Compact(reader) => reader.memory_bytes(),
-            Reader::Strict(reader) => reader.memory_bytes(),
+            Reader::Compact(reader) => reader.view().memory_bytes(),
+            Reader::Strict(reader) => reader.view().memory_bytes(),
         }
     }
 

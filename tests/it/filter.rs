@@ -111,13 +111,13 @@ proptest! {
             }
             let reader = filter.reader();
             for (&number, &copies) in &model {
-                prop_assert!(reader.count(scrambled(number)) >= copies, "{number} is missing");
+                prop_assert!(reader.view().count(scrambled(number)) >= copies, "{number} is missing");
             }
-            prop_assert_eq!(reader.items(), model.values().map(|&copies| u64::from(copies)).sum::<u64>());
+            prop_assert_eq!(reader.view().items(), model.values().map(|&copies| u64::from(copies)).sum::<u64>());
             let numbers: Vec<Digest> = (0..3_000).map(scrambled).collect();
             let mut found = Vec::new();
-            reader.contains_many(&numbers, &mut found);
-            prop_assert!(numbers.iter().zip(found).all(|(&digest, found)| reader.contains(digest) == found));
+            reader.view().contains_many(&numbers, &mut found);
+            prop_assert!(numbers.iter().zip(found).all(|(&digest, found)| reader.view().contains(digest) == found));
         }
         prop_assert!(same_bytes(snapshot!(filter, ()), snapshot!(twin, ())));
     }
@@ -163,12 +163,12 @@ proptest! {
             let reader = filter.reader();
             let numbers: Vec<Digest> = (0..21_000).map(scrambled).collect();
             let mut states = Vec::new();
-            reader.get_many(&numbers, &mut states);
+            reader.view().get_many(&numbers, &mut states);
             for (number, state) in (0..).zip(states) {
                 prop_assert_eq!(state, model.get(&number).map(|state| state.0), "{}", number);
             }
             let of = |wanted| model.values().filter(|state| state.0 == wanted).count() as u64;
-            let counts = reader.counts();
+            let counts = reader.view().counts();
             prop_assert_eq!(counts.available, of(SlotState::Available));
             prop_assert_eq!(counts.held, of(SlotState::Held));
             prop_assert_eq!(counts.redeemed, of(SlotState::Redeemed));
@@ -188,7 +188,7 @@ fn half_of_a_filter_grown_by_two_hundred_stays() {
     assert!(filter.insert_many(&digests, false).unwrap().iter().all(|outcome| *outcome == Insert::Added));
     assert!(filter.remove_many(&digests[..100_000]).into_iter().all(|removed| removed));
     let reader = filter.reader();
-    let missing = digests[100_000..].iter().filter(|digest| !reader.contains(**digest)).count();
+    let missing = digests[100_000..].iter().filter(|digest| !reader.view().contains(**digest)).count();
     assert_eq!(missing, 0);
 }
 
@@ -228,7 +228,7 @@ fn a_crowd_of_copies_hurts_nobody() {
     let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(scrambled(1), false).unwrap()).collect();
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
     assert_eq!(outcomes.last(), Some(&Insert::Saturated));
-    assert_eq!(filter.reader().segments().len(), 1);
+    assert_eq!(filter.reader().view().segments().len(), 1);
     assert_eq!(filter.remove_all(scrambled(1)), 8);
 }
 
@@ -243,15 +243,15 @@ fn a_fixed_filter_holds_its_capacity_and_a_refused_batch_is_undone() {
         let within = &digests[..capacity as usize];
         assert!(filter.insert_many(within, false).is_ok(), "{capacity} items of {bits} bits");
         assert!(filter.insert_many(&digests[capacity as usize..], false).is_err());
-        assert_eq!(filter.reader().items(), capacity);
-        assert!(within.iter().all(|&digest| filter.reader().contains(digest)));
+        assert_eq!(filter.reader().view().items(), capacity);
+        assert!(within.iter().all(|&digest| filter.reader().view().contains(digest)));
     }
     let layout = Layout::strict(500).unwrap();
     let mut filter = StrictFilter::new(layout, Growth::Fixed);
     let digests: Vec<Digest> = (0..2_000).map(scrambled).collect();
     assert!(filter.insert_many(&digests[..500]).is_ok());
     assert!(filter.insert_many(&digests[500..]).is_err());
-    assert_eq!(filter.reader().items(), 500);
+    assert_eq!(filter.reader().view().items(), 500);
 }
 
 /// The sum of the segments' errors keeps within the error rate at any size.
@@ -263,8 +263,8 @@ fn the_error_holds_while_a_filter_grows() {
     filter.insert_many(&digests, false).unwrap();
     let reader = filter.reader();
     let strangers = 1_000_000;
-    let wrong = (0..strangers).filter(|number| reader.contains(scrambled(1 << 40 | number))).count();
-    assert!(reader.segments().len() > 7);
+    let wrong = (0..strangers).filter(|number| reader.view().contains(scrambled(1 << 40 | number))).count();
+    assert!(reader.view().segments().len() > 7);
     assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
-    assert!(reader.error_rate_now() <= 0.01);
+    assert!(reader.view().error_rate_now() <= 0.01);
 }

@@ -1,0 +1,311 @@
+//! The filter beside the crates that people would take else, and beside what the memory itself can do:
+//! `cargo bench --bench filter [-- ITEMS...]`. One thread, 16-byte keys hashed inside the loop; rounds of the contestants alternate
+//! and each figure is the median round, since the machine is shared. Times are nanoseconds an item, ratios are to cuckood.
+//!
+//! cuckood asks for huge pages; `make bench-filter` makes glibc ask for them as well, for the others and for the bare memory.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
+use cuckood::filter::{CompactFilter, CompactView, Digest, Growth, Layout, Secret};
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 5;
+const BATCH: usize = 1_024;
+/// The error of 16-bit fingerprints in buckets of four, 95 % full: what the others are asked for.
+const ERROR_RATE: f64 = 1.16e-4;
+
+type Key = [u8; 16];
+
+/// Nanoseconds an item, by what was done.
+type Figures = Vec<(&'static str, f64)>;
+
+fn main() {
+    let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    for items in if sizes.is_empty() { vec![1_000_000] } else { sizes } {
+        run(items);
+    }
+}
+
+fn run(items: usize) {
+    let keys: Vec<Key> = (0..items).map(key).collect();
+    let strangers: Vec<Key> = (items..2 * items).map(key).collect();
+    let contestants: [(&str, fn(&[Key], &[Key]) -> Figures); 5] = [
+        ("cuckood", |keys, strangers| measure::<Ours>(keys, strangers)),
+        ("cuckoofilter (8 bit)", |keys, strangers| measure::<Cuckoofilter>(keys, strangers)),
+        ("scalable_cuckoo_filter", |keys, strangers| measure::<Scalable>(keys, strangers)),
+        ("autoscale_cuckoo_filter", |keys, strangers| measure::<Autoscale>(keys, strangers)),
+        ("qfilter", |keys, strangers| measure::<Qfilter>(keys, strangers)),
+    ];
+    let mut rounds: Vec<Vec<Figures>> = contestants.iter().map(|_| Vec::new()).collect();
+    let mut own = Vec::new();
+    for _ in 0..ROUNDS {
+        for ((_, contestant), rounds) in contestants.iter().zip(&mut rounds) {
+            rounds.push(contestant(&keys, &strangers));
+        }
+        own.push(measure_own(&keys));
+    }
+    println!("{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)");
+    let medians: Vec<Figures> = rounds.iter_mut().map(|rounds| median(rounds)).collect();
+    print!("{:26}", "");
+    medians[0].iter().for_each(|(name, _)| print!("{name:>16}"));
+    println!();
+    for ((name, _), figures) in contestants.iter().zip(&medians) {
+        print!("{name:26}");
+        for ((what, figure), (_, ours)) in figures.iter().zip(&medians[0]) {
+            let ratio = if *what == "bits" { String::new() } else { format!("({:.1})", figure / ours) };
+            print!("{figure:>9.1} {ratio:<6}");
+        }
+        println!();
+    }
+    let own = median(&mut own);
+    let (_, memory) = own[0];
+    println!();
+    for (what, figure) in &own {
+        println!("{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone", figure / memory);
+    }
+    println!();
+}
+
+fn median(rounds: &mut [Figures]) -> Figures {
+    let names: Vec<&str> = rounds[0].iter().map(|(name, _)| *name).collect();
+    let of = |index: usize| {
+        let mut figures: Vec<f64> = rounds.iter().map(|figures| figures[index].1).collect();
+        figures.sort_by(f64::total_cmp);
+        figures[figures.len() / 2]
+    };
+    names.into_iter().enumerate().map(|(index, name)| (name, of(index))).collect()
+}
+
+fn ns(items: usize, work: impl FnOnce()) -> f64 {
+    let since = Instant::now();
+    work();
+    since.elapsed().as_nanos() as f64 / items as f64
+}
+
+fn key(number: usize) -> Key {
+    let mut key = [0; 16];
+    key.copy_from_slice(format!("u{number:015}").as_bytes());
+    key
+}
+
+/// A filter from one crate or another.
+trait Contestant {
+    fn new(items: usize) -> Self;
+    fn insert(&mut self, key: &Key);
+    fn contains(&self, key: &Key) -> bool;
+    fn remove(&mut self, key: &Key) -> bool;
+    fn bits(&self) -> f64;
+}
+
+fn measure<C: Contestant>(keys: &[Key], strangers: &[Key]) -> Figures {
+    let items = keys.len();
+    let mut filter = C::new(items);
+    let insert = ns(items, || keys.iter().for_each(|key| filter.insert(key)));
+    let bits = filter.bits() / items as f64;
+    let hit = ns(items, || assert!(keys.iter().all(|key| filter.contains(key))));
+    let miss = ns(items, || drop(black_box(strangers.iter().filter(|key| filter.contains(key)).count())));
+    let remove = ns(items, || assert!(keys.iter().all(|key| filter.remove(key))));
+    vec![("insert", insert), ("hit", hit), ("miss", miss), ("remove", remove), ("bits", bits)]
+}
+
+fn secret() -> Secret {
+    Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)))
+}
+
+fn layout(items: usize) -> Layout {
+    Layout::compact_with(items as u64, 16, 4, MAX_SEARCH_DEFAULT).unwrap()
+}
+
+/// What only we have, beside two reads of memory an item: the floor under any filter of two buckets.
+fn measure_own(keys: &[Key]) -> Figures {
+    let items = keys.len();
+    let (secret, layout) = (secret(), layout(items));
+    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+    let words = vec![1_u64; layout.memory_bytes() as usize / 8];
+    let at = |digest: u64| ((u128::from(digest) * words.len() as u128) >> 64) as usize;
+    let memory = ns(items, || {
+        let mut sum = 0;
+        for digest in &digests {
+            sum += words[at(digest.0)] + words[at(digest.0.rotate_left(32))];
+        }
+        black_box(sum);
+    });
+    drop(words);
+    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let mut hashed = Vec::with_capacity(BATCH);
+    let insert = ns(items, || {
+        for keys in keys.chunks(BATCH) {
+            hashed.clear();
+            hashed.extend(keys.iter().map(|key| secret.digest(key)));
+            filter.insert_many(&hashed, false).unwrap();
+        }
+    });
+    let (reader, mut found) = (filter.reader(), Vec::new());
+    let view = reader.view();
+    let check = ns(items, || {
+        for keys in keys.chunks(BATCH) {
+            hashed.clear();
+            hashed.extend(keys.iter().map(|key| secret.digest(key)));
+            view.contains_many(&hashed, &mut found);
+            black_box(&found);
+        }
+    });
+    let mut prehashed = || {
+        for digests in digests.chunks(BATCH) {
+            view.contains_many(digests, &mut found);
+            black_box(&found);
+        }
+    };
+    let check_prehashed = ns(items, &mut prehashed);
+    let single =
+        ns(items, || drop(black_box(digests.iter().filter(|digest| view.contains(**digest)).count())));
+    let two_readers = ns(2 * items, || {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let view = reader.view();
+                    black_box(digests.iter().filter(|digest| view.contains(**digest)).count());
+                });
+            }
+        });
+    });
+    drop(view);
+    let remove = ns(items, || {
+        for digests in digests.chunks(BATCH) {
+            black_box(filter.remove_many(digests));
+        }
+    });
+    vec![
+        ("memory: two independent lines an item", memory),
+        ("batched check, prehashed", check_prehashed),
+        ("batched check", check),
+        ("single check, prehashed", single),
+        ("the same, two readers, time by both", two_readers),
+        ("batched insert", insert),
+        ("batched remove, prehashed", remove),
+    ]
+}
+
+struct Ours(CompactFilter, CompactView, Secret);
+
+impl Contestant for Ours {
+    fn new(items: usize) -> Self {
+        let filter = CompactFilter::new(layout(items), Growth::Fixed);
+        let view = filter.reader().view();
+        Self(filter, view, secret())
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.0.insert(self.2.digest(key), false).unwrap();
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.1.contains(self.2.digest(key))
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        self.0.remove(self.2.digest(key))
+    }
+
+    fn bits(&self) -> f64 {
+        self.1.memory_bytes() as f64 * 8.0
+    }
+}
+
+struct Cuckoofilter(cuckoofilter::CuckooFilter<std::collections::hash_map::DefaultHasher>);
+
+impl Contestant for Cuckoofilter {
+    fn new(items: usize) -> Self {
+        Self(cuckoofilter::CuckooFilter::with_capacity(items))
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.0.add(key).unwrap();
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.0.contains(key)
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        self.0.delete(key)
+    }
+
+    fn bits(&self) -> f64 {
+        self.0.memory_usage() as f64 * 8.0
+    }
+}
+
+struct Scalable(scalable_cuckoo_filter::ScalableCuckooFilter<Key>);
+
+impl Contestant for Scalable {
+    fn new(items: usize) -> Self {
+        Self(scalable_cuckoo_filter::ScalableCuckooFilter::new(items, ERROR_RATE))
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.0.insert(key);
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.0.contains(key)
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        self.0.remove(key)
+    }
+
+    fn bits(&self) -> f64 {
+        self.0.bits() as f64
+    }
+}
+
+struct Autoscale(autoscale_cuckoo_filter::CuckooFilter<Key>);
+
+impl Contestant for Autoscale {
+    fn new(items: usize) -> Self {
+        Self(autoscale_cuckoo_filter::CuckooFilter::new(items, ERROR_RATE))
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.0.add(key);
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.0.contains(key)
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        self.0.remove(key)
+    }
+
+    fn bits(&self) -> f64 {
+        self.0.bits() as f64
+    }
+}
+
+struct Qfilter(qfilter::Filter);
+
+impl Contestant for Qfilter {
+    fn new(items: usize) -> Self {
+        Self(qfilter::Filter::new(items as u64, ERROR_RATE).unwrap())
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.0.insert_duplicated(key).unwrap();
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.0.contains(key)
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        self.0.remove(key)
+    }
+
+    fn bits(&self) -> f64 {
+        self.0.memory_usage() as f64 * 8.0
+    }
+}

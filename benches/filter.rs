@@ -105,7 +105,7 @@ fn measure<C: Contestant>(keys: &[Key], strangers: &[Key]) -> Figures {
     let insert = ns(items, || keys.iter().for_each(|key| filter.insert(key)));
     let bits = filter.bits() / items as f64;
     let hit = ns(items, || assert!(keys.iter().all(|key| filter.contains(key))));
-    let miss = ns(items, || drop(black_box(strangers.iter().filter(|key| filter.contains(key)).count())));
+    let miss = ns(items, || _ = black_box(strangers.iter().filter(|key| filter.contains(key)).count()));
     let remove = ns(items, || assert!(keys.iter().all(|key| filter.remove(key))));
     vec![("insert", insert), ("hit", hit), ("miss", miss), ("remove", remove), ("bits", bits)]
 }
@@ -159,8 +159,7 @@ fn measure_own(keys: &[Key]) -> Figures {
         }
     };
     let check_prehashed = ns(items, &mut prehashed);
-    let single =
-        ns(items, || drop(black_box(digests.iter().filter(|digest| view.contains(**digest)).count())));
+    let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
     let two_readers = ns(2 * items, || {
         std::thread::scope(|scope| {
             for _ in 0..2 {

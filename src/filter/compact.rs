@@ -374,7 +374,10 @@ impl CompactView {
     /// Whether an item, or one alike, is in. Never false for an item that is.
     #[inline]
     pub fn contains(&self, digest: Digest) -> bool {
-        self.segments.iter().any(|segment| segment.contains(digest))
+        match &self.segments[..] {
+            [only] => only.contains(digest),
+            segments => segments.iter().any(|segment| segment.contains(digest)),
+        }
     }
 
     /// [`Self::contains`] for many, faster; `found` is cleared first.

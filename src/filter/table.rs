@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
 use super::memory::Words;
-use super::place::{Nested, Place, Probe, Whole};
+use super::place::{First, Nested, Place, Probe, Whole};
 use super::slots::{Lanes, STRICT_SLOTS, Shape};
 use super::{Digest, SegmentStats};
 
@@ -108,7 +108,8 @@ pub(super) struct Kind<S, P> {
 /// Where items lie, by the sort of table.
 #[derive(Clone, Copy)]
 pub(super) enum Placement {
-    Segment(Nested),
+    First(First),
+    Later(Nested),
     Strict(Whole),
 }
 
@@ -125,14 +126,18 @@ macro_rules! with_kind {
                 let $kind = Kind { shape: StrictShape, place };
                 $body
             }
-            Placement::Segment(place) => match table.lanes.slots {
-                4 => with_kind!(@widths table, place, $kind => $body, 4:
-                    4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32),
-                2 => with_kind!(@widths table, place, $kind => $body, 2: 8 12 16 32),
-                _ => with_kind!(@widths table, place, $kind => $body, 8: 8 12 16 32),
-            },
+            Placement::First(place) => with_kind!(@segment table, place, $kind => $body),
+            Placement::Later(place) => with_kind!(@segment table, place, $kind => $body),
         }
     }};
+    (@segment $table:ident, $place:ident, $kind:ident => $body:expr) => {
+        match $table.lanes.slots {
+            4 => with_kind!(@widths $table, $place, $kind => $body, 4:
+                4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32),
+            2 => with_kind!(@widths $table, $place, $kind => $body, 2: 8 12 16 32),
+            _ => with_kind!(@widths $table, $place, $kind => $body, 8: 8 12 16 32),
+        }
+    };
     (@widths $table:ident, $place:ident, $kind:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
         match $table.lanes.bits {
             $($bits => {
@@ -168,8 +173,11 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(plan: Plan) -> Self {
         let placement = match plan {
+            Plan::Segment { base_bits, base_buckets, k: 0, .. } => {
+                Placement::First(First::new(u32::from(base_bits), base_buckets))
+            }
             Plan::Segment { base_bits, base_buckets, k, .. } => {
-                Placement::Segment(Nested::new(u32::from(base_bits), base_buckets, k))
+                Placement::Later(Nested::new(u32::from(base_bits), base_buckets, k))
             }
             Plan::Strict { buckets } => Placement::Strict(Whole::new(buckets)),
         };

@@ -1,5 +1,5 @@
 //! The filter beside the crates that people would take else, and beside what the memory itself can do:
-//! `cargo bench --bench filter [-- ITEMS...]`. One thread, 16-byte keys hashed inside the loop; rounds of the contestants alternate
+//! `cargo bench --bench filter [-- [alone] ITEMS...]`, without the crates if `alone`. One thread, 16-byte keys hashed inside the loop; rounds of the contestants alternate
 //! and each figure is the median round, since the machine is shared. Times are nanoseconds an item, ratios are to cuckood.
 //!
 //! cuckood asks for huge pages; `make bench-filter` makes glibc ask for them as well, for the others and for the bare memory.
@@ -24,11 +24,11 @@ type Figures = Vec<(&'static str, f64)>;
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for items in if sizes.is_empty() { vec![1_000_000] } else { sizes } {
-        run(items);
+        run(items, std::env::args().any(|argument| argument == "alone"));
     }
 }
 
-fn run(items: usize) {
+fn run(items: usize, alone: bool) {
     let keys: Vec<Key> = (0..items).map(key).collect();
     let strangers: Vec<Key> = (items..2 * items).map(key).collect();
     let contestants: [(&str, fn(&[Key], &[Key]) -> Figures); 5] = [
@@ -38,6 +38,7 @@ fn run(items: usize) {
         ("autoscale_cuckoo_filter", |keys, strangers| measure::<Autoscale>(keys, strangers)),
         ("qfilter", |keys, strangers| measure::<Qfilter>(keys, strangers)),
     ];
+    let contestants = &contestants[..if alone { 1 } else { contestants.len() }];
     let mut rounds: Vec<Vec<Figures>> = contestants.iter().map(|_| Vec::new()).collect();
     let mut own = Vec::new();
     for _ in 0..ROUNDS {

@@ -13,6 +13,9 @@ use super::{Digest, Full, SegmentStats};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 
+/// Buckets that one remove empties of a segment that is being folded.
+const BUCKETS_FOLDED: u64 = 32;
+
 /// A segment with fewer items than its slots through this is folded into older ones, if they have room.
 const FOLD_BELOW: u64 = 64;
 
@@ -34,6 +37,8 @@ pub struct CompactFilter {
     next_table: u64,
     /// Oldest first; never empty.
     segments: Vec<TableWriter>,
+    /// Buckets of the newest segment whose items were moved to older ones; 0 when it isn't being folded.
+    folded_buckets: u64,
     /// Segments that are no more, but belong to the running snapshot.
     retired: Vec<TableWriter>,
     in_snapshot: bool,
@@ -65,13 +70,26 @@ impl CompactFilter {
     /// An empty filter.
     pub fn new(layout: Layout, growth: Growth) -> Self {
         let first = TableWriter::new(TableId(0), plan(&layout, 0), layout.max_search);
-        Self::of(layout, growth, 1, vec![first])
+        Self::of(layout, growth, 1, vec![first], 0)
     }
 
-    fn of(layout: Layout, growth: Growth, next_table: u64, segments: Vec<TableWriter>) -> Self {
-        let shared = Arc::new(ArcSwap::from_pointee(Vec::new()));
-        let filter =
-            Self { layout, growth, next_table, segments, retired: Vec::new(), in_snapshot: false, shared };
+    fn of(
+        layout: Layout,
+        growth: Growth,
+        next_table: u64,
+        segments: Vec<TableWriter>,
+        folded_buckets: u64,
+    ) -> Self {
+        let filter = Self {
+            layout,
+            growth,
+            next_table,
+            segments,
+            folded_buckets,
+            retired: Vec::new(),
+            in_snapshot: false,
+            shared: Arc::new(ArcSwap::from_pointee(Vec::new())),
+        };
         filter.publish();
         filter
     }
@@ -110,9 +128,14 @@ impl CompactFilter {
         if copies >= self.copies_max() {
             return Ok(Insert::Saturated);
         }
-        for segment in &mut self.segments {
+        let newest = self.segments.len() - 1;
+        for (k, segment) in self.segments.iter_mut().enumerate() {
             let has_room = self.growth == Growth::Fixed || segment.room() > 0;
             if has_room && segment.insert(digest, 0).is_ok() {
+                if k == newest {
+                    // What is put in may lie in buckets that were emptied already: folding begins anew.
+                    self.folded_buckets = 0;
+                }
                 return Ok(Insert::Added);
             }
         }
@@ -161,7 +184,7 @@ impl CompactFilter {
     pub fn remove(&mut self, digest: Digest) -> bool {
         let removed = self.segments.iter_mut().rev().any(|segment| segment.remove(digest).is_some());
         if removed {
-            self.fold();
+            self.fold_on();
         }
         removed
     }
@@ -198,6 +221,7 @@ impl CompactFilter {
         let items = self.segments.iter().map(TableWriter::items).sum();
         let first = self.new_segment(0);
         let old = std::mem::replace(&mut self.segments, vec![first]);
+        self.folded_buckets = 0;
         self.publish();
         old.into_iter().for_each(|segment| self.retire(segment));
         items
@@ -243,33 +267,39 @@ impl CompactFilter {
         TableWriter::new(id, plan(&self.layout, k), self.layout.max_search)
     }
 
-    /// Folds the newest segment into older ones once it is nearly empty and they have ample room.
-    fn fold(&mut self) {
-        while let [older @ .., newest] = &mut self.segments[..]
-            && newest.items() * FOLD_BELOW <= newest.table.slots()
-            && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
-        {
-            let table = newest.table.clone();
-            let newest_k = older.len();
-            let mut moved: Vec<(usize, u64, u64)> = Vec::new();
-            let mut whole = true;
-            table.for_each_in(0..table.plan.buckets(), |bucket, _, value| {
-                whole = whole
-                    && older.iter_mut().enumerate().rev().any(|(k, segment)| {
-                        let (bucket, value) = (bucket >> (newest_k - k), value >> (newest_k - k));
-                        let fits = segment.room() > 0 && segment.insert_value(bucket, value).is_ok();
-                        if fits {
-                            moved.push((k, bucket, value));
-                        }
-                        fits
-                    });
+    /// Folds the newest segment into older ones once it is nearly empty and they have ample room: a few buckets with
+    /// each remove, so that no single one pays for it. A copy is for a moment in both, never in neither.
+    fn fold_on(&mut self) {
+        let [older @ .., newest] = &mut self.segments[..] else { return };
+        let Some(newest_k) = (!older.is_empty()).then_some(older.len()) else { return };
+        let is_worth_it = || {
+            newest.items() * FOLD_BELOW <= newest.table.slots()
+                && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
+        };
+        if self.folded_buckets == 0 && !is_worth_it() {
+            return;
+        }
+        let buckets = newest.table.plan.buckets();
+        let last = buckets.min(self.folded_buckets + BUCKETS_FOLDED);
+        let mut moving = Vec::new();
+        newest.table.for_each_in(self.folded_buckets..last, |bucket, slot, value| {
+            moving.push((bucket, slot, value));
+        });
+        for (bucket, slot, value) in moving {
+            let moved = older.iter_mut().enumerate().rev().any(|(k, segment)| {
+                let (bucket, value) = (bucket >> (newest_k - k), value >> (newest_k - k));
+                segment.room() > 0 && segment.insert_value(bucket, value).is_ok()
             });
-            if !whole {
-                for (k, bucket, value) in moved.into_iter().rev() {
-                    older[k].remove_value(bucket, value);
-                }
+            if !moved {
+                self.folded_buckets = 0;
                 return;
             }
+            newest.free_slot(bucket, slot);
+        }
+        self.folded_buckets = last;
+        if last == buckets {
+            debug_assert_eq!(newest.items(), 0, "every bucket was emptied, and nothing was put in since");
+            self.folded_buckets = 0;
             let newest = self.segments.pop().expect("the newest was looked at");
             self.publish();
             self.retire(newest);
@@ -300,7 +330,7 @@ impl CompactFilter {
             growth: self.growth,
             next_table: self.next_table,
             tables: tables.collect(),
-            moved_buckets: 0,
+            moved_buckets: self.folded_buckets,
         }
     }
 
@@ -348,16 +378,20 @@ impl CompactFilter {
             let restored = restore_table(table, load)?;
             segments.push(TableWriter::resume(table.id, restored, table.changes, image.layout.max_search));
         }
-        if segments.is_empty() {
+        let Some(newest) = segments.last() else {
             return Err(RestoreError::Image("a filter has no segment"));
+        };
+        if image.moved_buckets >= newest.table.plan.buckets() {
+            return Err(RestoreError::Image("more buckets were folded than there are"));
         }
-        Ok(Self::of(image.layout, image.growth, image.next_table, segments))
+        Ok(Self::of(image.layout, image.growth, image.next_table, segments, image.moved_buckets))
     }
 }
 
 /// What a reader sees of a compact filter: its tables as they are when it is taken, with what is added to them later.
 ///
-/// It is to be kept for a request, not for longer: of a table that the filter gets later it knows nothing.
+/// It is to be kept for a request, not for longer: of a table that the filter gets later it knows nothing. Segments are looked
+/// at newest first: a copy that is folded meanwhile goes the same way, so it is met in one or in the other.
 pub struct CompactView {
     segments: Guard<Arc<Vec<Arc<Table>>>>,
 }
@@ -376,7 +410,7 @@ impl CompactView {
     pub fn contains(&self, digest: Digest) -> bool {
         match &self.segments[..] {
             [only] => only.contains(digest),
-            segments => segments.iter().any(|segment| segment.contains(digest)),
+            segments => segments.iter().rev().any(|segment| segment.contains(digest)),
         }
     }
 
@@ -385,7 +419,7 @@ impl CompactView {
         found.clear();
         found.resize(digests.len(), false);
         for (digests, found) in digests.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
-            for segment in self.segments.iter() {
+            for segment in self.segments.iter().rev() {
                 segment.contains_group(digests, found);
             }
         }
@@ -393,7 +427,7 @@ impl CompactView {
 
     /// Copies of an item over all segments. Never too low; too high by those alike.
     pub fn count(&self, digest: Digest) -> u32 {
-        self.segments.iter().map(|segment| segment.count(digest)).sum()
+        self.segments.iter().rev().map(|segment| segment.count(digest)).sum()
     }
 
     /// Copies of all items.

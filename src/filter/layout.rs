@@ -110,7 +110,7 @@ impl Layout {
     }
 
     fn smallest(capacity: u64, error_rate: f64, bucket_size: u8) -> Option<Self> {
-        (FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX)
+        (planned_bits_min(bucket_size)..=FINGERPRINT_BITS_MAX)
             .map(|fingerprint_bits| Self {
                 fingerprint_bits,
                 bucket_size,
@@ -234,6 +234,16 @@ const fn load_percent(bucket_size: u8) -> u64 {
         2 => 80,
         4 => 95,
         _ => 98,
+    }
+}
+
+/// Bits of the shortest fingerprint that is planned with. A shorter one leads to so few other buckets that a large table is
+/// full before its share of slots is taken (Fan et al., section 4 and figure 2): it takes an explicit layout to have one.
+const fn planned_bits_min(bucket_size: u8) -> u8 {
+    match bucket_size {
+        2 => 8,
+        4 => 6,
+        _ => 5,
     }
 }
 

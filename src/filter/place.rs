@@ -157,6 +157,44 @@ mod tests {
         Ok(probe)
     }
 
+    /// Where errors are too rare to be counted: every bit of a fingerprint is set half of the time, in either half of
+    /// the buckets, and the other bucket is as likely to be in the one as in the other.
+    #[test]
+    fn the_bits_of_fingerprints_are_uniform() {
+        const ITEMS: u64 = 100_000;
+        for base_bits in 12..=32_u32 {
+            for k in [0, (32 - base_bits).min(5)] {
+                let buckets = 1_000 << k;
+                let place = Nested::new(base_bits, 1_000, k);
+                let mut set = [[0_u64; 33]; 2];
+                let mut of = [0_u64; 2];
+                for number in 0..ITEMS {
+                    let digest = Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()));
+                    let probe = place.probe(digest);
+                    let half = usize::from(probe.buckets[0] >= buckets / 2);
+                    of[half] += 1;
+                    set[half][32] += u64::from(probe.buckets[1] >= buckets / 2);
+                    // Counted from the first fingerprint there is: none is zero.
+                    let fingerprint = probe.value - (1 << k);
+                    (0..base_bits + k).for_each(|bit| set[half][bit as usize] += fingerprint >> bit & 1);
+                }
+                for half in 0..2 {
+                    for bit in (0..base_bits + k).chain([32]) {
+                        // Of 2^f − 1 fingerprints one is missing from the half whose bits are set.
+                        let fingerprints = ((1_u64 << base_bits) - 1) as f64;
+                        let expected = if bit == 32 || bit < k { 0.5 } else { 0.5 - 0.5 / fingerprints };
+                        let share = set[half][bit as usize] as f64 / of[half] as f64;
+                        let spread = 0.5 / (of[half] as f64).sqrt();
+                        assert!(
+                            (share - expected).abs() < 5.0 * spread,
+                            "bit {bit} of {base_bits} + {k}: {share}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn segments_nest(digest: u64, base_bits in 4_u32..=32, half in 1_u64..=1 << 20) {

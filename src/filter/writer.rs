@@ -200,17 +200,6 @@ impl TableWriter {
         self.place(kind, &probe)
     }
 
-    /// Takes a slot value out that [`Self::insert_value`] has put in.
-    pub(super) fn remove_value(&mut self, bucket: u64, value: u64) -> bool {
-        with_kind!(self.table, kind => self.remove_value_in(kind, bucket, value))
-    }
-
-    #[inline(never)]
-    fn remove_value_in<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
-        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
-        self.take(kind, &probe).is_some()
-    }
-
     /// Takes one copy of the item out and tells what its slot held.
     #[inline]
     pub(super) fn remove(&mut self, digest: Digest) -> Option<u64> {

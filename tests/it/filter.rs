@@ -7,6 +7,7 @@ use cuckood::filter::{
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Chunks = HashMap<(TableId, u32), Vec<u8>>;
 
@@ -267,4 +268,91 @@ fn the_error_holds_while_a_filter_grows() {
     assert!(reader.view().segments().len() > 7);
     assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
     assert!(reader.view().error_rate_now() <= 0.01);
+}
+
+/// Where there is no room, or nothing to add, not a bit changes.
+#[test]
+fn an_insert_that_adds_nothing_leaves_the_bytes_as_they_were() {
+    let layout = Layout::compact_with(500, 12, 4, 200).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let (mut refused, mut next) = (0, 0);
+    while refused < 50 {
+        let before = snapshot!(filter, ());
+        if filter.insert(scrambled(next), false).is_err() {
+            assert!(same_bytes(before, snapshot!(filter, ())));
+            refused += 1;
+        }
+        next += 1;
+    }
+    let before = snapshot!(filter, ());
+    for number in 0..next {
+        if filter.reader().view().contains(scrambled(number)) {
+            assert_eq!(filter.insert(scrambled(number), true), Ok(Insert::AlreadyPresent));
+        }
+    }
+    assert!(same_bytes(before, snapshot!(filter, ())));
+}
+
+/// Removes shrink a filter that grew, a few buckets at a time, with a snapshot and a restore at any of them; a reader
+/// misses nothing meanwhile.
+#[test]
+fn a_filter_folds_back_as_it_empties() {
+    let layout = Layout::compact_with(1_000, 10, 4, 500).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let digests: Vec<Digest> = (0..60_000).map(scrambled).collect();
+    filter.insert_many(&digests, false).unwrap();
+    let grown = filter.reader().view().segments().len();
+    let (staying, leaving) = digests.split_at(500);
+    let done = AtomicBool::new(false);
+    let mut in_the_middle = 0;
+    let reader = filter.reader();
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let (mut missed, mut found) = (0, Vec::new());
+            while !done.load(Ordering::Relaxed) {
+                let view = reader.view();
+                missed += staying.iter().filter(|digest| !view.contains(**digest)).count();
+                view.contains_many(staying, &mut found);
+                missed += found.iter().filter(|found| !**found).count();
+            }
+            missed
+        });
+        for (number, &digest) in leaving.iter().enumerate() {
+            assert!(filter.remove(digest));
+            if number % 1_000 == 0 {
+                let (image, chunks) = snapshot!(filter, ());
+                let mut restored = CompactFilter::restore(&image, &mut load(&chunks)).unwrap();
+                assert!(same_bytes(snapshot!(restored, ()), (image, chunks)));
+                in_the_middle += 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(watching.join().unwrap(), 0, "items were missed");
+    });
+    assert!(grown > 5 && in_the_middle > 50);
+    assert_eq!(filter.reader().view().segments().len(), 1);
+    assert_eq!(filter.reader().view().items(), 500);
+    assert!(staying.iter().all(|digest| filter.reader().view().contains(*digest)));
+}
+
+/// A chunk with any bit flipped, and one cut short anywhere, is refused.
+#[test]
+fn a_damaged_chunk_is_refused() {
+    let mut filter = CompactFilter::new(Layout::compact_with(200, 8, 4, 500).unwrap(), Growth::Auto);
+    filter.insert_many(&(0..150).map(scrambled).collect::<Vec<_>>(), false).unwrap();
+    let (image, chunks) = snapshot!(filter, ());
+    for (key, whole) in &chunks {
+        let refused = |bytes: Vec<u8>| {
+            let mut damaged = chunks.clone();
+            damaged.insert(*key, bytes);
+            CompactFilter::restore(&image, &mut load(&damaged)).is_err()
+        };
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(refused(bytes), "bit {bit}");
+        }
+        assert!((0..whole.len()).all(|length| refused(whole[..length].to_vec())));
+        assert!(!refused(whole.clone()));
+    }
 }

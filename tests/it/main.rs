@@ -6,6 +6,7 @@ mod contract;
 mod damage;
 mod directory;
 mod filter;
+mod filter_figures;
 mod format;
 mod journal;
 mod openapi;

@@ -101,7 +101,15 @@ pub(crate) fn load(dir: &Path, path: &Path, identity: &[u8; 16]) -> Result<(Ackn
     latest.ok_or_else(|| StoreError::damaged(dir, format!("{} holds no whole record", path.display())))
 }
 
-/// What the writer and the syncing thread share.
+/// What the writer and the syncing thread share. Each reason to wake that thread has a bell of its own: while it rests, a
+/// new record must not cost a switch of threads.
+struct Shared {
+    progress: Mutex<Progress>,
+    written: Condvar,
+    stopping: Condvar,
+}
+
+/// How far the file is.
 struct Progress {
     written: u64,
     synced: u64,
@@ -113,7 +121,7 @@ struct Progress {
 /// The file, open for writing, and the thread that syncs it.
 pub(crate) struct AcknowledgedFile {
     file: Arc<File>,
-    progress: Arc<(Mutex<Progress>, Condvar)>,
+    shared: Arc<Shared>,
     syncer: Option<JoinHandle<()>>,
 }
 
@@ -123,27 +131,28 @@ impl AcknowledgedFile {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let file = Arc::new(file);
         let progress = Progress { written: 0, synced: 0, slot, failed: None, stop: false };
-        let progress = Arc::new((Mutex::new(progress), Condvar::new()));
+        let shared =
+            Shared { progress: Mutex::new(progress), written: Condvar::new(), stopping: Condvar::new() };
+        let shared = Arc::new(shared);
         let syncer = {
-            let (file, progress) = (file.clone(), progress.clone());
+            let (file, shared) = (file.clone(), shared.clone());
             std::thread::Builder::new()
                 .name("acknowledged".to_owned())
-                .spawn(move || sync_behind(&file, &progress, pause))?
+                .spawn(move || sync_behind(&file, &shared, pause))?
         };
-        Ok(AcknowledgedFile { file, progress, syncer: Some(syncer) })
+        Ok(AcknowledgedFile { file, shared, syncer: Some(syncer) })
     }
 
     /// Writes a record over the older one.
     pub(crate) fn write(&self, record: &[u8]) -> io::Result<()> {
-        let (progress, changed) = &*self.progress;
-        let mut progress = progress.lock();
+        let mut progress = self.shared.progress.lock();
         if let Some(kind) = progress.failed {
             return Err(kind.into());
         }
         self.file.write_all_at(record, progress.slot * SLOT_BYTES)?;
         progress.slot = 1 - progress.slot;
         progress.written += 1;
-        changed.notify_all();
+        self.shared.written.notify_one();
         Ok(())
     }
 
@@ -155,9 +164,9 @@ impl AcknowledgedFile {
 
 impl Drop for AcknowledgedFile {
     fn drop(&mut self) {
-        let (progress, changed) = &*self.progress;
-        progress.lock().stop = true;
-        changed.notify_all();
+        self.shared.progress.lock().stop = true;
+        self.shared.written.notify_one();
+        self.shared.stopping.notify_one();
         if let Some(syncer) = self.syncer.take() {
             // A panic of the thread has nothing left to spoil.
             let _ = syncer.join();
@@ -165,12 +174,11 @@ impl Drop for AcknowledgedFile {
     }
 }
 
-fn sync_behind(file: &File, progress: &(Mutex<Progress>, Condvar), pause: Duration) {
-    let (progress, changed) = progress;
-    let mut state = progress.lock();
+fn sync_behind(file: &File, shared: &Shared, pause: Duration) {
+    let mut state = shared.progress.lock();
     loop {
         while state.written == state.synced && !state.stop {
-            changed.wait(&mut state);
+            shared.written.wait(&mut state);
         }
         if state.written == state.synced {
             return;
@@ -185,9 +193,9 @@ fn sync_behind(file: &File, progress: &(Mutex<Progress>, Condvar), pause: Durati
             return;
         }
         if !pause.is_zero() && !state.stop {
-            // A stop is the only thing worth waking for; a new record is what the pause is to gather.
+            // A stop is the only thing worth waking for; new records are what the pause is to gather.
             let until = std::time::Instant::now() + pause;
-            while !state.stop && !changed.wait_until(&mut state, until).timed_out() {}
+            while !state.stop && !shared.stopping.wait_until(&mut state, until).timed_out() {}
         }
     }
 }

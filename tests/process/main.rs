@@ -6,6 +6,7 @@ mod connections;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]
 mod service;
+mod twice;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

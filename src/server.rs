@@ -57,12 +57,16 @@ pub enum ServerError {
     /// The data directory can't be served.
     #[error("{0}")]
     Recovery(String),
+    /// Writes were refused from some moment on.
+    #[error("storage failed: {0}")]
+    Storage(String),
 }
 
 /// Serves until `shutdown` resolves, then finishes what is under way, takes a last snapshot and comes back.
 ///
 /// # Errors
-/// [`ServerError`]; once it serves, only that the data directory could not be recovered.
+/// [`ServerError`]; once it serves, only that the data directory could not be recovered, or that it failed later: then
+/// it is read from until `shutdown` all the same.
 pub async fn run(
     config: Config,
     listener: TcpListener,
@@ -105,7 +109,11 @@ pub async fn run(
         }
     }
     engine.shutdown().await;
-    ended
+    ended?;
+    match engine.status() {
+        Status::Failed(reason) => Err(ServerError::Storage(reason)),
+        _ => Ok(()),
+    }
 }
 
 /// What every connection is served with.

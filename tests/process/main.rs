@@ -2,10 +2,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
+mod api_keys;
+mod certificates;
 mod connections;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]
 mod service;
+mod signals;
 mod twice;
 
 use std::path::Path;

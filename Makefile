@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint openapi demo crash-long bench-filter bench-engine bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint openapi demo crash-long linearizable-long bench-filter bench-engine bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -29,6 +29,9 @@ demo: ## A million users and a million codes through a release build, killed and
 
 crash-long: ## Kill the service 2 000 times under load, at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
+
+linearizable-long: ## 64 clients at the same 100 codes for a minute, with kills: one order explains all answers.
+	LINEARIZABLE_SECONDS=60 $(CARGO) test --locked --test linearizable -- --nocapture
 
 bench-filter: ## The filter beside other crates and the bare memory, all on huge pages.
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) bench --locked --bench filter -- $(ITEMS)

@@ -2,6 +2,8 @@
 //!
 //! The port is bound before recovery begins, so that `/livez` answers at once.
 
+mod unread;
+
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
@@ -23,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
+use unread::Unread;
 
 /// The least buffer that the HTTP parser works with, in bytes.
 const HTTP_BUFFER_BYTES_MIN: u64 = 8_192;
@@ -54,12 +57,16 @@ pub enum ServerError {
     /// The data directory can't be served.
     #[error("{0}")]
     Recovery(String),
+    /// Writes were refused from some moment on.
+    #[error("storage failed: {0}")]
+    Storage(String),
 }
 
 /// Serves until `shutdown` resolves, then finishes what is under way, takes a last snapshot and comes back.
 ///
 /// # Errors
-/// [`ServerError`]; once it serves, only that the data directory could not be recovered.
+/// [`ServerError`]; once it serves, only that the data directory could not be recovered, or that it failed later: then
+/// it is read from until `shutdown` all the same.
 pub async fn run(
     config: Config,
     listener: TcpListener,
@@ -102,7 +109,11 @@ pub async fn run(
         }
     }
     engine.shutdown().await;
-    ended
+    ended?;
+    match engine.status() {
+        Status::Failed(reason) => Err(ServerError::Storage(reason)),
+        _ => Ok(()),
+    }
 }
 
 /// What every connection is served with.
@@ -170,9 +181,11 @@ impl Connections {
         let watcher = self.graceful.watcher();
         let (header_timeout, buffer_bytes) = (self.header_timeout, self.buffer_bytes);
         move |stream| {
-            let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-                request.extensions_mut().insert(ConnectInfo(peer));
-                router.clone().oneshot(request)
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                let (mut parts, body) = request.into_parts();
+                parts.extensions.insert(ConnectInfo(peer));
+                let body = Unread::new(body, &parts.headers);
+                router.clone().oneshot(hyper::Request::from_parts(parts, axum::body::Body::new(body)))
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())

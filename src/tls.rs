@@ -42,8 +42,9 @@ impl Tls {
     /// # Errors
     /// [`TlsError`]; a later reading that fails is told in the log and changes nothing.
     pub fn load(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
-        let config = Arc::new(ArcSwap::from(read(cert, key)?));
+        // Heard from before the first reading, so that none after it is missed.
         let mut hangups = signal(SignalKind::hangup()).map_err(TlsError::Signal)?;
+        let config = Arc::new(ArcSwap::from(read(cert, key)?));
         let (shared, cert, key) = (config.clone(), cert.to_path_buf(), key.to_path_buf());
         tokio::spawn(async move {
             while hangups.recv().await.is_some() {

@@ -54,6 +54,15 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
     runtime.block_on(async {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        // Unheard, it would end the process: with or without a certificate, it never does.
+        let mut hangups = signal(SignalKind::hangup())?;
+        if !config.tls() {
+            tokio::spawn(async move {
+                while hangups.recv().await.is_some() {
+                    tracing::info!("SIGHUP: there is no certificate to read again");
+                }
+            });
+        }
         let address = config.server.listen;
         let listener =
             TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;

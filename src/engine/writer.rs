@@ -315,6 +315,7 @@ impl Writer {
         }
         if let Err(error) = self.journal.settle() {
             tracing::error!(%error, "the log could not be synced at the end");
+            self.status.send_replace(Status::Failed(error.to_string()));
         }
     }
 }

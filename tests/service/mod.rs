@@ -1,67 +1,87 @@
 //! The real program as a child process on a port of its own, and a client for it.
 
+mod output;
+
+pub use output::Output;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, SendBody};
 
 /// How long a start may take before it counts as failed.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long an end may take before it counts as failed.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A running service. Dropped, it is killed.
 pub struct Service {
     child: Child,
     client: Client,
+    output: Output,
 }
 
 /// A connection to a service; clones share it.
 #[derive(Clone)]
 pub struct Client {
     url: String,
+    tls: TlsConfig,
     agent: Agent,
 }
 
 /// An answer: the status and the JSON body, null if there is none.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
     pub body: Value,
+    /// Whether it is an earlier request's answer.
+    pub replayed: bool,
 }
 
 impl Service {
     /// Starts the program over a data directory; comes back as soon as it listens, which is before it is ready.
     pub fn start(program: &Path, data: &Path, settings: &[(&str, &str)]) -> Service {
-        let mut child = Command::new(program)
-            .arg("serve")
-            .env("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0")
-            .env("CUCKOOD__STORAGE__PATH", data)
+        let mut command = Command::new(program);
+        command.arg("serve").env("CUCKOOD__STORAGE__PATH", data).envs(settings.iter().copied());
+        Service::spawn(&mut command)
+    }
+
+    /// Starts whatever ends in the program serving, on a port of its own unless it says where; comes back as soon as it
+    /// listens.
+    pub fn spawn(command: &mut Command) -> Service {
+        Service::try_spawn(command).unwrap_or_else(|(status, output)| panic!("{status}\n{output}"))
+    }
+
+    /// The same, or how it ended if it does not come to listen, with what it wrote.
+    pub fn try_spawn(command: &mut Command) -> Result<Service, (ExitStatus, String)> {
+        const LISTEN: &str = "CUCKOOD__SERVER__LISTEN";
+        if !command.get_envs().any(|(name, _)| name == LISTEN) {
+            command.env(LISTEN, "127.0.0.1:0");
+        }
+        let mut child = command
             .env("CUCKOOD__LOG__FORMAT", "json")
-            .envs(settings.iter().copied())
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let log = BufReader::new(child.stderr.take().expect("standard error is piped"));
-        let (tell_address, address) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                let entry: Value = serde_json::from_str(&line).unwrap_or_default();
-                let fields = &entry["fields"];
-                if fields["message"] == "listening" {
-                    // Nobody waits for it any more if the start took too long.
-                    let _ = tell_address.send(fields["address"].as_str().unwrap_or_default().to_string());
-                }
-                if entry["level"] != "INFO" {
-                    eprintln!("{line}");
-                }
-            }
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let output = Output::default();
+        output.collect(child.stdout.take().expect("standard output is piped"));
+        output.collect(child.stderr.take().expect("standard error is piped"));
+        let url = output.wait_for(START_TIMEOUT, |line| {
+            let entry: Value = serde_json::from_str(line).ok()?;
+            let fields = &entry["fields"];
+            let scheme = if fields["tls"] == true { "https" } else { "http" };
+            (fields["message"] == "listening").then(|| format!("{scheme}://{}", text(&fields["address"])))
         });
-        let address = address.recv_timeout(START_TIMEOUT).expect("the service says where it listens");
-        let client = Client::new(format!("http://{address}"));
-        Service { child, client }
+        let client = Client::new(url.clone().unwrap_or_default());
+        let service = Service { child, client, output: output.clone() };
+        match url {
+            Some(_) => Ok(service),
+            None => Err((service.wait(), output.whole().join("\n"))),
+        }
     }
 
     /// The same, and waits until it is ready.
@@ -79,17 +99,70 @@ impl Service {
         self.client.clone()
     }
 
+    /// A client that trusts this certificate alone, over connections of its own.
+    pub fn client_trusting(&self, certificate: &[u8]) -> Client {
+        let roots = RootCerts::new_with_certs(&[Certificate::from_der(certificate).to_owned()]);
+        Client::over(self.client.url.clone(), TlsConfig::builder().root_certs(roots).build())
+    }
+
+    /// What it has written.
+    pub fn output(&self) -> &Output {
+        &self.output
+    }
+
+    /// What it has written that is not mere information, once it has ended.
+    fn complaints(&self) -> String {
+        let is_mere = |line: &str| {
+            ["TRACE", "DEBUG", "INFO"].iter().any(|l| line.contains(&format!(r#""level":"{l}""#)))
+        };
+        self.output.whole().into_iter().filter(|line| !is_mere(line)).collect::<Vec<_>>().join("\n")
+    }
+
     /// SIGKILL: no chance to tidy up.
     pub fn kill(mut self) {
         self.child.kill().expect("the child is ours");
         self.child.wait().expect("the child is ours");
     }
 
-    /// SIGTERM, and how it ended.
-    pub fn terminate(mut self) -> ExitStatus {
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    /// Has every write fail from now on that would make a file longer than this, or write behind it.
+    pub fn limit_files(&self, bytes: u64) {
+        let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
         let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("the child is ours");
-        self.child.wait().expect("the child is ours")
+        rustix::process::prlimit(Some(process), rustix::process::Resource::Fsize, limit)
+            .expect("the child is ours");
+    }
+
+    /// SIGTERM.
+    pub fn begin_termination(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// SIGTERM, and how it ended.
+    pub fn terminate(self) -> ExitStatus {
+        self.begin_termination();
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                return status;
+            }
+            assert!(began.elapsed() < END_TIMEOUT, "it does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, signal).expect("the child is ours");
     }
 }
 
@@ -98,19 +171,51 @@ impl Drop for Service {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.complaints());
+        }
     }
 }
 
 impl Client {
     pub fn new(url: String) -> Client {
-        let agent =
-            Agent::config_builder().http_status_as_error(false).max_idle_connections_per_host(64).build();
-        Client { url, agent: agent.into() }
+        Client::over(url, TlsConfig::default())
+    }
+
+    fn over(url: String, tls: TlsConfig) -> Client {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_idle_connections_per_host(64)
+            .tls_config(tls.clone())
+            .build();
+        Client { url, tls, agent: agent.into() }
     }
 
     /// A client of the same service over connections of its own.
     pub fn another(&self) -> Client {
-        Client::new(self.url.clone())
+        Client::over(self.url.clone(), self.tls.clone())
+    }
+
+    /// Where the service is: `host:port`.
+    pub fn address(&self) -> &str {
+        self.url.split("//").last().expect("split gives one part at least")
+    }
+
+    /// Any request, its body as it stands.
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, ureq::Error> {
+        let request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let wrong = "the tests' requests are well-formed";
+        read(match body {
+            [] => self.agent.run(request.body(()).expect(wrong))?,
+            body => self.agent.run(request.body(body).expect(wrong))?,
+        })
     }
 
     pub fn get(&self, path: &str) -> Result<Answer, ureq::Error> {
@@ -144,6 +249,11 @@ impl Client {
 
 fn read(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::Error> {
     let status = response.status().as_u16();
+    let replayed = response.headers().contains_key("idempotency-replayed");
     let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
-    Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default() })
+    Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default(), replayed })
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }

@@ -1,0 +1,82 @@
+//! What a request's handler leaves unread of its body is taken in behind its back, so that the connection stays of use.
+//!
+//! hyper closes a connection whose request is answered before the whole body has arrived, without saying so in the
+//! answer: the client's next request on it is lost, and whether that took effect is unknown to it.
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A longer rest is not worth the connection.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+
+/// How long the rest may take to arrive.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A request's body. Dropped before its end, the rest of it is read and thrown away.
+pub(super) struct Unread {
+    /// None once it has ended, or where nothing is to be read behind the handler's back.
+    rest: Option<Incoming>,
+    is_awaited: bool,
+}
+
+impl Unread {
+    /// The body of a request with these headers.
+    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Self {
+        // Reading would ask a client for the body that waits to hear whether it is wanted.
+        let is_awaited = headers.contains_key(header::EXPECT);
+        Self { rest: Some(body), is_awaited }
+    }
+}
+
+impl Body for Unread {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let frame = Pin::new(rest).poll_frame(context);
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            self.rest = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let Some(rest) = self.rest.take() else { return };
+        let is_short = rest.size_hint().lower() <= UNREAD_BYTES_MAX as u64;
+        if rest.is_end_stream() || self.is_awaited || !is_short {
+            return;
+        }
+        // Outside a runtime there is no connection to be saved.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, take_in(rest)));
+        }
+    }
+}
+
+async fn take_in(mut rest: Incoming) {
+    let mut left = UNREAD_BYTES_MAX;
+    while let Some(Ok(frame)) = rest.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(bytes) else { return };
+        left = less;
+    }
+}

@@ -1,0 +1,168 @@
+//! One client: redeems, holds, extends, confirms, cancels and reads codes at random, and writes down what it was
+//! answered and when.
+
+use crate::checker::Operation;
+use crate::model::{Answer, Id, Request, Seen, Status};
+use crate::random::Random;
+use crate::service::{self, Client};
+use serde_json::{Value, json};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Codes that everybody wants.
+pub const CODES: usize = 100;
+
+/// Every second request goes to one of so many codes, for the crowd's sake.
+const CROWDED: u64 = 8;
+
+/// References that the clients share for a code, so that the same one asks again.
+const REFERENCES: u64 = 4;
+
+/// Ids of a code that are remembered.
+const IDS_MAX: usize = 4;
+
+/// Holds outlast any test.
+const HOLD_SECONDS_MIN: u64 = 86_400;
+
+/// What the clients share.
+pub struct Shop {
+    /// Grows with every moment that matters.
+    clock: AtomicU64,
+    /// The newest ids of each code.
+    ids: Vec<Mutex<Vec<Id>>>,
+    /// Set when the clients are to come to an end by themselves.
+    pub closed: AtomicBool,
+    /// Clients whose connection broke.
+    pub broken: AtomicUsize,
+    /// Operations that were answered.
+    pub answered: AtomicU64,
+}
+
+impl Shop {
+    pub fn new() -> Shop {
+        Shop {
+            clock: AtomicU64::new(0),
+            ids: (0..CODES).map(|_| Mutex::default()).collect(),
+            closed: AtomicBool::new(false),
+            broken: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
+        }
+    }
+
+    pub fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn some_id(&self, code: usize, random: &mut Random) -> Option<Id> {
+        let ids = self.ids[code].lock().unwrap();
+        // Mostly the newest, which may still stand.
+        let back = random.below(IDS_MAX as u64).saturating_sub(IDS_MAX as u64 - 2) as usize;
+        ids.len().checked_sub(1 + back).map(|at| ids[at])
+    }
+
+    fn note_id(&self, code: usize, id: Id) {
+        let mut ids = self.ids[code].lock().unwrap();
+        if !ids.contains(&id) {
+            ids.push(id);
+            let surplus = ids.len().saturating_sub(IDS_MAX);
+            ids.drain(..surplus);
+        }
+    }
+}
+
+pub fn code_name(code: usize) -> String {
+    format!("code-{code}")
+}
+
+/// Works until the shop closes or the connection breaks; every operation, with the code that it was about.
+pub fn work(shop: &Shop, client: &Client, random: &mut Random) -> Vec<(usize, Operation)> {
+    let mut operations = Vec::new();
+    while !shop.closed.load(Ordering::Relaxed) {
+        let crowd = if random.below(2) == 0 { CROWDED } else { CODES as u64 };
+        let code = random.below(crowd) as usize;
+        let request = choose(shop, code, random);
+        let called = shop.now();
+        let answer = send(client, code, request, random);
+        if let Ok(Answer::Created(seen) | Answer::Found(seen)) = answer {
+            shop.note_id(code, seen.id);
+        }
+        let lost = answer.is_err();
+        operations.push((code, Operation { request, answer: answer.ok(), called, returned: shop.now() }));
+        if lost {
+            shop.broken.fetch_add(1, Ordering::SeqCst);
+            break;
+        }
+        shop.answered.fetch_add(1, Ordering::Relaxed);
+    }
+    operations
+}
+
+fn choose(shop: &Shop, code: usize, random: &mut Random) -> Request {
+    let redeem = |random: &mut Random, hold| {
+        let reference = random.below(REFERENCES) as u32;
+        Request::Redeem { reference, hold }
+    };
+    let chance = random.below(100);
+    match (chance, shop.some_id(code, random)) {
+        (0..35, _) | (_, None) => redeem(random, true),
+        (35..50, _) => redeem(random, false),
+        (50..62, Some(id)) => Request::Confirm(id),
+        (62..87, Some(id)) => Request::Cancel(id),
+        // A code and its redemption are looked up in two places, which change one after the other: a code is read
+        // in one of the two ways only.
+        (87.., Some(id)) if code.is_multiple_of(2) => Request::LookUp(id),
+        (87.., Some(_)) => Request::Check,
+    }
+}
+
+fn send(client: &Client, code: usize, request: Request, random: &mut Random) -> Result<Answer, ureq::Error> {
+    const REDEMPTIONS: &str = "/v1/coupons/shop/redemptions";
+    let nothing = json!({});
+    let answer = match request {
+        Request::Redeem { reference, hold } => {
+            let hold_seconds = if hold { HOLD_SECONDS_MIN + random.below(86_400) } else { 0 };
+            let reference = format!("order-{reference}");
+            let body =
+                json!({ "code": code_name(code), "reference": reference, "hold_seconds": hold_seconds });
+            client.post(REDEMPTIONS, &body)
+        }
+        Request::Confirm(id) => client.post(&format!("{REDEMPTIONS}/{id:032x}/confirm"), &nothing),
+        Request::Cancel(id) => client.post(&format!("{REDEMPTIONS}/{id:032x}/cancel"), &nothing),
+        Request::LookUp(id) => client.get(&format!("{REDEMPTIONS}/{id:032x}")),
+        Request::Check => client.post("/v1/coupons/shop/codes/check", &json!({ "codes": [code_name(code)] })),
+    }?;
+    Ok(read(&answer).unwrap_or(Answer::Odd))
+}
+
+fn read(answer: &service::Answer) -> Option<Answer> {
+    let body = &answer.body;
+    Some(match answer.status {
+        200 if body["valid"].is_array() => Answer::Valid(body["valid"][0].as_bool()?),
+        201 => Answer::Created(seen(body)?),
+        200 => Answer::Found(seen(body)?),
+        409 => match body["code"].as_str()? {
+            "code-held" => Answer::CodeHeld,
+            "code-redeemed" => Answer::CodeRedeemed,
+            "redemption-cancelled" => Answer::RedemptionCancelled,
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn seen(redemption: &Value) -> Option<Seen> {
+    Some(Seen {
+        id: Id::from_str_radix(redemption["id"].as_str()?, 16).ok()?,
+        reference: redemption["reference"].as_str()?.strip_prefix("order-")?.parse().ok()?,
+        status: match redemption["status"].as_str()? {
+            "held" => Status::Held,
+            "redeemed" => Status::Redeemed,
+            "cancelled" => Status::Cancelled,
+            _ => return None,
+        },
+        expires_at: match redemption["expires_at"].as_str() {
+            Some(at) => Some(at.parse::<jiff::Timestamp>().ok()?.as_millisecond()),
+            None => None,
+        },
+    })
+}

@@ -1,0 +1,169 @@
+//! 64 clients at once redeem, hold, extend, confirm and cancel the same 100 codes while the service is killed and
+//! started again: every answer of every code must be explained by one order of the operations on it.
+//!
+//! `LINEARIZABLE_SECONDS` says how long (6 if it is unset), `LINEARIZABLE_SEED` repeats a run's choices.
+
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+
+mod checker;
+mod client;
+mod model;
+#[path = "../crash/random.rs"]
+mod random;
+#[path = "../service/mod.rs"]
+#[allow(dead_code)]
+mod service;
+mod verdicts;
+
+use checker::{Operation, check};
+use client::{CODES, Shop, code_name, work};
+use model::{Answer, Request, Status};
+use random::Random;
+use serde_json::json;
+use service::{Client, Service};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const CLIENTS: usize = 64;
+
+/// How long the service lives between two kills.
+const LIFE_SECONDS: u64 = 2;
+
+/// Small enough that snapshots are taken, and log segments dropped, all the time.
+const SETTINGS: &[(&str, &str)] =
+    &[("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB")];
+
+#[test]
+fn every_code_has_one_order_that_explains_all_answers() {
+    let seconds = number("LINEARIZABLE_SECONDS").unwrap_or(6);
+    let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("LINEARIZABLE_SECONDS={seconds} LINEARIZABLE_SEED={seed}");
+    let lives = (seconds / LIFE_SECONDS).max(2);
+    let histories = histories(lives, seed);
+    for (code, history) in histories.iter().enumerate() {
+        check(history).unwrap_or_else(|why| panic!("{}: {why}", code_name(code)));
+    }
+    assert_everything_happened(&histories, lives);
+    assert_one_changed_answer_is_noticed(&histories[0]);
+}
+
+fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().unwrap())
+}
+
+/// What the clients have done to each code in so many lives of the service, all but the last ended by SIGKILL.
+fn histories(lives: u64, seed: u64) -> Vec<Vec<Operation>> {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let program = Path::new(env!("CARGO_BIN_EXE_cuckood"));
+    let shop = Shop::new();
+    let mut randoms: Vec<Random> = {
+        let mut seeds = Random::new(seed);
+        (0..CLIENTS).map(|_| Random::new(seeds.next())).collect()
+    };
+    let mut histories = vec![Vec::new(); CODES];
+    for life in 1..=lives {
+        let service = Service::start_ready(program, &data, SETTINGS);
+        if life == 1 {
+            stock(&service.client());
+        }
+        let mut operations = live(service, &shop, &mut randoms, life == lives);
+        // Nobody is left who could still do what was lost.
+        let end = shop.now();
+        for (code, operation) in operations.iter_mut() {
+            if operation.answer.is_none() {
+                operation.returned = end;
+            }
+            histories[*code].push(operation.clone());
+        }
+    }
+    histories
+}
+
+fn stock(client: &Client) {
+    let made = client.put("/v1/coupons/shop", &json!({ "capacity": CODES })).unwrap();
+    assert_eq!(made.status, 201, "{made:?}");
+    let codes: Vec<String> = (0..CODES).map(code_name).collect();
+    let added = client.post("/v1/coupons/shop/codes", &json!({ "codes": codes })).unwrap();
+    assert_eq!(added.body["added"], CODES, "{added:?}");
+}
+
+/// One life of the service, and what was done in it.
+fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Vec<(usize, Operation)> {
+    shop.broken.store(0, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = randoms
+            .iter_mut()
+            .map(|random| {
+                let client = service.client().another();
+                scope.spawn(move || work(shop, &client, random))
+            })
+            .collect();
+        // Not for anything to happen, but for the load to last.
+        std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
+        assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "connections broke before the service was killed");
+        let survivor = if last {
+            shop.closed.store(true, Ordering::Relaxed);
+            Some(service)
+        } else {
+            service.kill();
+            None
+        };
+        let operations: Vec<_> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+        if let Some(service) = survivor {
+            assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "connections broke though nobody was killed");
+            assert!(service.terminate().success(), "SIGTERM ends it well");
+        }
+        operations
+    })
+}
+
+/// A run in which something never happened has shown nothing about it.
+fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
+    let count = |what: &str, is: &dyn Fn(&Operation) -> bool| {
+        let count = histories.iter().flatten().filter(|operation| is(operation)).count();
+        eprintln!("{count:>8} {what}");
+        assert!(count > 0, "no {what}");
+    };
+    eprintln!("{:>8} kills", lives - 1);
+    count("operations", &|_| true);
+    count("lost answers", &|operation| operation.answer.is_none());
+    let found = |operation: &Operation, request: fn(Request) -> bool, status: Status| {
+        request(operation.request)
+            && matches!(operation.answer, Some(Answer::Found(seen)) if seen.status == status)
+    };
+    let is_redeem = |request| matches!(request, Request::Redeem { .. });
+    let is_hold = |request| matches!(request, Request::Redeem { hold: true, .. });
+    count("won", &|operation| matches!(operation.answer, Some(Answer::Created(_))));
+    count("repeated", &|operation| found(operation, is_redeem, Status::Redeemed));
+    count("extended", &|operation| found(operation, is_hold, Status::Held));
+    count("confirmed", &|operation| {
+        found(operation, |request| matches!(request, Request::Confirm(_)), Status::Redeemed)
+    });
+    count("cancelled", &|operation| {
+        found(operation, |request| matches!(request, Request::Cancel(_)), Status::Cancelled)
+    });
+    for refusal in [Answer::CodeHeld, Answer::CodeRedeemed, Answer::RedemptionCancelled] {
+        count(&format!("refused: {refusal:?}"), &|operation| operation.answer == Some(refusal));
+    }
+    count("looked up", &|operation| matches!(operation.request, Request::LookUp(_)));
+    count("checked", &|operation| operation.request == Request::Check);
+}
+
+/// The checker finds a fault in this very history when there is one: somebody who lost is made a second winner.
+fn assert_one_changed_answer_is_noticed(history: &[Operation]) {
+    let mut corrupted = history.to_vec();
+    let loser = corrupted
+        .iter_mut()
+        .filter(|operation| operation.answer == Some(Answer::CodeRedeemed))
+        .nth(10)
+        .expect("the code is in demand");
+    let Request::Redeem { reference, .. } = loser.request else {
+        unreachable!("only redeeming is refused so")
+    };
+    let winner = model::Seen { id: 1, reference, status: Status::Redeemed, expires_at: None };
+    loser.request = Request::Redeem { reference, hold: false };
+    loser.answer = Some(Answer::Created(winner));
+    assert!(check(&corrupted).is_err(), "a second winner was not noticed");
+}

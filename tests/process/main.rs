@@ -1,0 +1,33 @@
+//! The real program as its operator and its clients meet it.
+
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+
+mod api_keys;
+mod certificates;
+mod connections;
+mod secrecy;
+#[path = "../service/mod.rs"]
+#[allow(dead_code)]
+mod service;
+mod signals;
+mod twice;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before it counts as never.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_cuckood"))
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -6,7 +6,7 @@
 CARGO ?= cargo
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 	$(CARGO) run --release --locked

@@ -50,6 +50,21 @@ impl Contest {
         self.winners.len()
     }
 
+    /// What a client was told that it had lost is still used, whether or not the winner got an answer: nobody sees what
+    /// a crash takes back.
+    pub fn verify_lost(&self, client: &Client) {
+        let lost: Vec<&String> = self.lost.iter().collect();
+        for lost in lost.chunks(10_000) {
+            let answer = client.post("/v1/coupons/codes/codes/check", &json!({ "codes": lost }));
+            let answer = answer.expect("the service is up");
+            let valid = answer.body["valid"].as_array().expect("a list");
+            assert!(
+                valid.iter().all(|valid| valid == false),
+                "a code that was lost is there again: {answer:?}"
+            );
+        }
+    }
+
     /// Whoever lost lost to somebody, and the winner is still the only one. Nothing may be under way.
     pub fn verify(&self, client: &Client) {
         for code in &self.lost {

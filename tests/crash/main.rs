@@ -1,7 +1,7 @@
 //! The real program is killed under load, again and again: nothing acknowledged is lost, nothing is half-done, and
 //! every code has one winner.
 //!
-//! `CRASH_KILLS` says how often (20 if it is unset), `CRASH_SEED` repeats a run's choices.
+//! `CRASH_KILLS` says how often (200 if it is unset), `CRASH_SEED` repeats a run's choices.
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
@@ -18,6 +18,7 @@ use random::Random;
 use serde_json::json;
 use service::{Client, Service};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use worker::Worker;
@@ -42,18 +43,22 @@ const SETTINGS: &[(&str, &str)] = &[
     ("CUCKOOD__LOG__LEVEL", "info"),
 ];
 
+/// Both survive the death of the process, by different ways through the storage.
+const DURABILITIES: &[&str] = &["fsync", "flush"];
+
 #[test]
 fn whatever_was_acknowledged_survives_sigkill() {
-    let kills = number("CRASH_KILLS").unwrap_or(20);
+    let kills = number("CRASH_KILLS").unwrap_or(200);
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");
     let mut random = Random::new(seed);
     let mut left = kills;
     while left > 0 {
         let now = left.min(KILLS_PER_DIRECTORY);
-        kill_repeatedly(now, &mut random);
+        let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
+        kill_repeatedly(now, &mut random, durability);
         left -= now;
-        eprintln!("{} kills survived", kills - left);
+        eprintln!("{} kills survived, the last {now} at {durability}", kills - left);
     }
 }
 
@@ -65,31 +70,36 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_cuckood"))
 }
 
-fn kill_repeatedly(kills: u64, random: &mut Random) {
+fn kill_repeatedly(kills: u64, random: &mut Random, durability: &'static str) {
+    let settings: Vec<_> =
+        SETTINGS.iter().copied().chain([("CUCKOOD__STORAGE__DURABILITY", durability)]).collect();
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let contest = Arc::new(Mutex::new(Contest::new()));
     let mut workers: Vec<Worker> =
         (0..WORKERS).map(|n| Worker::new(format!("w{n}"), random.next(), contest.clone())).collect();
-    let service = Service::start_ready(program(), &data, SETTINGS);
+    let service = Service::start_ready(program(), &data, &settings);
     create_filters(&service.client());
     let mut service = Some(service);
     for _ in 0..kills {
-        let running = service.take().unwrap_or_else(|| Service::start_ready(program(), &data, SETTINGS));
+        let running = service.take().unwrap_or_else(|| Service::start_ready(program(), &data, &settings));
         check(&running.client(), &mut workers, &contest);
         load_until_killed(running, &mut workers, random);
         if random.below(4) == 0 {
             // Killed again before it has recovered: recovery itself must be repeatable.
-            let starting = Service::start(program(), &data, SETTINGS);
+            let starting = Service::start(program(), &data, &settings);
             std::thread::sleep(Duration::from_millis(random.below(50)));
             starting.kill();
         }
     }
-    let last = Service::start_ready(program(), &data, SETTINGS);
+    let last = Service::start_ready(program(), &data, &settings);
     check(&last.client(), &mut workers, &contest);
     assert!(last.terminate().success(), "SIGTERM ends it well");
-    let last = Service::start_ready(program(), &data, SETTINGS);
+    let last = Service::start_ready(program(), &data, &settings);
     check(&last.client(), &mut workers, &contest);
+    last.kill();
+    let verified = Command::new(program()).arg("verify").arg(&data).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
 }
 
 fn create_filters(client: &Client) {
@@ -129,6 +139,9 @@ fn load_until_killed(service: Service, workers: &mut [Worker], random: &mut Rand
 }
 
 fn check(client: &Client, workers: &mut [Worker], contest: &Mutex<Contest>) {
+    // First what the restart brought back by itself, then with what was under way sent again.
+    workers.iter().for_each(|worker| worker.verify(client));
+    contest.lock().unwrap().verify_lost(client);
     for worker in workers.iter_mut() {
         worker.settle(client);
     }

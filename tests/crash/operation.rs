@@ -16,6 +16,9 @@ pub enum Operation {
     Redeem { code: String, reference: String },
     Compete { code: String, reference: String },
     Cancel(Redeemed),
+    Withdraw(Vec<String>),
+    Create(String),
+    Delete(String),
     Import { id: String, users: Vec<String> },
     Snapshot,
 }
@@ -36,7 +39,9 @@ impl Operation {
             | Operation::AddCompact(users)
             | Operation::RemoveStrict(users)
             | Operation::RemoveCompact(users) => json!({ "users": users }),
-            Operation::AddCodes(codes) => json!({ "codes": codes }),
+            Operation::AddCodes(codes) | Operation::Withdraw(codes) => json!({ "codes": codes }),
+            Operation::Create(_) => return client.put_once(&self.path(), &json!({ "capacity": 500 }), key),
+            Operation::Delete(_) => return client.delete_once(&self.path(), key),
             Operation::Redeem { code, reference } | Operation::Compete { code, reference } => {
                 json!({ "code": code, "reference": reference })
             }
@@ -57,6 +62,8 @@ impl Operation {
             Operation::RemoveStrict(_) => "/v1/campaigns/strict/users/remove".into(),
             Operation::RemoveCompact(_) => "/v1/campaigns/compact/users/remove".into(),
             Operation::AddCodes(_) => "/v1/coupons/codes/codes".into(),
+            Operation::Withdraw(_) => "/v1/coupons/codes/codes/remove".into(),
+            Operation::Create(name) | Operation::Delete(name) => format!("/v1/campaigns/{name}"),
             Operation::Redeem { .. } | Operation::Compete { .. } => "/v1/coupons/codes/redemptions".into(),
             Operation::Cancel(redeemed) => format!("/v1/coupons/codes/redemptions/{}/cancel", redeemed.id),
             Operation::Import { id, .. } => format!("/v1/campaigns/strict/imports?mode=append&id={id}"),
@@ -93,9 +100,30 @@ impl Operation {
                 answer.status == 200 && body["state"] == "done" && body["lines"] == users.len()
             }
             Operation::Snapshot => answer.status == 200,
+            Operation::Withdraw(codes) => answer.status == 200 && all("removed", codes.len()),
+            Operation::Create(_) => answer.status == 201,
+            Operation::Delete(_) => answer.status == 204,
         };
         assert!(right, "{self:?} was answered {answer:?}");
         Done::Yes
+    }
+
+    /// The items and codes that are in or not, depending on how far it got.
+    pub fn items(&self) -> &[String] {
+        match self {
+            Operation::AddStrict(items)
+            | Operation::AddCompact(items)
+            | Operation::RemoveStrict(items)
+            | Operation::RemoveCompact(items)
+            | Operation::AddCodes(items)
+            | Operation::Withdraw(items)
+            | Operation::Import { users: items, .. } => items,
+            Operation::Redeem { code, .. } | Operation::Cancel(Redeemed { code, .. }) => {
+                std::slice::from_ref(code)
+            }
+            Operation::Create(name) | Operation::Delete(name) => std::slice::from_ref(name),
+            Operation::Compete { .. } | Operation::Snapshot => &[],
+        }
     }
 
     /// Of a request whose answer never came: either all of it was done or nothing. (A compact filter's "yes" is
@@ -105,7 +133,9 @@ impl Operation {
             Operation::AddStrict(users) | Operation::RemoveStrict(users) => {
                 ("/v1/campaigns/strict/users/check", "users", "present", users)
             }
-            Operation::AddCodes(codes) => ("/v1/coupons/codes/codes/check", "codes", "valid", codes),
+            Operation::AddCodes(codes) | Operation::Withdraw(codes) => {
+                ("/v1/coupons/codes/codes/check", "codes", "valid", codes)
+            }
             _ => return,
         };
         let found = client.post(path, &json!({ member: items })).expect("the service is up");

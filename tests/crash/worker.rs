@@ -35,6 +35,9 @@ pub struct Worker {
     pub removed_users: HashSet<String>,
     pub codes: HashSet<String>,
     pub redeemed: Vec<Redeemed>,
+    /// Campaigns of its own that are there, and that were deleted.
+    campaigns: HashSet<String>,
+    deleted: Vec<String>,
 }
 
 impl Worker {
@@ -50,6 +53,8 @@ impl Worker {
             removed_users: HashSet::new(),
             codes: HashSet::new(),
             redeemed: Vec::new(),
+            campaigns: HashSet::new(),
+            deleted: Vec::new(),
         }
     }
 
@@ -74,42 +79,43 @@ impl Worker {
         assert!(self.pending.is_none(), "{}: the service died without being killed", self.name);
     }
 
-    /// What was acknowledged is there, and what was removed is gone.
+    /// What was acknowledged is there, and what was removed is gone. What is under way counts for neither.
     pub fn verify(&self, client: &Client) {
-        let present = |path: &str, member: &str, answer: &str, items: &HashSet<String>| -> usize {
-            let items: Vec<&String> = items.iter().collect();
-            let chunks = items.chunks(10_000).map(|chunk| {
-                let body = serde_json::json!({ member: chunk });
-                let found = client.post(path, &body).expect("the service is up");
-                assert_eq!(found.status, 200, "{path}: {found:?}");
-                let answers = found.body[answer].as_array().expect("a list").clone();
-                answers.iter().filter(|present| present.as_bool() == Some(true)).count()
-            });
-            chunks.sum()
-        };
+        let unsure: &[String] = self.pending.as_ref().map_or(&[], |(operation, _)| operation.items());
+        let missing =
+            |path: &str, member: &str, answer: &str, items: &HashSet<String>, wanted: bool| -> usize {
+                let items: Vec<&String> = items.iter().filter(|item| !unsure.contains(item)).collect();
+                let chunks = items.chunks(10_000).map(|chunk| {
+                    let body = serde_json::json!({ member: chunk });
+                    let found = client.post(path, &body).expect("the service is up");
+                    assert_eq!(found.status, 200, "{path}: {found:?}");
+                    let answers = found.body[answer].as_array().expect("a list").clone();
+                    answers.iter().filter(|present| present.as_bool() != Some(wanted)).count()
+                });
+                chunks.sum()
+            };
         let strict = "/v1/campaigns/strict/users/check";
         let compact = "/v1/campaigns/compact/users/check";
         let codes = "/v1/coupons/codes/codes/check";
         let name = &self.name;
-        assert_eq!(
-            present(strict, "users", "present", &self.strict_users),
-            self.strict_users.len(),
-            "{name}: users lost"
-        );
-        assert_eq!(
-            present(strict, "users", "present", &self.removed_users),
-            0,
-            "{name}: removed users are back"
-        );
-        assert_eq!(
-            present(compact, "users", "present", &self.compact_users),
-            self.compact_users.len(),
-            "{name}: users of the compact campaign lost"
-        );
-        assert_eq!(present(codes, "codes", "valid", &self.codes), self.codes.len(), "{name}: codes lost");
         let used = self.redeemed.iter().map(|redeemed| redeemed.code.clone()).collect();
-        assert_eq!(present(codes, "codes", "valid", &used), 0, "{name}: redeemed codes are back");
-        for redeemed in self.redeemed.iter().rev().take(100) {
+        for (what, path, member, answer, items, wanted) in [
+            ("users lost", strict, "users", "present", &self.strict_users, true),
+            ("removed users are back", strict, "users", "present", &self.removed_users, false),
+            ("users of the compact campaign lost", compact, "users", "present", &self.compact_users, true),
+            ("codes lost", codes, "codes", "valid", &self.codes, true),
+            ("redeemed codes are back", codes, "codes", "valid", &used, false),
+        ] {
+            assert_eq!(missing(path, member, answer, items, wanted), 0, "{name}: {what}");
+        }
+        let campaigns = self.campaigns.iter().map(|name| (name, 200));
+        let deleted = self.deleted.iter().rev().take(20).map(|name| (name, 404));
+        for (campaign, status) in campaigns.chain(deleted).filter(|(name, _)| !unsure.contains(name)) {
+            let answer = client.get(&format!("/v1/campaigns/{campaign}")).expect("the service is up");
+            assert_eq!(answer.status, status, "{name}: {campaign}");
+        }
+        let sure = self.redeemed.iter().rev().filter(|redeemed| !unsure.contains(&redeemed.code));
+        for redeemed in sure.take(100) {
             let path = format!("/v1/coupons/codes/redemptions/{}", redeemed.id);
             let answer = client.get(&path).expect("the service is up");
             assert_eq!(answer.body["status"], "redeemed", "{name}: {answer:?}");
@@ -152,6 +158,9 @@ impl Worker {
                 Operation::Import { id: self.fresh("import"), users: self.names("user", count) }
             }
             98 => Operation::Snapshot,
+            70..72 if !self.codes.is_empty() => Operation::Withdraw(some(&self.codes, count)),
+            72 if self.campaigns.len() < 5 => Operation::Create(self.fresh("campaign")),
+            73 if !self.campaigns.is_empty() => Operation::Delete(some(&self.campaigns, 1).remove(0)),
             _ => Operation::AddCodes(self.names("code", count)),
         }
     }
@@ -185,6 +194,14 @@ impl Worker {
                 self.contest.lock().expect("no thread panics with it").lost(code);
             }
             (Done::Yes, Operation::Snapshot) => {}
+            (Done::Yes, Operation::Withdraw(codes)) => self.codes.retain(|code| !codes.contains(code)),
+            (Done::Yes, Operation::Create(name)) => {
+                self.campaigns.insert(name);
+            }
+            (Done::Yes, Operation::Delete(name)) => {
+                self.campaigns.remove(&name);
+                self.deleted.push(name);
+            }
             (done, operation) => panic!("{operation:?}: {done:?}"),
         }
     }

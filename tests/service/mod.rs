@@ -236,6 +236,18 @@ impl Client {
         read(request.send_json(body)?)
     }
 
+    /// A PUT that may be sent again without being done twice.
+    pub fn put_once(&self, path: &str, body: &Value, key: &str) -> Result<Answer, ureq::Error> {
+        let request = self.agent.put(format!("{}{path}", self.url)).header("Idempotency-Key", key);
+        read(request.send_json(body)?)
+    }
+
+    /// A DELETE that may be sent again without being done twice.
+    pub fn delete_once(&self, path: &str, key: &str) -> Result<Answer, ureq::Error> {
+        let request = self.agent.delete(format!("{}{path}", self.url)).header("Idempotency-Key", key);
+        read(request.call()?)
+    }
+
     /// Streams lines into an import.
     pub fn import(
         &self,

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint openapi demo crash-long linearizable-long bench-filter bench-engine bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint openapi demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -38,6 +38,9 @@ bench-filter: ## The filter beside other crates and the bare memory, all on huge
 
 bench-engine: ## Commands through the engine, by durability.
 	$(CARGO) bench --locked --bench engine
+
+bench-storage: ## Snapshots, restarts and what they write, with a table of a gigabyte.
+	$(CARGO) bench --locked --bench storage
 
 bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
 	$(CARGO) build --release --locked --bin cuckood

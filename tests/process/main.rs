@@ -5,6 +5,7 @@
 mod api_keys;
 mod certificates;
 mod connections;
+mod full_disk;
 mod secrecy;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]

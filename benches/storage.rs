@@ -1,0 +1,213 @@
+//! What snapshots and restarts cost, with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a process of
+//! its own, so that its peak of memory is its own, and each but the last dies without a clean end where that says so.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+use cuckood::clock::Clock;
+use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
+use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// 16-bit fingerprints: a table of 1.05 GB.
+const CAPACITY: u64 = 500_000_000;
+const ITEMS: u64 = 20_000_000;
+const BATCH: u64 = 10_000;
+/// What a client sends for an item, in bytes.
+const ITEM_BYTES: u64 = 16;
+const PHASE: Duration = Duration::from_secs(8);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    if let [phase, dir] = &arguments[..] {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(run(phase, Path::new(dir)));
+        std::process::exit(0);
+    }
+    let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
+    let dir = tempfile::tempdir_in(parent).unwrap();
+    for phase in ["fill", "replay", "load", "hold", "amplify"] {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([phase, dir.path().to_str().unwrap()])
+            .status()
+            .unwrap();
+        assert!(status.success(), "{phase}");
+    }
+}
+
+async fn run(phase: &str, dir: &Path) {
+    let mut options = EngineOptions::new(dir.join("data"));
+    options.memory_max_bytes = 8 << 30;
+    if phase == "amplify" {
+        options.path = dir.join("amplify");
+    } else {
+        // Snapshots are taken when this program says so.
+        options.snapshots.log_bytes_min = 1 << 40;
+        options.snapshots.log_bytes_max = 1 << 40;
+    }
+    let since = Instant::now();
+    let engine = Engine::start(options, Clock::system());
+    assert_eq!(engine.recovered().await, Status::Ready);
+    let opened = since.elapsed().as_secs_f64();
+    match phase {
+        "fill" => fill(&engine, CAPACITY, ITEMS).await,
+        "replay" => {
+            let rate = ITEMS as f64 / opened / 1e6;
+            println!("replay          {opened:6.2} s  {rate:.1} M items/s, {}", peak());
+            engine.shutdown().await;
+        }
+        "load" => {
+            let bytes = engine.info().tables_bytes as f64;
+            println!(
+                "start-up        {opened:6.2} s  {:.2} GB/s of tables, {}",
+                bytes / opened / 1e9,
+                peak()
+            );
+        }
+        "hold" => hold(&engine).await,
+        _ => amplify(&engine).await,
+    }
+}
+
+async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
+    let sizing = Sizing::Layout { fingerprint_bits: 16, bucket_size: 4, max_search: 2_000 };
+    let spec = Spec { capacity, mode: Mode::Compact, growth: Growth::Fixed, sizing, ignore_case: false };
+    let window = Window { starts_at: None, ends_at: None };
+    let command = engine.creation(Kind::Campaign, Name::new("bench").unwrap(), spec, window).unwrap();
+    engine.submit(command, None).await.unwrap();
+    filter(engine)
+}
+
+fn filter(engine: &Engine) -> Arc<FilterView> {
+    engine.find(Kind::Campaign, &Name::new("bench").unwrap()).unwrap()
+}
+
+fn insertion(filter: &FilterView, items: impl Iterator<Item = u64>) -> Command {
+    let digests = items.map(|item| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    Command::Insert { target: Target(filter.id), digests: Digests(digests), if_absent: false, revive: false }
+}
+
+async fn fill(engine: &Engine, capacity: u64, items: u64) {
+    let filter = create(engine, capacity).await;
+    let since = Instant::now();
+    add(engine, &filter, items).await;
+    let seconds = since.elapsed().as_secs_f64();
+    let logged = engine.info().storage.wal_bytes_written as f64 / (items * ITEM_BYTES) as f64;
+    println!(
+        "durable adds    {seconds:6.2} s  {:.1} M items/s by batches of {BATCH}, 8 under way; {logged:.2} bytes of log for each item byte",
+        items as f64 / seconds / 1e6
+    );
+}
+
+async fn add(engine: &Engine, filter: &Arc<FilterView>, items: u64) {
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            let (engine, filter) = (engine.clone(), filter.clone());
+            tokio::spawn(async move {
+                for batch in (client..items / BATCH).step_by(8) {
+                    let command = insertion(&filter, batch * BATCH..(batch + 1) * BATCH);
+                    engine.submit(command, None).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+/// One client adds and one checks: how long each waits at most, without a snapshot and with one after the other.
+async fn hold(engine: &Engine) {
+    let filter = filter(engine);
+    let next = Arc::new(std::sync::atomic::AtomicU64::new(ITEMS));
+    for phase in ["no snapshot", "snapshots", "no snapshot", "snapshots"] {
+        let done = Arc::new(AtomicBool::new(false));
+        let adding = {
+            let (engine, filter, next, done) = (engine.clone(), filter.clone(), next.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut times = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    let from = next.fetch_add(100, Ordering::Relaxed);
+                    let command = insertion(&filter, from..from + 100);
+                    let since = Instant::now();
+                    engine.submit(command, None).await.unwrap();
+                    times.push(since.elapsed());
+                }
+                times
+            })
+        };
+        let checking = {
+            let (filter, done, now) = (filter.clone(), done.clone(), engine.now());
+            std::thread::spawn(move || {
+                let (mut times, mut found, mut from) = (Vec::new(), Vec::new(), 0);
+                while !done.load(Ordering::Relaxed) {
+                    let digests: Vec<Digest> = (from..from + 100_u64)
+                        .map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+                        .collect();
+                    from = (from + 100) % ITEMS;
+                    let since = Instant::now();
+                    filter.contains_many(&digests, now, &mut found);
+                    times.push(since.elapsed());
+                    assert!(black_box(&found).iter().all(|found| *found));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                times
+            })
+        };
+        let since = Instant::now();
+        let (mut snapshots, mut bytes) = (0, 0);
+        if phase == "snapshots" {
+            while since.elapsed() < 2 * PHASE || snapshots < 3 {
+                bytes += engine.snapshot().await.unwrap().bytes_written;
+                snapshots += 1;
+            }
+        } else {
+            tokio::time::sleep(PHASE).await;
+        }
+        let seconds = since.elapsed().as_secs_f64();
+        done.store(true, Ordering::Relaxed);
+        let rate = if snapshots > 0 {
+            format!("{snapshots} snapshots, {:.0} MB/s", bytes as f64 / seconds / 1e6)
+        } else {
+            String::new()
+        };
+        println!(
+            "{phase:15} adds of 100  {}; checks of 100  {}  {rate}",
+            shape(adding.await.unwrap()),
+            shape(checking.join().unwrap())
+        );
+    }
+}
+
+/// Steady adds with snapshots as they come: what is written for each byte of an item.
+async fn amplify(engine: &Engine) {
+    let filter = create(engine, 100_000_000).await;
+    add(engine, &filter, 60_000_000).await;
+    let storage = engine.info().storage;
+    let items = (60_000_000 * ITEM_BYTES) as f64;
+    println!(
+        "written for each item byte, table of 210 MB: {:.2} log, {:.2} snapshots; {:.0} MB on disk",
+        storage.wal_bytes_written as f64 / items,
+        storage.snapshot_bytes_written as f64 / items,
+        storage.disk_bytes as f64 / 1e6
+    );
+    engine.shutdown().await;
+}
+
+fn shape(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2}, most {:.2} ms", at(0.5), at(0.99), at(0.999), at(1.0))
+}
+
+/// The most memory that this process ever took.
+fn peak() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    format!("peak memory {} MB", kilobytes.unwrap_or_default() / 1_000)
+}

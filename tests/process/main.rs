@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
 mod api_keys;
+mod backup;
 mod certificates;
 mod connections;
 mod full_disk;

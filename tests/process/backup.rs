@@ -1,0 +1,91 @@
+//! A backup taken while writes go on is the state at one position of the log: of every writer's requests it has the first
+//! so many, together as many as the log has entries up to there.
+
+use crate::program;
+use crate::service::{Client, Service};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const WRITERS: usize = 4;
+
+fn last_seq(client: &Client) -> u64 {
+    client.get("/v1/info").unwrap().body["last_seq"].as_u64().expect("a position")
+}
+
+fn user(writer: usize, number: u64) -> String {
+    format!("user-{writer}-{number}")
+}
+
+/// How many of a writer's users are there, from the first on; none is there behind a gap.
+fn prefix(client: &Client, writer: usize, sent: u64) -> u64 {
+    let users: Vec<String> = (0..sent).map(|number| user(writer, number)).collect();
+    let mut present: Vec<bool> = Vec::new();
+    for users in users.chunks(10_000) {
+        let answer = client.post("/v1/campaigns/spring/users/check", &json!({ "users": users })).unwrap();
+        present.extend(answer.body["present"].as_array().unwrap().iter().map(|is| is == &Value::Bool(true)));
+    }
+    let count = present.iter().filter(|is| **is).count();
+    assert!(
+        present[..count].iter().all(|is| *is),
+        "writer {writer}: a request is missing before a later one"
+    );
+    count as u64
+}
+
+#[test]
+fn a_backup_under_load_is_the_state_at_its_position() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = [("CUCKOOD__SNAPSHOTS__LOG_MIN", "64KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "256KiB")];
+    let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
+    let client = service.client();
+    let spec = json!({ "capacity": 500, "mode": "strict" });
+    assert_eq!(client.put("/v1/campaigns/spring", &spec).unwrap().status, 201);
+    let base = last_seq(&client);
+    let acknowledged: [AtomicU64; WRITERS] = Default::default();
+    let done = AtomicBool::new(false);
+    let mut backups = Vec::new();
+    std::thread::scope(|scope| {
+        for (writer, acknowledged) in acknowledged.iter().enumerate() {
+            let (client, done) = (client.another(), &done);
+            scope.spawn(move || {
+                for number in 0.. {
+                    let users = json!({ "users": [user(writer, number)] });
+                    assert_eq!(client.post("/v1/campaigns/spring/users", &users).unwrap().status, 200);
+                    acknowledged.store(number + 1, Ordering::SeqCst);
+                    if done.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            });
+        }
+        for round in 0..4_u64 {
+            while acknowledged.iter().any(|count| count.load(Ordering::SeqCst) < 100 * (round + 1)) {
+                std::thread::yield_now();
+            }
+            let before = acknowledged.each_ref().map(|count| count.load(Ordering::SeqCst));
+            let file = directory.path().join(format!("backup-{round}"));
+            let url = format!("http://{}", client.address());
+            let made =
+                Command::new(program()).arg("backup").arg(&file).args(["--url", &url]).output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+            backups.push((file, before));
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    let sent = acknowledged.each_ref().map(|count| count.load(Ordering::SeqCst));
+    service.kill();
+    for (file, before) in backups {
+        let restored = file.with_extension("restored");
+        let done = Command::new(program()).arg("restore").args([&file, &restored]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let service = Service::start_ready(program(), &restored, &settings);
+        let client = service.client();
+        let position = last_seq(&client);
+        let prefixes: Vec<u64> = (0..WRITERS).map(|writer| prefix(&client, writer, sent[writer])).collect();
+        assert_eq!(prefixes.iter().sum::<u64>(), position - base, "{prefixes:?}");
+        assert!(prefixes.iter().zip(before).all(|(prefix, before)| *prefix >= before), "{prefixes:?}");
+        let items = client.get("/v1/campaigns/spring").unwrap().body["stats"]["items"].as_u64();
+        assert_eq!(items, Some(position - base));
+    }
+}

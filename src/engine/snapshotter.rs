@@ -53,6 +53,8 @@ pub(super) struct Snapshotter {
     latest: Option<Manifest>,
     running: Option<Running>,
     log_bytes: u64,
+    /// Through where the log is not needed any more, until it has gone.
+    prunable: Option<Seq>,
     sweeping: bool,
 }
 
@@ -69,8 +71,8 @@ struct Running {
     began: Instant,
 }
 
-/// Chunks of a finished snapshot that are removed in one step.
-const SWEEP_CHUNKS: usize = 256;
+/// Chunks that no snapshot names any more which are removed in one step: two megabytes for sled to look at.
+const SWEEP_CHUNKS: usize = 32;
 
 fn key(id: SectionId) -> SectionKey {
     SectionKey { filter: id.filter, part: id.part }
@@ -84,7 +86,7 @@ impl Snapshotter {
         latest: Option<Manifest>,
         log_bytes: u64,
     ) -> Self {
-        Self { store, options, latest, running: None, log_bytes, sweeping: false }
+        Self { store, options, latest, running: None, log_bytes, prunable: None, sweeping: true }
     }
 
     /// Counts what has been logged.
@@ -99,7 +101,7 @@ impl Snapshotter {
 
     /// Whether there is something to do between commits.
     pub(super) fn has_work(&self) -> bool {
-        self.running.is_some() || self.sweeping
+        self.running.is_some() || self.prunable.is_some() || self.sweeping
     }
 
     /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within
@@ -124,7 +126,6 @@ impl Snapshotter {
     pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
         let writer = self.store.begin_snapshot(state.applied())?;
         let image = state.begin_snapshot();
-        self.sweeping = false;
         self.log_bytes = 0;
         let latest = self.latest.iter().flat_map(|latest| &latest.sections);
         let stored = latest.map(|section| (section.key, *section)).collect();
@@ -150,7 +151,9 @@ impl Snapshotter {
         busy: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
         let Some(mut running) = self.running.take() else {
-            if self.sweeping {
+            if let Some(through) = self.prunable {
+                self.prunable = journal.prune(through)?.then_some(through);
+            } else if self.sweeping {
                 self.sweeping = self.store.sweep(SWEEP_CHUNKS)?;
             }
             return Ok(None);
@@ -169,9 +172,7 @@ impl Snapshotter {
         let report = SnapshotReport { seq, bytes_written: running.bytes_written, duration };
         self.latest = Some(running.writer.finish(&self.store, running.taken_at, running.head)?);
         self.sweeping = true;
-        if let Some(through) = self.store.prunable_through()? {
-            journal.prune(through)?;
-        }
+        self.prunable = self.store.prunable_through()?;
         Ok(Some(report))
     }
 

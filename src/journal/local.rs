@@ -94,7 +94,7 @@ impl Journal for LocalJournal {
         Ok(())
     }
 
-    fn prune(&mut self, through: Seq) -> Result<(), JournalError> {
+    fn prune(&mut self, through: Seq) -> Result<bool, JournalError> {
         Ok(log::prune(&self.store, through)?)
     }
 

@@ -284,16 +284,14 @@ pub(crate) fn first_available(store: &Store) -> Option<Seq> {
     segments(store.backing()).first().copied()
 }
 
-/// Drops the segments whose entries all lie at or before `through`; the last segment always stays.
-pub(crate) fn prune(store: &Store, through: Seq) -> Result<(), StoreError> {
+/// Drops the oldest segment if its entries all lie at or before `through`, and tells whether the next could go as well;
+/// the last segment always stays.
+pub(crate) fn prune(store: &Store, through: Seq) -> Result<bool, StoreError> {
     let segments = segments(store.backing());
-    for pair in segments.windows(2) {
-        if pair[1].0 > through.0 + 1 {
-            break;
-        }
-        store.drop_tree(&layout::log_tree(pair[0]))?;
-    }
-    Ok(())
+    let mut droppable = segments.windows(2).take_while(|pair| pair[1].0 <= through.0 + 1);
+    let Some(oldest) = droppable.next() else { return Ok(false) };
+    store.drop_tree(&layout::log_tree(oldest[0]))?;
+    Ok(droppable.next().is_some())
 }
 
 /// Streams the commits that hold anything after `after`, oldest first, up to the end of the log, and tells where

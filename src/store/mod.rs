@@ -80,7 +80,7 @@ impl Default for StoreOptions {
             open_timeout: Duration::from_secs(25),
             preallocate_bytes: 64 << 20,
             cache_bytes: 64 << 20,
-            wal_segment_bytes: 64 << 20,
+            wal_segment_bytes: 8 << 20,
             acknowledged_sync_pause: Duration::from_millis(10),
         }
     }

@@ -24,7 +24,7 @@ const CHECKSUM_BYTES: usize = 16;
 const MANIFEST_VERSION: u8 = 1;
 
 /// After so many bytes of chunks they are synced, so that the end of a snapshot has little left to wait for.
-const SYNC_EVERY_BYTES: u64 = 4 << 20;
+const SYNC_EVERY_BYTES: u64 = 1 << 20;
 
 /// What a section is, in words that only the caller understands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -33,10 +33,6 @@ pub struct SectionKey {
     pub filter: u64,
     /// Which of its tables or slabs.
     pub part: u64,
-}
-
-impl SectionKey {
-    const FIRST: SectionKey = SectionKey { filter: 0, part: 0 };
 }
 
 /// Where a section lies.
@@ -172,13 +168,14 @@ impl SnapshotWriter {
 }
 
 impl Store {
-    /// Begins a snapshot of the state at `seq`; what an unfinished one left is removed.
+    /// Begins a snapshot of the state at `seq`.
     pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
         self.check_space()?;
-        self.set_writing(0);
-        while self.sweep(usize::MAX)? {}
+        // Neither that of a snapshot, nor of one whose chunks are still about.
+        let trees = self.backing().tree_names();
+        let used = trees.iter().filter_map(|tree| layout::chunk_tree_generation(tree));
         let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
-        let generation = generations(self)?.into_iter().max().max(pinned).unwrap_or(0) + 1;
+        let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.set_writing(generation);
         Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), unsynced_bytes: 0 })
     }
@@ -239,8 +236,8 @@ impl Store {
     }
 
     /// Removes chunks that no snapshot and no backup names any more, about `chunks_max` of them; `true` if
-    /// there may be more. A tree that nothing is left in goes in one piece. The snapshot that is being written
-    /// is left alone.
+    /// there may be more. A tree goes once nothing is left in it: to drop one that is full takes sled as long as
+    /// reading it. The snapshot that is being written is left alone.
     pub fn sweep(&self, chunks_max: usize) -> Result<bool, StoreError> {
         let mut named: BTreeSet<(u64, SectionKey)> = BTreeSet::new();
         for generation in generations(self)? {
@@ -257,18 +254,19 @@ impl Store {
             if generation == self.writing() {
                 continue;
             }
-            if named.range((generation, SectionKey::FIRST)..).next().is_none_or(|(at, _)| *at != generation) {
-                self.drop_tree(&tree)?;
-                return Ok(true);
-            }
-            let mut changes = Vec::new();
+            let (mut changes, mut is_empty) = (Vec::new(), true);
             self.run(self.backing().scan(&tree, &[], &mut |key, _| {
+                is_empty = false;
                 let section = layout::section_of_key(key).map(|(section, _)| section);
                 if !section.is_some_and(|section| named.contains(&(generation, section))) {
                     changes.push(Change::Remove(key.to_vec()));
                 }
                 if changes.len() < left { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }))?;
+            if is_empty {
+                self.drop_tree(&tree)?;
+                return Ok(true);
+            }
             left -= changes.len();
             if !changes.is_empty() {
                 self.write(&tree, changes)?;

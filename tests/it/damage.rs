@@ -52,7 +52,7 @@ fn prepare(dir: &Path) {
             sections =
                 writer.finish(&store, Timestamp(number), vec![number as u8; 100_000]).unwrap().sections;
             if let Some(through) = store.prunable_through().unwrap() {
-                journal.prune(through).unwrap();
+                while journal.prune(through).unwrap() {}
             }
             while store.sweep(7).unwrap() {}
         }

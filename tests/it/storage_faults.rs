@@ -92,7 +92,7 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
         if round % 2 == 1 {
             let through = snapshot(store, journal.last()).and_then(|()| store.prunable_through());
             let pruned = match through {
-                Ok(through) => through.map_or(Ok(()), |through| journal.prune(through)),
+                Ok(through) => through.map_or(Ok(false), |through| journal.prune(through)),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = pruned {

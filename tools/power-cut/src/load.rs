@@ -54,7 +54,7 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
         }
         snapshot(&store, journal.last())?;
         if let Some(through) = store.prunable_through()? {
-            journal.prune(through)?;
+            while journal.prune(through)? {}
         }
         while store.sweep(16)? {}
     }

@@ -440,8 +440,14 @@ impl StrictFilter {
     /// # Errors
     /// When a chunk is missing, damaged or another's, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        if !matches!(image.tables.len(), 1 | 2) || image.moved_buckets > image.tables[0].plan.buckets() {
+        if !matches!(image.tables.len(), 1 | 2) {
             return Err(RestoreError::Image("a strict filter has a wrong number of tables"));
+        }
+        if !image.tables.iter().all(|table| table.plan.is_sane()) {
+            return Err(RestoreError::Image("a table has an impossible shape"));
+        }
+        if image.moved_buckets > image.tables[0].plan.buckets() {
+            return Err(RestoreError::Image("more buckets were moved than there are"));
         }
         let mut tables = Vec::with_capacity(2);
         for table in &image.tables {

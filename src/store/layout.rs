@@ -10,13 +10,14 @@
 //! tree meta               identity, log-base, migration/NNNN
 //! tree log/SEQ            a segment of the log; key: first seq, part
 //! tree manifests          key: generation, part
-//! tree chunks/GENERATION  key: filter, part of the filter, chunk number
+//! tree chunks/GENERATION/PIECE   key: filter, part of the filter, chunk number
 //! ```
 //!
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
 
 use super::SectionKey;
 use crate::domain::Seq;
+use std::ops::Range;
 
 pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const FORMAT_FILE: &str = "format";
@@ -36,6 +37,9 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// sled's segment size: the largest leaf that stays out of `blobs/` follows from it.
 pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
+/// Chunks in a tree, 8 MB of them: to drop a tree takes sled as long as reading it, and a commit may wait for that.
+pub(crate) const TREE_CHUNKS: u64 = 128;
+
 pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
@@ -52,12 +56,16 @@ pub(crate) fn log_tree_first(tree: &str) -> Option<Seq> {
     number(tree.strip_prefix(LOG_TREES)?).map(Seq)
 }
 
-pub(crate) fn chunk_tree(generation: u64) -> String {
-    format!("{CHUNK_TREES}{generation:016x}")
+/// The tree of a generation that its chunk of this number, counted over all sections, lies in.
+pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
+    format!("{CHUNK_TREES}{generation:016x}/{:016x}", chunk / TREE_CHUNKS)
 }
 
-pub(crate) fn chunk_tree_generation(tree: &str) -> Option<u64> {
-    number(tree.strip_prefix(CHUNK_TREES)?)
+/// The generation of a tree and the numbers of its chunks, if it is one of theirs.
+pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
+    let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
+    let first = number(piece)?.checked_mul(TREE_CHUNKS)?;
+    Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
 }
 
 fn number(digits: &str) -> Option<u64> {

@@ -10,8 +10,8 @@ use super::backing::Change;
 use super::{Store, StoreError, layout};
 use crate::domain::{Seq, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// The longest chunk, in bytes.
@@ -42,6 +42,8 @@ pub struct SectionRef {
     pub key: SectionKey,
     /// The caller's count of changes when it was written: as long as that stands, it need not be written again.
     pub changes: u64,
+    /// The number of its first chunk in its generation: what tree a chunk lies in follows from that.
+    pub first_chunk: u64,
     /// How many chunks it has.
     pub chunks: u32,
     /// The position of the snapshot that wrote it.
@@ -71,7 +73,9 @@ pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
     sections: Vec<SectionRef>,
-    open: BTreeMap<SectionKey, u32>,
+    /// Sections that have begun: their first chunk's number, and how many they have.
+    open: BTreeMap<SectionKey, (u64, u32)>,
+    chunks: u64,
     unsynced_bytes: u64,
 }
 
@@ -102,9 +106,12 @@ impl SnapshotWriter {
         value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
         let written = value.len() as u64;
         let change = Change::Put(layout::chunk_key(key, index).to_vec(), value);
-        store.write(&layout::chunk_tree(self.generation), vec![change])?;
+        let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
+        let tree = layout::chunk_tree(self.generation, *first_chunk + u64::from(index));
+        store.write(&tree, vec![change])?;
+        *count += 1;
+        self.chunks += 1;
         store.count_snapshot_bytes(written);
-        *self.open.entry(key).or_default() += 1;
         self.unsynced_bytes += written;
         if self.unsynced_bytes >= SYNC_EVERY_BYTES {
             store.make_durable()?;
@@ -118,12 +125,12 @@ impl SnapshotWriter {
     /// # Errors
     /// [`StoreError::Misuse`] if it was given another number of chunks.
     pub fn end_section(&mut self, key: SectionKey, changes: u64, chunks: u32) -> Result<(), StoreError> {
-        let written = self.open.remove(&key).unwrap_or(0);
+        let (first_chunk, written) = self.open.remove(&key).unwrap_or((self.chunks, 0));
         if written != chunks {
             return Err(StoreError::Misuse(format!("section {key:?} has {written} chunks, not {chunks}")));
         }
         let (written_at, generation) = (self.seq, self.generation);
-        self.sections.push(SectionRef { key, changes, chunks, written_at, generation });
+        self.sections.push(SectionRef { key, changes, first_chunk, chunks, written_at, generation });
         Ok(())
     }
 
@@ -173,11 +180,19 @@ impl Store {
         self.check_space()?;
         // Neither that of a snapshot, nor of one whose chunks are still about.
         let trees = self.backing().tree_names();
-        let used = trees.iter().filter_map(|tree| layout::chunk_tree_generation(tree));
+        let used =
+            trees.iter().filter_map(|tree| layout::chunks_of_tree(tree)).map(|(generation, _)| generation);
         let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.set_writing(generation);
-        Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), unsynced_bytes: 0 })
+        Ok(SnapshotWriter {
+            generation,
+            seq,
+            sections: Vec::new(),
+            open: BTreeMap::new(),
+            chunks: 0,
+            unsynced_bytes: 0,
+        })
     }
 
     /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and told in the
@@ -218,7 +233,7 @@ impl Store {
     /// [`StoreError::Damaged`] if it is gone or its checksum is wrong.
     pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
         out.clear();
-        let tree = layout::chunk_tree(section.generation);
+        let tree = layout::chunk_tree(section.generation, section.first_chunk + u64::from(index));
         let found = self.run(self.backing().read(&tree, &layout::chunk_key(section.key, index), out))?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
             _ if !found => "is missing",
@@ -235,38 +250,43 @@ impl Store {
         Err(self.damaged(format!("tree {tree}, filter {filter}, part {part}: chunk {index} {why}")))
     }
 
-    /// Removes chunks that no snapshot and no backup names any more, about `chunks_max` of them; `true` if
-    /// there may be more. A tree goes once nothing is left in it: to drop one that is full takes sled as long as
-    /// reading it. The snapshot that is being written is left alone.
+    /// Removes chunks that no snapshot and no backup names any more, about `chunks_max` of them or one tree; `true` if
+    /// there may be more. The snapshot that is being written is left alone.
     pub fn sweep(&self, chunks_max: usize) -> Result<bool, StoreError> {
-        let mut named: BTreeSet<(u64, SectionKey)> = BTreeSet::new();
+        let mut named: BTreeMap<(u64, SectionKey), Range<u64>> = BTreeMap::new();
+        let mut name = |manifest: &Manifest| {
+            named.extend(manifest.sections.iter().map(|section| {
+                let chunks = section.first_chunk..section.first_chunk + u64::from(section.chunks);
+                ((section.generation, section.key), chunks)
+            }));
+        };
         for generation in generations(self)? {
             if let Ok(manifest) = load(self, generation)? {
-                named.extend(manifest.sections.iter().map(|section| (section.generation, section.key)));
+                name(&manifest);
             }
         }
-        for manifest in self.pinned().iter() {
-            named.extend(manifest.sections.iter().map(|section| (section.generation, section.key)));
-        }
+        self.pinned().iter().for_each(|manifest| name(manifest));
         let mut left = chunks_max;
         for tree in self.backing().tree_names() {
-            let Some(generation) = layout::chunk_tree_generation(&tree) else { continue };
+            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
             if generation == self.writing() {
                 continue;
             }
-            let (mut changes, mut is_empty) = (Vec::new(), true);
+            let is_named = |(&(of, _), chunks): (&(u64, SectionKey), &Range<u64>)| {
+                of == generation && chunks.start < in_tree.end && in_tree.start < chunks.end
+            };
+            if !named.iter().any(is_named) {
+                self.drop_tree(&tree)?;
+                return Ok(true);
+            }
+            let mut changes = Vec::new();
             self.run(self.backing().scan(&tree, &[], &mut |key, _| {
-                is_empty = false;
                 let section = layout::section_of_key(key).map(|(section, _)| section);
-                if !section.is_some_and(|section| named.contains(&(generation, section))) {
+                if !section.is_some_and(|section| named.contains_key(&(generation, section))) {
                     changes.push(Change::Remove(key.to_vec()));
                 }
                 if changes.len() < left { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }))?;
-            if is_empty {
-                self.drop_tree(&tree)?;
-                return Ok(true);
-            }
             left -= changes.len();
             if !changes.is_empty() {
                 self.write(&tree, changes)?;

@@ -21,6 +21,9 @@ type Key = [u8; 16];
 /// Nanoseconds an item, by what was done.
 type Figures = Vec<(&'static str, f64)>;
 
+/// Puts keys into a filter, and asks it for them and for strangers.
+type Measure = fn(&[Key], &[Key]) -> Figures;
+
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for items in if sizes.is_empty() { vec![1_000_000] } else { sizes } {
@@ -31,7 +34,7 @@ fn main() {
 fn run(items: usize) {
     let keys: Vec<Key> = (0..items).map(key).collect();
     let strangers: Vec<Key> = (items..2 * items).map(key).collect();
-    let contestants: [(&str, fn(&[Key], &[Key]) -> Figures); 5] = [
+    let contestants: [(&str, Measure); 5] = [
         ("cuckood", |keys, strangers| measure::<Ours>(keys, strangers)),
         ("cuckoofilter (8 bit)", |keys, strangers| measure::<Cuckoofilter>(keys, strangers)),
         ("scalable_cuckoo_filter", |keys, strangers| measure::<Scalable>(keys, strangers)),

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint openapi demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -11,8 +11,9 @@ help: ## List the targets.
 run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 	$(CARGO) run --release --locked
 
-test: lint ## Everything that CI checks: format, lints, all tests.
+test: lint ## Everything that CI checks: format, lints, all tests, generated clients.
 	$(CARGO) test --locked
+	$(MAKE) --no-print-directory clients
 
 lint: ## Format and lints.
 	$(CARGO) fmt --check
@@ -22,6 +23,23 @@ openapi: ## Write openapi/openapi.json anew from the code.
 	mkdir -p openapi
 	$(CARGO) run --locked --quiet -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
+
+clients: ## Generate a Python and a TypeScript client and use them (wants python3-venv and npm).
+	$(CARGO) build --locked --bin cuckood
+	tests/clients/run.sh
+
+schemathesis: ## Send what the OpenAPI document allows, and what it forbids (wants python3-venv).
+	$(CARGO) build --locked --bin cuckood
+	tests/schemathesis/run.sh
+
+# The pinned toolchain does: it only has to be told that it may sanitize.
+fuzz: export RUSTC_BOOTSTRAP = 1
+fuzz: ## Fuzz each target for FUZZ_SECONDS, 60 unless said otherwise (cargo install cargo-fuzz).
+	for target in import_lines item_list chunk; do \
+	    mkdir -p fuzz/corpus/$$target && \
+	    $(CARGO) fuzz run --target-dir target/fuzz $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+	        -dict=fuzz/dictionary.txt -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; \
+	done
 
 demo: ## A million users and a million codes through a release build, killed and started again.
 	$(CARGO) build --release --locked --bin cuckood

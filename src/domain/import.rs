@@ -68,7 +68,7 @@ pub enum LineFault {
     ItemTooLong,
     /// Not UTF-8.
     NotUtf8,
-    /// NDJSON: neither a string nor an object with a string `item`. CSV: a row without the column.
+    /// NDJSON: neither a string nor an object with a string `item`. CSV: no record, or one without the column.
     Malformed,
     /// An empty item.
     Empty,

@@ -53,7 +53,8 @@ impl FilterImage {
 
 impl TableImage {
     fn chunks(&self) -> u32 {
-        self.plan.words().div_ceil(CHUNK_WORDS as u64) as u32
+        // What a damaged image says of itself is refused by `restore_table`; here it must only do no harm.
+        if self.plan.is_sane() { self.plan.words().div_ceil(CHUNK_WORDS as u64) as u32 } else { 0 }
     }
 }
 

@@ -10,9 +10,11 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::Deserialize;
+use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
@@ -102,17 +104,55 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
 pub(super) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut track = serde_path_to_error::Track::new();
-    let parsed = T::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
-    let value = parsed.map_err(|error| {
+    let parsed = NoList::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
+    let NoList(value) = parsed.map_err(|error| {
         let pointer: String = track.path().iter().map(pointer_step).collect();
         json_problem(body, &error, &pointer)
     })?;
     deserializer.end().map_err(|error| json_problem(body, &error, ""))?;
-    // A derived struct would also be read from a list of its fields' values.
-    match body.trim_ascii_start().first() {
-        Some(b'{') => Ok(value),
-        _ => Err(Problem::invalid_at("", "expected an object")),
+    Ok(value)
+}
+
+/// A struct from an object only: derived code would also read it from a list of its fields' values.
+struct NoList<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for NoList<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Struct<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Struct<T> {
+            type Value = NoList<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NoList<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(NoList)
+            }
+        }
+        deserializer.deserialize_map(Struct(PhantomData))
     }
+}
+
+/// An optional object within a body: [`present`], and no list.
+pub(super) fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    NoList::deserialize(deserializer).map(|NoList(value)| Some(value))
+}
+
+/// An optional word out of a few: [`present`], and no object, which derived code would also read an enum from.
+pub(super) fn present_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(CowStrDeserializer::new(Cow::deserialize(deserializer)?)).map(Some)
+}
+
+/// Objects within a body, none of them a list.
+pub(super) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    Vec::deserialize(deserializer).map(|values| values.into_iter().map(|NoList(value)| value).collect())
 }
 
 fn pointer_step(segment: &serde_path_to_error::Segment) -> String {

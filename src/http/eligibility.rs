@@ -61,7 +61,7 @@ struct Eligibility {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EligibilityBatch<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "body::objects")]
     #[schema(min_items = 1, max_items = 1_000)]
     requests: Vec<EligibilityRequest<'a>>,
 }

@@ -1,6 +1,6 @@
 //! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
 
-use super::body::{Faults, present};
+use super::body::{Faults, present, present_object, present_word};
 use super::problem::Problem;
 use super::time::Time;
 use crate::domain::spec::CodeCounts;
@@ -69,14 +69,14 @@ pub(super) struct CampaignSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `compact` unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_word")]
     mode: Option<ModeName>,
     /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Not with `layout`, not if strict.
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_word")]
     growth: Option<GrowthName>,
     /// When it becomes active; since ever unless said otherwise.
     #[serde(default, deserialize_with = "present")]
@@ -85,7 +85,7 @@ pub(super) struct CampaignSpec {
     #[serde(default, deserialize_with = "present")]
     ends_at: Option<Time>,
     /// In place of `error_rate`. Not if strict.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_object")]
     layout: Option<LayoutBody>,
 }
 
@@ -98,14 +98,14 @@ pub(super) struct CouponSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `strict` unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_word")]
     mode: Option<ModeName>,
     /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Compact only, and not with `layout`.
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_word")]
     growth: Option<GrowthName>,
     /// When it becomes active; since ever unless said otherwise.
     #[serde(default, deserialize_with = "present")]
@@ -114,7 +114,7 @@ pub(super) struct CouponSpec {
     #[serde(default, deserialize_with = "present")]
     ends_at: Option<Time>,
     /// In place of `error_rate`. Compact only.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_object")]
     layout: Option<LayoutBody>,
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
     #[serde(default)]

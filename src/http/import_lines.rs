@@ -36,7 +36,7 @@ pub(super) enum UploadFault {
     /// No column of the CSV header bears the name.
     #[error("the header row names no such column")]
     NoSuchColumn,
-    /// The CSV header is too long or not UTF-8.
+    /// The CSV header is too long, or no record.
     #[error("the header row can't be read")]
     BadHeader,
 }
@@ -51,6 +51,31 @@ pub(super) enum Line<'a> {
     Rejected(LineFault),
 }
 
+/// A place in a CSV record, as far as it matters for where the record ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum At {
+    /// The begin of a field, the only place where a quote opens one.
+    FieldBegin,
+    /// In a field without quotes, or behind the closing one.
+    Plain,
+    /// In a quoted field.
+    Quoted,
+    /// Behind a quote in a quoted field, which closed it unless another one follows.
+    QuoteInQuoted,
+}
+
+impl At {
+    fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (At::Quoted, b'"') => At::QuoteInQuoted,
+            (At::Quoted, _) => At::Quoted,
+            (At::FieldBegin | At::QuoteInQuoted, b'"') => At::Quoted,
+            (_, b',' | b'\n') => At::FieldBegin,
+            _ => At::Plain,
+        }
+    }
+}
+
 /// Splits an upload into lines.
 pub(super) struct Lines {
     format: Format,
@@ -59,11 +84,10 @@ pub(super) struct Lines {
     /// The held line has become too long; the rest of it is passed over.
     is_too_long: bool,
     has_begun: bool,
-    /// CSV: whether a quote is open at the end of what is held.
-    in_quotes: bool,
+    /// CSV: where in a record the next byte stands.
+    at: At,
     /// CSV: which field holds the item, once the header is read.
     column: Option<usize>,
-    fields: csv_core::Reader,
 }
 
 impl Lines {
@@ -74,9 +98,8 @@ impl Lines {
             held: Vec::new(),
             is_too_long: false,
             has_begun: false,
-            in_quotes: false,
+            at: At::FieldBegin,
             column: None,
-            fields: csv_core::Reader::new(),
         }
     }
 
@@ -101,7 +124,7 @@ impl Lines {
         }
         while let Some(end) = self.line_end(piece) {
             let (line, rest) = (&piece[..end], &piece[end + 1..]);
-            if self.held.is_empty() && !self.is_too_long {
+            if self.held.is_empty() && !self.is_too_long && line.len() <= LINE_BYTES_MAX {
                 self.line(line, each)?;
             } else {
                 self.hold(line);
@@ -124,10 +147,17 @@ impl Lines {
     pub(super) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         self.has_begun = true;
         let held = std::mem::take(&mut self.held);
-        match (self.is_too_long, held.is_empty()) {
-            (true, _) => self.too_long(each),
-            (false, true) => Ok(()),
-            (false, false) => self.line(&held, each),
+        if self.is_too_long {
+            return self.too_long(each);
+        }
+        match (held.is_empty(), self.column) {
+            (true, _) => Ok(()),
+            (false, None) if self.at == At::Quoted => Err(UploadFault::BadHeader),
+            (false, Some(_)) if self.at == At::Quoted => {
+                each(Line::Rejected(LineFault::Malformed));
+                Ok(())
+            }
+            (false, _) => self.line(&held, each),
         }
     }
 
@@ -137,10 +167,10 @@ impl Lines {
             return memchr(b'\n', piece);
         }
         for (index, byte) in piece.iter().enumerate() {
-            match byte {
-                b'"' => self.in_quotes = !self.in_quotes,
-                b'\n' if !self.in_quotes => return Some(index),
-                _ => {}
+            let is_quoted = self.at == At::Quoted;
+            self.at = self.at.after(*byte);
+            if *byte == b'\n' && !is_quoted {
+                return Some(index);
             }
         }
         None
@@ -176,22 +206,25 @@ impl Lines {
     }
 
     fn record(&mut self, line: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        let fields = split(&mut self.fields, line);
-        match (self.column, &self.format) {
-            (None, Format::Csv { column: Some(name) }) => {
-                let found = fields.iter().position(|field| field == name.as_bytes());
-                self.column = Some(found.ok_or(UploadFault::NoSuchColumn)?);
-                each(Line::Blank);
-            }
-            (None, _) => {
-                self.column = Some(0);
-                each(Line::Blank);
-            }
-            (Some(_), _) if line.is_empty() => each(Line::Blank),
-            (Some(column), _) => match fields.get(column) {
+        let Some(column) = self.column else {
+            let fields = split(line).ok_or(UploadFault::BadHeader)?;
+            self.column = match &self.format {
+                Format::Csv { column: Some(name) } => {
+                    let found = fields.iter().position(|field| field == name.as_bytes());
+                    Some(found.ok_or(UploadFault::NoSuchColumn)?)
+                }
+                _ => Some(0),
+            };
+            each(Line::Blank);
+            return Ok(());
+        };
+        if line.is_empty() {
+            each(Line::Blank);
+        } else {
+            match split(line).as_ref().and_then(|fields| fields.get(column)) {
                 Some(field) => each(item(field)),
                 None => each(Line::Rejected(LineFault::Malformed)),
-            },
+            }
         }
         Ok(())
     }
@@ -233,28 +266,21 @@ fn ndjson(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
     }
 }
 
-/// The fields of one record.
-fn split(reader: &mut csv_core::Reader, line: &[u8]) -> Vec<Vec<u8>> {
-    reader.reset();
-    let (mut fields, mut field) = (Vec::new(), Vec::new());
-    let mut input = line;
-    let mut output = [0; 1024];
-    loop {
-        let (result, read, written) = reader.read_field(input, &mut output);
-        input = &input[read..];
-        field.extend_from_slice(&output[..written]);
-        match result {
-            csv_core::ReadFieldResult::Field { record_end } => {
-                fields.push(std::mem::take(&mut field));
-                if record_end {
-                    return fields;
-                }
-            }
-            // The empty input that follows tells the reader that the record is over.
-            csv_core::ReadFieldResult::InputEmpty | csv_core::ReadFieldResult::OutputFull => {}
-            csv_core::ReadFieldResult::End => return fields,
+/// The fields of one record; none if it has a carriage return without quotes around it, which others end records with.
+fn split(record: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut fields, mut field, mut at) = (Vec::new(), Vec::new(), At::FieldBegin);
+    for &byte in record {
+        match (at, byte) {
+            (At::FieldBegin | At::Quoted, b'"') => {}
+            (At::Quoted, _) | (At::QuoteInQuoted, b'"') => field.push(byte),
+            (_, b'\r') => return None,
+            (_, b',') => fields.push(std::mem::take(&mut field)),
+            _ => field.push(byte),
         }
+        at = at.after(byte);
     }
+    fields.push(field);
+    Some(fields)
 }
 
 #[cfg(test)]
@@ -317,6 +343,32 @@ mod tests {
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
         assert_eq!(of(None).unwrap(), ["-", "1", "2", "-", "3", "4"]);
         assert_eq!(of(Some("none")), Err(UploadFault::NoSuchColumn));
+    }
+
+    #[test]
+    fn csv_that_is_none_is_told_rather_than_guessed_at() {
+        let of = |csv: &[u8]| read(Format::Csv { column: None }, &[csv]);
+        // A quote inside a field is a quote, and the next line another record.
+        assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
+        assert_eq!(of(b"code\n\xef\xbb\xbfa\n").unwrap(), ["-", "\u{feff}a"]);
+        assert_eq!(of(b"code\n\"a\"b\"\nc\n").unwrap(), ["-", "ab\"", "c"]);
+        // Half a record is no item.
+        assert_eq!(of(b"code\na\rb\nc").unwrap(), ["-", "!Malformed", "c"]);
+        assert_eq!(of(b"code\na\n\"b\nc\n").unwrap(), ["-", "a", "!Malformed"]);
+        for header in [&b"code\ra\rb\r"[..], b"\"code\na\n"] {
+            assert_eq!(of(header), Err(UploadFault::BadHeader));
+        }
+    }
+
+    #[test]
+    fn a_line_is_too_long_however_it_comes() {
+        let line = [b"\"a\"", &[b' '; LINE_BYTES_MAX - 3][..], b"\n"].concat();
+        let longer = [b" ", &line[..]].concat();
+        for (line, seen) in [(line, "a"), (longer, "!ItemTooLong")] {
+            let (head, tail) = line.split_at(1_000);
+            assert_eq!(read(Format::NdJson, &[&line]).unwrap(), [seen]);
+            assert_eq!(read(Format::NdJson, &[head, tail]).unwrap(), [seen]);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::api::{self, Api, Sender};
 use super::body;
 use super::error;
 use super::import_lines::Format;
+use super::openapi::Bytes;
 use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
@@ -67,7 +68,7 @@ enum LineErrorCode {
     ItemTooLong,
     /// Not UTF-8.
     NotUtf8,
-    /// Neither a JSON string nor `{"item":…}`; a CSV record without the column.
+    /// Neither a JSON string nor `{"item":…}`; no CSV record, or one without the column.
     Malformed,
     /// An empty item.
     Empty,
@@ -168,7 +169,11 @@ struct ImportList {
     operation_id = "import_users",
     tag = "imports",
     params(ImportQuery),
-    request_body(content((String = "text/plain"), (String = "application/x-ndjson"), (String = "text/csv"))),
+    request_body(content(
+        (inline(Bytes) = "text/plain"),
+        (inline(Bytes) = "application/x-ndjson"),
+        (inline(Bytes) = "text/csv")
+    )),
     responses(
         (status = 200, description = "Read to the end", body = ImportAnswer),
         (status = 404, description = "`campaign-not-found`"),
@@ -192,7 +197,11 @@ pub(super) async fn import_users(
     operation_id = "import_codes",
     tag = "imports",
     params(ImportQuery),
-    request_body(content((String = "text/plain"), (String = "application/x-ndjson"), (String = "text/csv"))),
+    request_body(content(
+        (inline(Bytes) = "text/plain"),
+        (inline(Bytes) = "application/x-ndjson"),
+        (inline(Bytes) = "text/csv")
+    )),
     responses(
         (status = 200, description = "Read to the end", body = ImportAnswer),
         (status = 404, description = "`coupon-not-found`"),

@@ -13,6 +13,8 @@ mod eligibility;
 mod error;
 mod filter_body;
 mod filters;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod gate;
 mod idempotency;
 mod import_lines;

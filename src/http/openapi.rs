@@ -3,7 +3,7 @@
 use super::problem::{Document, Fault};
 use super::router::{self, SECURITY_SCHEME};
 use serde_json::{Map, Value, json};
-use utoipa::OpenApi;
+use utoipa::{OpenApi, ToSchema};
 
 /// What goes without saying at each route.
 #[derive(OpenApi)]
@@ -30,9 +30,34 @@ use utoipa::OpenApi;
 )]
 struct General;
 
-/// The document as the service gives it out: indented, with a newline at its end.
+/// A body of bytes, sent and read as a stream, whatever its media type.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub(super) struct Bytes(());
+
+/// The document as a text: indented, with a newline at its end.
 pub fn pretty() -> String {
-    format!("{:#}\n", document())
+    text(document())
+}
+
+/// A document as a text.
+pub(super) fn text(document: Value) -> String {
+    format!("{document:#}\n")
+}
+
+/// The document of a service that asks for keys, or of one that doesn't: there, whoever comes without one is served
+/// as well.
+pub(super) fn served(asks_for_keys: bool) -> Value {
+    let mut document = document();
+    if !asks_for_keys {
+        let paths = document["paths"].as_object_mut().into_iter().flatten();
+        for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
+            if let Some(choices) = operation.get_mut("security").and_then(Value::as_array_mut) {
+                choices.insert(0, json!({}));
+            }
+        }
+    }
+    document
 }
 
 /// The document.

@@ -4,6 +4,7 @@ use super::api::{self, Api, Sender};
 use super::error;
 use super::filter_body::{Asked, GrowthName, ModeName, mode};
 use super::metrics;
+use super::openapi::Bytes;
 use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
@@ -11,11 +12,11 @@ use crate::engine::{Backup, Durability, Mode};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use utoipa::{IntoParams, ToSchema};
 
 /// A sign of life.
@@ -278,7 +279,7 @@ pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> R
     responses((
         status = 200,
         description = "The archive, streamed",
-        body = Vec<u8>,
+        body = inline(Bytes),
         content_type = "application/octet-stream"
     ))
 )]
@@ -289,7 +290,8 @@ pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Res
         let part = backup.next().await?;
         Some((part.map_err(io::Error::other), backup))
     });
-    let mut response = Body::from_stream(parts).into_response();
+    // A compressor asks once more after the end.
+    let mut response = Body::from_stream(parts.fuse()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     let disposition = HeaderValue::from_static("attachment; filename=\"cuckood.backup\"");
@@ -298,6 +300,8 @@ pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Res
 }
 
 /// Show this document
+///
+/// Where no keys are configured it says of each operation that one may do without.
 #[utoipa::path(
     get,
     path = "/openapi.json",
@@ -305,8 +309,10 @@ pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Res
     tag = "operations",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
-pub(super) async fn openapi() -> Response {
-    static TEXT: std::sync::LazyLock<Vec<u8>> =
-        std::sync::LazyLock::new(|| super::openapi::pretty().into_bytes());
-    api::json_bytes(StatusCode::OK, false, TEXT.clone())
+pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
+    static TEXTS: LazyLock<[String; 2]> =
+        LazyLock::new(|| [true, false].map(|keys| super::openapi::text(super::openapi::served(keys))));
+    let [with_keys, without] = &*TEXTS;
+    let text = if api.keys.is_empty() { without } else { with_keys };
+    api::json_bytes(StatusCode::OK, false, text.clone().into_bytes())
 }

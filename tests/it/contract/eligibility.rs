@@ -79,4 +79,7 @@ async fn what_is_not_valid_is_pointed_at() {
     }
     let nested = json!({"requests": [{"user": "u1", "campaigns": ["a"]}, {"user": 7, "campaigns": ["a"]}]});
     assert_eq!(service.post("/v1/eligibility/batch", nested).await.pointers(), ["/requests/1/user"]);
+    let list = json!({"requests": [{"user": "u", "campaigns": ["a"]}, ["u", ["a"], 1]]});
+    assert_eq!(service.post("/v1/eligibility/batch", list).await.pointers(), ["/requests/1"]);
+    assert_eq!(service.post("/v1/eligibility", json!(["u", ["a"], 1])).await.pointers(), [""]);
 }

@@ -61,6 +61,10 @@ async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
         assert_eq!(service.get(open).await.status, 200, "{open}");
     }
     assert!(service.get("/docs").await.status < 400);
+    let document = service.get("/openapi.json").await;
+    assert_eq!(document.text(), cuckood::http::openapi::pretty());
+    let security = &document.json(200)["paths"]["/v1/info"]["get"]["security"];
+    assert_eq!(*security, json!([{"bearer": ["read"]}]));
 }
 
 #[tokio::test]

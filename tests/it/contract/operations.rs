@@ -1,6 +1,8 @@
 //! What operators use: probes, metrics, the document, figures, plans, snapshots, backups.
 
-use super::service::Service;
+use super::service::{Service, request};
+use axum::body::Body;
+use http::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -83,6 +85,10 @@ async fn the_document_describes_every_route_once() {
         assert!(operations.contains(operation), "{operation} is not in the document");
     }
     assert!(!document.to_string().contains("anyOf"), "a union without a tag");
+    // Nobody has configured a key.
+    let security = |path: &str, method: &str| document["paths"][path][method]["security"].clone();
+    assert_eq!(security("/v1/info", "get"), json!([{}, {"bearer": ["read"]}]));
+    assert_eq!(security("/livez", "get"), json!(null));
     assert!(document["components"]["securitySchemes"].as_object().is_some_and(|schemes| !schemes.is_empty()));
 }
 
@@ -145,4 +151,9 @@ async fn snapshots_and_backups_are_taken() {
     assert_eq!(backup.status, 200);
     assert!(!backup.body.is_empty());
     assert_ne!(backup.header("content-type"), "application/json");
+    for coding in ["gzip", "zstd"] {
+        let headers = [("accept-encoding", coding)];
+        let packed = service.send(request(Method::GET, "/v1/backup", &headers, Body::empty())).await;
+        assert_eq!((packed.status, packed.header("content-encoding")), (200, coding));
+    }
 }

@@ -1,0 +1,221 @@
+//! Snapshots of filters after anything that a disk could do to them: a damaged chunk is refused, and nothing panics,
+//! whatever a chunk holds.
+
+#![no_main]
+
+use cuckood::filter::codec::CHUNK_BYTES_MAX;
+use cuckood::filter::{
+    CompactFilter, Digest, FilterImage, Growth, Layout, RestoreError, SlotState, StrictFilter, TableId,
+};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::LazyLock;
+use xxhash_rust::xxh3::xxh3_64;
+
+const HEADER_BYTES: usize = 24;
+/// Tables of more buckets than this take more memory than is worth an input.
+const BUCKETS_MAX: u64 = 1 << 14;
+
+/// A filter's image and all its chunks.
+struct Snapshot {
+    is_strict: bool,
+    image: FilterImage,
+    chunks: BTreeMap<(TableId, u32), Vec<u8>>,
+}
+
+static SNAPSHOTS: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
+    let shapes = [(4, 2), (8, 4), (13, 4), (16, 8), (32, 4)];
+    let compact = shapes
+        .map(|(bits, bucket)| compact(Layout::compact_with(60, bits, bucket, 64).expect("a layout"), 60));
+    let strict = [strict(60, 50), strict_moving(), strict(20_000, 18_000)];
+    compact.into_iter().chain([compact_grown()]).chain(strict).collect()
+});
+
+// The first byte chooses the snapshot, the second what happens to it; then comes what it happens with.
+fuzz_target!(|bytes: &[u8]| {
+    let [choice, damage, bytes @ ..] = bytes else { return };
+    let snapshot = &SNAPSHOTS[usize::from(*choice) % SNAPSHOTS.len()];
+    match damage % 4 {
+        0 => one_chunk_is(snapshot, bytes),
+        1 => bits_flip(snapshot, bytes),
+        2 => words_are(snapshot, bytes),
+        _ => the_image_is(snapshot, bytes),
+    }
+});
+
+/// A chunk is replaced by any bytes.
+fn one_chunk_is(snapshot: &Snapshot, bytes: &[u8]) {
+    let which = bytes.first().map_or(0, |byte| usize::from(*byte)) % snapshot.chunks.len();
+    let (place, chunk) = snapshot.chunks.iter().nth(which).expect("it is one of them");
+    let bytes = &bytes[bytes.len().min(1)..];
+    let restored = restore(snapshot, &snapshot.image, |at, out| {
+        out.extend_from_slice(if at == *place { bytes } else { &snapshot.chunks[&at] });
+    });
+    assert_eq!(restored.is_ok(), bytes == chunk, "chunk {place:?}");
+}
+
+/// Bytes of chunks change: three bytes tell where, one how; chunks are cut or go on.
+fn bits_flip(snapshot: &Snapshot, bytes: &[u8]) {
+    let mut chunks: Vec<Vec<u8>> = snapshot.chunks.values().cloned().collect();
+    for change in bytes.chunks_exact(4) {
+        let at = u32::from_le_bytes([change[0], change[1], change[2], 0]) as usize;
+        let count = chunks.len();
+        let chunk = &mut chunks[at % count];
+        match (change[3], chunk.len()) {
+            (0, length) => chunk.truncate(at / count % (length + 1)),
+            (255, length) if length <= CHUNK_BYTES_MAX => chunk.push(change[0]),
+            (_, 0) => {}
+            (flips, length) => chunk[at / count % length] ^= flips,
+        }
+    }
+    let is_whole = chunks.iter().eq(snapshot.chunks.values());
+    let changed: BTreeMap<_, _> = snapshot.chunks.keys().zip(chunks).collect();
+    let restored = restore(snapshot, &snapshot.image, |at, out| out.extend_from_slice(&changed[&at]));
+    assert_eq!(restored.is_ok(), is_whole);
+}
+
+/// Words change, and the checksum is made anew: such a chunk is taken, and reading from it must go well.
+fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
+    let restored = restore(snapshot, &snapshot.image, |at, out| {
+        out.extend_from_slice(&snapshot.chunks[&at]);
+        let words = HEADER_BYTES..out.len() - 8;
+        for (word, byte) in out[words.clone()].iter_mut().zip(bytes.iter().cycle()) {
+            *word ^= byte;
+        }
+        let checksum = xxh3_64(&out[..words.end]);
+        out[words.end..].copy_from_slice(&checksum.to_le_bytes());
+    });
+    match restored {
+        Ok(Restored::Compact(filter)) => {
+            let (mut found, reader) = (Vec::new(), filter.reader());
+            reader.view().contains_many(&digests(64), &mut found);
+            let one_by_one: Vec<bool> =
+                digests(64).iter().map(|digest| reader.view().contains(*digest)).collect();
+            assert_eq!(found, one_by_one);
+            for (digest, found) in digests(64).into_iter().zip(found) {
+                assert_eq!(reader.view().count(digest) > 0, found);
+            }
+        }
+        Ok(Restored::Strict(filter)) => {
+            let (mut states, reader) = (Vec::new(), filter.reader());
+            reader.view().get_many(&digests(64), &mut states);
+            let one_by_one: Vec<Option<SlotState>> =
+                digests(64).iter().map(|digest| reader.view().get(*digest)).collect();
+            assert_eq!(states, one_by_one);
+        }
+        // Strict: a moving filter says how far it has come, and its slots may contradict that.
+        Err(_) => {}
+    }
+}
+
+/// The image changes. That it asks for any amount of memory is for those to prevent who check the image's own checksum.
+fn the_image_is(snapshot: &Snapshot, bytes: &[u8]) {
+    let mut image = postcard::to_stdvec(&snapshot.image).expect("an image can be written");
+    for change in bytes.chunks_exact(2) {
+        let length = image.len();
+        image[usize::from(change[0]) % length] ^= change[1];
+    }
+    let Ok(image) = postcard::from_bytes::<FilterImage>(&image) else { return };
+    if !is_small(&serde_json::to_value(&image).expect("an image is plain data")) {
+        return;
+    }
+    let restored = restore(snapshot, &image, |at, out| {
+        out.extend(snapshot.chunks.get(&at).into_iter().flatten());
+    });
+    if image == snapshot.image {
+        assert!(restored.is_ok());
+    }
+}
+
+/// Whether the tables of an image, as it tells of them, are no larger than is worth an input.
+fn is_small(image: &Value) -> bool {
+    match image {
+        Value::Object(fields) => fields.iter().all(|(name, value)| match name.as_str() {
+            "buckets" | "base_buckets" => value.as_u64() <= Some(BUCKETS_MAX),
+            "k" => value.as_u64() <= Some(8),
+            _ => is_small(value),
+        }),
+        Value::Array(values) => values.len() <= 8 && values.iter().all(is_small),
+        _ => true,
+    }
+}
+
+enum Restored {
+    Compact(CompactFilter),
+    Strict(StrictFilter),
+}
+
+fn restore(
+    snapshot: &Snapshot,
+    image: &FilterImage,
+    mut chunk: impl FnMut((TableId, u32), &mut Vec<u8>),
+) -> Result<Restored, RestoreError<Infallible>> {
+    let mut load = |table, number, out: &mut Vec<u8>| {
+        out.clear();
+        chunk((table, number), out);
+        Ok(())
+    };
+    match snapshot.is_strict {
+        true => StrictFilter::restore(image, &mut load).map(Restored::Strict),
+        false => CompactFilter::restore(image, &mut load).map(Restored::Compact),
+    }
+}
+
+fn digests(count: u64) -> Vec<Digest> {
+    (0..count).map(|n| Digest(xxh3_64(&n.to_le_bytes()))).collect()
+}
+
+fn compact(layout: Layout, items: u64) -> Snapshot {
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
+    let image = filter.begin_snapshot();
+    let chunks = all_chunks(&image, |table, chunk, out| filter.take_chunk(table, chunk, out));
+    Snapshot { is_strict: false, image, chunks }
+}
+
+/// Of several segments.
+fn compact_grown() -> Snapshot {
+    compact(Layout::compact_with(20, 8, 4, 64).expect("a layout"), 300)
+}
+
+fn strict(capacity: u64, items: u64) -> Snapshot {
+    let mut filter = StrictFilter::new(Layout::strict(capacity).expect("a layout"), Growth::Auto);
+    filter.insert_many(&digests(items)).expect("a filter that grows takes them");
+    strict_snapshot(&mut filter)
+}
+
+/// On the way to a larger table.
+fn strict_moving() -> Snapshot {
+    // A small table grows at once.
+    let mut filter = StrictFilter::new(Layout::strict(20_000).expect("a layout"), Growth::Auto);
+    for digest in digests(40_000) {
+        filter.insert(digest).expect("a filter that grows takes it");
+        if filter.begin_snapshot().tables().count() == 2 {
+            return strict_snapshot(&mut filter);
+        }
+    }
+    panic!("it grows step by step")
+}
+
+fn strict_snapshot(filter: &mut StrictFilter) -> Snapshot {
+    let image = filter.begin_snapshot();
+    let chunks = all_chunks(&image, |table, chunk, out| filter.take_chunk(table, chunk, out));
+    Snapshot { is_strict: true, image, chunks }
+}
+
+fn all_chunks(
+    image: &FilterImage,
+    mut take: impl FnMut(TableId, u32, &mut Vec<u8>),
+) -> BTreeMap<(TableId, u32), Vec<u8>> {
+    let mut chunks = BTreeMap::new();
+    for (table, _, count) in image.tables() {
+        for chunk in 0..count {
+            let mut bytes = Vec::new();
+            take(table, chunk, &mut bytes);
+            chunks.insert((table, chunk), bytes);
+        }
+    }
+    chunks
+}

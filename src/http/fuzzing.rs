@@ -1,0 +1,56 @@
+//! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
+
+use super::body;
+use super::import_lines::{Format, Line, Lines};
+use super::item_list::{ItemsBody, ReplacementsBody};
+use super::problem::Problem;
+use crate::domain::LineFault;
+use crate::engine::{Digest, FilterView};
+
+/// An upload in pieces. Each line gives an item, nothing if it is blank, or what is wrong with it; at the end comes
+/// what is wrong with the whole, if anything.
+pub fn import_lines<'a>(
+    media_type: &str,
+    column: Option<&str>,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    mut line: impl FnMut(Result<Option<&str>, LineFault>),
+) -> Result<(), String> {
+    let mut lines = Lines::new(match media_type {
+        "text/csv" => Format::Csv { column: column.map(str::to_owned) },
+        "application/x-ndjson" => Format::NdJson,
+        _ => Format::Text,
+    });
+    let mut each = |read: Line<'_>| match read {
+        Line::Item(item) => line(Ok(Some(item))),
+        Line::Blank => line(Ok(None)),
+        Line::Rejected(fault) => line(Err(fault)),
+    };
+    for piece in pieces {
+        lines.push(piece, &mut each).map_err(|fault| fault.to_string())?;
+    }
+    lines.finish(&mut each).map_err(|fault| fault.to_string())
+}
+
+/// A body `{"users":[…],"if_absent":…}`: the items' digests, and the flag.
+///
+/// # Errors
+/// As the service answers.
+pub fn items(body: &[u8], view: &FilterView, items_max: usize) -> Result<(Vec<Digest>, bool), Problem> {
+    let mut read = ItemsBody::new("users", Some("if_absent"), view, items_max);
+    body::object(body, &mut read)?;
+    Ok((read.digests, read.flag))
+}
+
+/// A body `{"replacements":[{"from":…,"to":…}]}`: the digests of what goes, and of what comes.
+///
+/// # Errors
+/// As the service answers.
+pub fn replacements(
+    body: &[u8],
+    view: &FilterView,
+    items_max: usize,
+) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
+    let mut read = ReplacementsBody::new(view, items_max);
+    body::object(body, &mut read)?;
+    Ok((read.from, read.to))
+}

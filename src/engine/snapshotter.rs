@@ -3,7 +3,7 @@
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
 use crate::state::{Section, SectionId, State};
-use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError};
+use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError, Sweep};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ impl Default for SnapshotOptions {
         Self {
             log_bytes_min: 64 << 20,
             log_bytes_max: 240 << 20,
-            step_busy_bytes: 128 << 10,
-            step_idle_bytes: 1 << 20,
+            step_busy_bytes: 64 << 10,
+            step_idle_bytes: 256 << 10,
             kept_bytes_max: 64 << 20,
         }
     }
@@ -55,7 +55,8 @@ pub(super) struct Snapshotter {
     log_bytes: u64,
     /// Through where the log is not needed any more, until it has gone.
     prunable: Option<Seq>,
-    sweeping: bool,
+    /// What is on its way out.
+    sweep: Option<Sweep>,
 }
 
 struct Running {
@@ -86,7 +87,7 @@ impl Snapshotter {
         latest: Option<Manifest>,
         log_bytes: u64,
     ) -> Self {
-        Self { store, options, latest, running: None, log_bytes, prunable: None, sweeping: true }
+        Self { store, options, latest, running: None, log_bytes, prunable: None, sweep: None }
     }
 
     /// Counts what has been logged.
@@ -101,7 +102,7 @@ impl Snapshotter {
 
     /// Whether there is something to do between commits.
     pub(super) fn has_work(&self) -> bool {
-        self.running.is_some() || self.prunable.is_some() || self.sweeping
+        self.running.is_some() || self.prunable.is_some() || self.sweep.is_some()
     }
 
     /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within
@@ -153,8 +154,10 @@ impl Snapshotter {
         let Some(mut running) = self.running.take() else {
             if let Some(through) = self.prunable {
                 self.prunable = journal.prune(through)?.then_some(through);
-            } else if self.sweeping {
-                self.sweeping = self.store.sweep(SWEEP_CHUNKS)?;
+            } else if let Some(sweep) = &mut self.sweep
+                && !sweep.step(&self.store, SWEEP_CHUNKS)?
+            {
+                self.sweep = None;
             }
             return Ok(None);
         };
@@ -171,7 +174,7 @@ impl Snapshotter {
         let (seq, duration) = (running.writer.seq(), running.began.elapsed());
         let report = SnapshotReport { seq, bytes_written: running.bytes_written, duration };
         self.latest = Some(running.writer.finish(&self.store, running.taken_at, running.head)?);
-        self.sweeping = true;
+        self.sweep = Some(self.store.sweep()?);
         self.prunable = self.store.prunable_through()?;
         Ok(Some(report))
     }

@@ -22,7 +22,9 @@ pub mod verify;
 
 pub use error::StoreError;
 pub use restore::restore;
-pub use snapshots::{CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter};
+pub use snapshots::{
+    CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
+};
 
 use acknowledged::Acknowledged;
 use backing::{Backing, Change, Fault};

@@ -10,7 +10,7 @@ use super::backing::Change;
 use super::{Store, StoreError, layout};
 use crate::domain::{Seq, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Range};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -33,6 +33,10 @@ pub struct SectionKey {
     pub filter: u64,
     /// Which of its tables or slabs.
     pub part: u64,
+}
+
+impl SectionKey {
+    const FIRST: SectionKey = SectionKey { filter: 0, part: 0 };
 }
 
 /// Where a section lies.
@@ -250,10 +254,10 @@ impl Store {
         Err(self.damaged(format!("tree {tree}, filter {filter}, part {part}: chunk {index} {why}")))
     }
 
-    /// Removes chunks that no snapshot and no backup names any more, about `chunks_max` of them or one tree; `true` if
-    /// there may be more. The snapshot that is being written is left alone.
-    pub fn sweep(&self, chunks_max: usize) -> Result<bool, StoreError> {
-        let mut named: BTreeMap<(u64, SectionKey), Range<u64>> = BTreeMap::new();
+    /// Plans the removal of the chunks that no snapshot and no backup names any more. The snapshot that is being written
+    /// is left alone.
+    pub fn sweep(&self) -> Result<Sweep, StoreError> {
+        let mut named = BTreeMap::new();
         let mut name = |manifest: &Manifest| {
             named.extend(manifest.sections.iter().map(|section| {
                 let chunks = section.first_chunk..section.first_chunk + u64::from(section.chunks);
@@ -266,36 +270,55 @@ impl Store {
             }
         }
         self.pinned().iter().for_each(|manifest| name(manifest));
-        let mut left = chunks_max;
-        for tree in self.backing().tree_names() {
-            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
-            if generation == self.writing() {
-                continue;
-            }
-            let is_named = |(&(of, _), chunks): (&(u64, SectionKey), &Range<u64>)| {
-                of == generation && chunks.start < in_tree.end && in_tree.start < chunks.end
-            };
-            if !named.iter().any(is_named) {
-                self.drop_tree(&tree)?;
-                return Ok(true);
-            }
-            let mut changes = Vec::new();
-            self.run(self.backing().scan(&tree, &[], &mut |key, _| {
-                let section = layout::section_of_key(key).map(|(section, _)| section);
-                if !section.is_some_and(|section| named.contains_key(&(generation, section))) {
-                    changes.push(Change::Remove(key.to_vec()));
-                }
-                if changes.len() < left { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            }))?;
-            left -= changes.len();
-            if !changes.is_empty() {
-                self.write(&tree, changes)?;
-            }
-            if left == 0 {
-                return Ok(true);
-            }
+        let trees = self.backing().tree_names().into_iter().filter(|tree| {
+            layout::chunks_of_tree(tree).is_some_and(|(generation, _)| generation != self.writing())
+        });
+        Ok(Sweep { trees: trees.collect(), named })
+    }
+}
+
+/// Chunks on their way out.
+pub struct Sweep {
+    trees: VecDeque<String>,
+    /// The sections that stay, and the numbers of their chunks.
+    named: BTreeMap<(u64, SectionKey), Range<u64>>,
+}
+
+impl Sweep {
+    /// Looks at one tree: drops it if nothing in it is named, else removes up to `chunks_max` chunks from it. `true` if
+    /// there may be more to do.
+    pub fn step(&mut self, store: &Store, chunks_max: usize) -> Result<bool, StoreError> {
+        let Some(tree) = self.trees.pop_front() else { return Ok(false) };
+        let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { return Ok(true) };
+        let of_generation = (generation, SectionKey::FIRST)..(generation + 1, SectionKey::FIRST);
+        let stay = self
+            .named
+            .range(of_generation)
+            .map(|(_, chunks)| chunks.end.min(in_tree.end).saturating_sub(chunks.start.max(in_tree.start)));
+        let stay: u64 = stay.sum();
+        if stay == 0 {
+            store.drop_tree(&tree)?;
+            return Ok(true);
         }
-        Ok(false)
+        if stay == layout::TREE_CHUNKS {
+            // To look at a tree is to read it.
+            return Ok(true);
+        }
+        let mut changes = Vec::new();
+        store.run(store.backing().scan(&tree, &[], &mut |key, _| {
+            let section = layout::section_of_key(key).map(|(section, _)| section);
+            if !section.is_some_and(|section| self.named.contains_key(&(generation, section))) {
+                changes.push(Change::Remove(key.to_vec()));
+            }
+            if changes.len() < chunks_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        }))?;
+        if changes.len() == chunks_max {
+            self.trees.push_front(tree.clone());
+        }
+        if !changes.is_empty() {
+            store.write(&tree, changes)?;
+        }
+        Ok(true)
     }
 }
 

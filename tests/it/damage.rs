@@ -54,7 +54,8 @@ fn prepare(dir: &Path) {
             if let Some(through) = store.prunable_through().unwrap() {
                 while journal.prune(through).unwrap() {}
             }
-            while store.sweep(7).unwrap() {}
+            let mut sweep = store.sweep().unwrap();
+            while sweep.step(&store, 7).unwrap() {}
         }
     }
     for number in ENTRIES + 1..=ENTRIES + 5 {

@@ -35,6 +35,11 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
     writer.finish(store, Timestamp(round), meta).unwrap()
 }
 
+fn sweep(store: &Store, chunks_max: usize) {
+    let mut sweep = store.sweep().unwrap();
+    while sweep.step(store, chunks_max).unwrap() {}
+}
+
 fn check(store: &Store, manifest: &Manifest) {
     let mut out = Vec::new();
     for section in &manifest.sections {
@@ -57,7 +62,7 @@ fn two_generations_are_kept_with_all_that_they_name() {
         assert_eq!(manifest.sections.len(), 6);
         last.insert(0, manifest);
         last.truncate(2);
-        while store.sweep(3).unwrap() {}
+        sweep(&store, 3);
         assert_eq!(store.manifests().unwrap(), last);
         for manifest in &last {
             check(&store, manifest);
@@ -74,7 +79,7 @@ fn an_unfinished_snapshot_is_as_if_it_never_was() {
     let first = snapshot(&store, 1, 1, &[1, 2]);
     let mut writer = store.begin_snapshot(Seq(2)).unwrap();
     writer.put_chunk(&store, key(1), 0, &chunk(1, 9, 0)).unwrap();
-    while store.sweep(1).unwrap() {}
+    sweep(&store, 1);
     drop((writer, store));
     let store = open(dir.path());
     assert_eq!(store.manifests().unwrap(), std::slice::from_ref(&first));
@@ -135,7 +140,7 @@ fn a_backup_holds_what_was_there_when_it_began() {
             assert!(through <= Seq(41));
             while journal.prune(through).unwrap() {}
         }
-        while store.sweep(2).unwrap() {}
+        sweep(&store, 2);
     });
     assert_eq!(restore(&archive, dir.path()).unwrap(), Seq(100));
     let store = open(&dir.path().join("restored"));

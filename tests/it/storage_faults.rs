@@ -74,7 +74,8 @@ fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     if let Some(through) = store.prunable_through()? {
         assert!(through <= seq);
     }
-    while store.sweep(2)? {}
+    let mut sweep = store.sweep()?;
+    while sweep.step(store, 2)? {}
     Ok(())
 }
 

@@ -56,7 +56,8 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
         if let Some(through) = store.prunable_through()? {
             while journal.prune(through)? {}
         }
-        while store.sweep(16)? {}
+        let mut sweep = store.sweep()?;
+        while sweep.step(&store, 16)? {}
     }
 }
 

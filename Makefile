@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -59,6 +59,9 @@ bench-engine: ## Commands through the engine, by durability.
 
 bench-storage: ## Snapshots, restarts and what they write, with a table of a gigabyte.
 	$(CARGO) bench --locked --bench storage
+
+bench-latency: ## Waits at constant rates, and what the layers around a handler cost.
+	$(CARGO) bench --locked --bench latency
 
 bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
 	$(CARGO) build --release --locked --bin cuckood

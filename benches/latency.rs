@@ -1,0 +1,282 @@
+//! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`.
+//!
+//! Requests are due at fixed moments, whether or not earlier ones have been answered, and the wait counts from when a request was
+//! due: a stall is felt by all that come meanwhile (no "coordinated omission"). Server and load share the machine.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+use axum::Json;
+use axum::extract::State;
+use cuckood::clock::Clock;
+use cuckood::domain::{Command as Change, Digests, Kind, Name, Sizing, Spec, Target, Window};
+use cuckood::engine::{Engine, EngineOptions, Growth, Mode, Status};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CONNECTIONS: usize = 50;
+const SECONDS: u64 = 6;
+const CAMPAIGNS: usize = 20;
+const USER: &str = "u000000000000042";
+
+fn main() {
+    if let Some(data) = std::env::args().skip_while(|argument| argument != "bare").nth(1) {
+        return tokio::runtime::Runtime::new().unwrap().block_on(bare(data));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let data = |name: &str| directory.path().join(name);
+    let names: Vec<String> = (0..CAMPAIGNS).map(|number| format!("c{number}")).collect();
+    let check = ("check of one", "/v1/campaigns/c0/users/check", json!({ "users": [USER] }));
+    let eligibility =
+        ("eligibility over 20", "/v1/eligibility", json!({ "user": USER, "campaigns": names, "limit": 20 }));
+
+    let service = Service::start(
+        Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("open")),
+        "",
+    );
+    service.prepare(&names);
+    for (what, path, body) in [&check, &eligibility] {
+        let request = service.request(path, body);
+        let highest = service.throughput(&request);
+        for rate in [1_000.0, 10_000.0, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
+            let (reached, waits) = service.at_rate(&request, rate);
+            println!("{what:20} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", shape(waits));
+        }
+        println!("{what:20} as fast as answers come: {highest:.0}/s");
+    }
+    drop(service);
+
+    let (key, entry) = key();
+    let config = directory.path().join("keys.toml");
+    std::fs::write(&config, format!("[auth]\nkeys = [{entry}]\n")).unwrap();
+    let bare =
+        Service::start(Command::new(std::env::current_exe().unwrap()).arg("bare").arg(data("bare")), "");
+    let open = Service::start(
+        Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("full")),
+        "",
+    );
+    open.prepare(&names[..1]);
+    let mut with_keys = Command::new(env!("CARGO_BIN_EXE_cuckood"));
+    let keys = Service::start(
+        with_keys.arg("--config").arg(&config).env("CUCKOOD__STORAGE__PATH", data("keys")),
+        &key,
+    );
+    keys.prepare(&names[..1]);
+    let contestants =
+        [("bare handler", &bare), ("all layers, no keys", &open), ("all layers and a key", &keys)];
+    let mut rounds = vec![Vec::new(); contestants.len()];
+    for _ in 0..5 {
+        for ((_, service), rounds) in contestants.iter().zip(&mut rounds) {
+            rounds.push(service.throughput(&service.request(check.1, &check.2)));
+        }
+    }
+    let medians: Vec<f64> = rounds
+        .iter_mut()
+        .map(|rounds| {
+            rounds.sort_by(f64::total_cmp);
+            rounds[2]
+        })
+        .collect();
+    for ((name, _), median) in contestants.iter().zip(&medians) {
+        println!("{name:24} {median:>8.0} checks/s  {:.2} x the bare handler", median / medians[0]);
+    }
+}
+
+/// A key's text and its entry, as the program makes them.
+fn key() -> (String, String) {
+    let made = Command::new(env!("CARGO_BIN_EXE_cuckood"))
+        .args(["key", "new", "--name", "bench", "--scopes", "admin"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(made.stdout).unwrap() + &String::from_utf8(made.stderr).unwrap();
+    let entry = text
+        .split_once('{')
+        .and_then(|(_, rest)| rest.rsplit_once('}'))
+        .map(|(entry, _)| format!("{{{entry}}}"));
+    let key = text.split_whitespace().find(|word| word.starts_with("ck_")).map(str::to_owned);
+    (key.unwrap_or_else(|| panic!("no key in {text}")), entry.unwrap_or_else(|| panic!("no entry in {text}")))
+}
+
+/// The same check with nothing around it.
+async fn bare(data: String) {
+    let engine = Engine::start(EngineOptions::new(data), Clock::system());
+    assert_eq!(engine.recovered().await, Status::Ready);
+    let sizing = Sizing::ErrorRate(0.001);
+    let spec =
+        Spec { capacity: 200_000, mode: Mode::Compact, growth: Growth::Auto, sizing, ignore_case: false };
+    let window = Window { starts_at: None, ends_at: None };
+    let name = Name::new("c0").unwrap();
+    let change = engine.creation(Kind::Campaign, name.clone(), spec, window).unwrap();
+    engine.submit(change, None).await.unwrap();
+    let filter = engine.find(Kind::Campaign, &name).unwrap();
+    let digests = Digests(vec![filter.digest(USER)]);
+    let change = Change::Insert { target: Target(filter.id), digests, if_absent: false, revive: false };
+    engine.submit(change, None).await.unwrap();
+    let check = async |State(engine): State<Engine>, Json(body): Json<Value>| {
+        let filter = engine.find(Kind::Campaign, &Name::new("c0").unwrap()).unwrap();
+        let users = body["users"].as_array().unwrap().iter();
+        let present: Vec<bool> =
+            users.map(|user| filter.contains(filter.digest(user.as_str().unwrap()), engine.now())).collect();
+        Json(json!({ "present": present }))
+    };
+    let router = axum::Router::new()
+        .route("/v1/campaigns/c0/users/check", axum::routing::post(check))
+        .route("/readyz", axum::routing::get(async || ""))
+        .with_state(engine);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    eprintln!(r#"{{"fields":{{"message":"listening","address":"{}"}}}}"#, listener.local_addr().unwrap());
+    axum::serve(listener, router).await.unwrap();
+}
+
+struct Service {
+    child: Child,
+    address: String,
+    authorization: String,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Service {
+    fn start(command: &mut Command, key: &str) -> Service {
+        let mut child = command
+            .env("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0")
+            .env("CUCKOOD__LOG__FORMAT", "json")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| {
+            let entry: Value = serde_json::from_str(&line).ok()?;
+            (entry["fields"]["message"] == "listening")
+                .then(|| entry["fields"]["address"].as_str().unwrap().to_owned())
+        });
+        std::thread::spawn(move || lines.for_each(drop));
+        let authorization =
+            if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
+        let service = Service { child, address: address.unwrap(), authorization };
+        while !exchange(&mut service.connect(), service.get("/readyz").as_bytes()).starts_with("HTTP/1.1 200")
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        service
+    }
+
+    /// Campaigns of a hundred thousand users, one of whom is asked for.
+    fn prepare(&self, names: &[String]) {
+        let users: String = (0..100_000).map(|number| format!("u{number:015}\n")).collect();
+        for name in names {
+            let mut connection = self.connect();
+            let spec = r#"{"capacity":200000}"#;
+            let made = exchange(
+                &mut connection,
+                self.send("PUT", &format!("/v1/campaigns/{name}"), "application/json", spec).as_bytes(),
+            );
+            assert!(made.starts_with("HTTP/1.1 201"), "{made}");
+            let path = format!("/v1/campaigns/{name}/imports");
+            let done = exchange(&mut connection, self.send("POST", &path, "text/plain", &users).as_bytes());
+            assert!(done.starts_with("HTTP/1.1 200"), "{done}");
+        }
+    }
+
+    fn connect(&self) -> BufReader<TcpStream> {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        BufReader::new(stream)
+    }
+
+    fn get(&self, path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n")
+    }
+
+    fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> String {
+        let (length, authorization) = (body.len(), &self.authorization);
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\n{authorization}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    fn request(&self, path: &str, body: &Value) -> String {
+        self.send("POST", path, "application/json", &body.to_string())
+    }
+
+    /// Answers a second when every connection sends its next request once it has an answer.
+    fn throughput(&self, request: &str) -> f64 {
+        let since = Instant::now();
+        let until = since + Duration::from_secs(SECONDS / 2);
+        let answers: usize = self
+            .each_connection(|connection, _| {
+                let mut answers = 0;
+                while Instant::now() < until {
+                    assert!(exchange(connection, request.as_bytes()).starts_with("HTTP/1.1 200"));
+                    answers += 1;
+                }
+                answers
+            })
+            .into_iter()
+            .sum();
+        answers as f64 / since.elapsed().as_secs_f64()
+    }
+
+    /// What rate was reached, and how long each request waited, from when it was due.
+    fn at_rate(&self, request: &str, rate: f64) -> (f64, Vec<Duration>) {
+        let since = Instant::now() + Duration::from_millis(50);
+        let requests = (rate * SECONDS as f64) as usize;
+        let waits = self.each_connection(|connection, number| {
+            let mut waits = Vec::new();
+            for turn in (number..requests).step_by(CONNECTIONS) {
+                let due = since + Duration::from_secs_f64(turn as f64 / rate);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                assert!(exchange(connection, request.as_bytes()).starts_with("HTTP/1.1 200"));
+                waits.push(due.elapsed());
+            }
+            waits
+        });
+        let waits = waits.concat();
+        (waits.len() as f64 / since.elapsed().as_secs_f64(), waits)
+    }
+
+    fn each_connection<T: Send>(
+        &self,
+        work: impl Fn(&mut BufReader<TcpStream>, usize) -> T + Sync,
+    ) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = (0..CONNECTIONS)
+                .map(|number| scope.spawn(move || work(&mut self.connect(), number)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+}
+
+/// Sends a request and reads its answer, whose head it gives back.
+fn exchange(connection: &mut BufReader<TcpStream>, request: &[u8]) -> String {
+    connection.get_mut().write_all(request).unwrap();
+    let (mut head, mut length) = (String::new(), 0_u64);
+    loop {
+        let start = head.len();
+        connection.read_line(&mut head).unwrap();
+        let line = head[start..].trim_end();
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    std::io::copy(&mut connection.take(length), &mut std::io::sink()).unwrap();
+    head
+}
+
+fn shape(mut waits: Vec<Duration>) -> String {
+    waits.sort_unstable();
+    let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2} ms", at(0.5), at(0.99), at(0.999))
+}

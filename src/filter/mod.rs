@@ -7,11 +7,13 @@
 pub mod codec;
 pub mod compact;
 pub mod hash;
+mod kind;
 pub mod layout;
 mod memory;
 mod place;
 mod slots;
 pub mod strict;
+mod strict_view;
 mod table;
 mod writer;
 
@@ -19,7 +21,8 @@ pub use codec::{FilterImage, RestoreError, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
 pub use layout::{Growth, Layout, LayoutError, Mode};
-pub use strict::{SlotState, StateCounts, StrictFilter, StrictInsert, StrictReader, StrictView};
+pub use strict::{SlotState, StrictFilter, StrictInsert};
+pub use strict_view::{StateCounts, StrictReader, StrictView};
 
 /// The filter can't take all the items, and has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

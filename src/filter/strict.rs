@@ -6,13 +6,14 @@
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::layout::{BUCKETS_MAX, Growth, Layout};
 use super::place::STATE_MASK;
-use super::table::{GROUP, Plan, Table};
+use super::strict_view::{Shared, StrictReader};
+use super::table::{GROUP, Plan};
 use super::writer::{NoPath, TableWriter};
-use super::{Digest, Full, SegmentStats};
-use arc_swap::{ArcSwap, Guard};
+use super::{Digest, Full};
+use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Buckets of the smaller table that move with every change. A table doubles, so it would do with one in four.
 const BUCKETS_MOVED: u64 = 4;
@@ -33,7 +34,7 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    fn of(value: u64) -> Self {
+    pub(super) fn of(value: u64) -> Self {
         match value & STATE_MASK {
             2 => SlotState::Held,
             3 => SlotState::Redeemed,
@@ -55,27 +56,6 @@ pub enum StrictInsert {
     Present(SlotState),
 }
 
-/// Items by state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StateCounts {
-    /// Available ones.
-    pub available: u64,
-    /// Held ones.
-    pub held: u64,
-    /// Redeemed ones.
-    pub redeemed: u64,
-}
-
-/// What readers share with the writer.
-struct Shared {
-    /// The table; while it moves, the smaller one first and the larger one second.
-    tables: ArcSwap<Vec<Arc<Table>>>,
-    /// How often the tables were replaced: counted after it was done and before an item moves.
-    published: AtomicU64,
-    held: AtomicU64,
-    redeemed: AtomicU64,
-}
-
 /// The writer's side of a strict filter.
 pub struct StrictFilter {
     layout: Layout,
@@ -86,12 +66,6 @@ pub struct StrictFilter {
     moved_buckets: u64,
     retired: Vec<TableWriter>,
     in_snapshot: bool,
-    shared: Arc<Shared>,
-}
-
-/// A reader's side of a strict filter. Takes no lock; clones are cheap.
-#[derive(Clone)]
-pub struct StrictReader {
     shared: Arc<Shared>,
 }
 
@@ -460,102 +434,5 @@ impl StrictFilter {
         let filter = Self::of(image.layout, image.growth, image.next_table, tables, image.moved_buckets);
         filter.for_each(|_, state| filter.count(state, 1));
         Ok(filter)
-    }
-}
-
-/// What a reader sees of a strict filter, for a request: its tables as they are when it is taken, and newer ones when
-/// an item has moved there.
-pub struct StrictView<'a> {
-    shared: &'a Shared,
-    tables: Guard<Arc<Vec<Arc<Table>>>>,
-    published: u64,
-}
-
-impl StrictReader {
-    /// The filter as it is now: all that was added before is in it.
-    #[inline]
-    pub fn view(&self) -> StrictView<'_> {
-        // Counted first: tables newer than the count cost a second look, older ones would miss an item.
-        let published = self.shared.published.load(Acquire);
-        StrictView { shared: &self.shared, tables: self.shared.tables.load(), published }
-    }
-}
-
-impl StrictView<'_> {
-    /// The item's state, if it is in.
-    #[inline]
-    pub fn get(&self, digest: Digest) -> Option<SlotState> {
-        let held = self.tables.iter().find_map(|table| table.get(digest));
-        match held {
-            Some(held) => Some(SlotState::of(held)),
-            None if self.is_current() => None,
-            None => self.get_anew(digest),
-        }
-    }
-
-    /// [`Self::get`] for many, faster; `states` is cleared first.
-    pub fn get_many(&self, digests: &[Digest], states: &mut Vec<Option<SlotState>>) {
-        states.clear();
-        states.reserve(digests.len());
-        for group in digests.chunks(GROUP) {
-            let mut held = [0; GROUP];
-            let held = &mut held[..group.len()];
-            self.tables.iter().for_each(|table| table.get_group(group, held));
-            let is_current = self.is_current();
-            states.extend(held.iter().zip(group).map(|(&held, &digest)| match held {
-                0 if is_current => None,
-                0 => self.get_anew(digest),
-                held => Some(SlotState::of(held)),
-            }));
-        }
-    }
-
-    /// Whether no table has come since: an item that was not found can't have moved to one.
-    #[inline]
-    fn is_current(&self) -> bool {
-        self.shared.published.load(Acquire) == self.published
-    }
-
-    #[cold]
-    fn get_anew(&self, digest: Digest) -> Option<SlotState> {
-        loop {
-            let published = self.shared.published.load(Acquire);
-            let tables = self.shared.tables.load();
-            if let Some(held) = tables.iter().find_map(|table| table.get(digest)) {
-                return Some(SlotState::of(held));
-            }
-            if self.shared.published.load(Acquire) == published {
-                return None;
-            }
-        }
-    }
-
-    /// Whether each of many is in, in whatever state; `found` is cleared first.
-    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
-        let mut states = Vec::new();
-        self.get_many(digests, &mut states);
-        found.clear();
-        found.extend(states.iter().map(Option::is_some));
-    }
-
-    /// Items in it.
-    pub fn items(&self) -> u64 {
-        self.tables.iter().map(|table| table.items()).sum()
-    }
-
-    /// Items by state.
-    pub fn counts(&self) -> StateCounts {
-        let (held, redeemed) = (self.shared.held.load(Relaxed), self.shared.redeemed.load(Relaxed));
-        StateCounts { available: self.items().saturating_sub(held + redeemed), held, redeemed }
-    }
-
-    /// Bytes of all tables.
-    pub fn memory_bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.memory_bytes()).sum()
-    }
-
-    /// The table; while it moves, the smaller and the larger.
-    pub fn segments(&self) -> Vec<SegmentStats> {
-        self.tables.iter().map(|table| table.stats()).collect()
     }
 }

@@ -2,9 +2,10 @@
 
 use super::Digest;
 use super::codec::{CHUNK_WORDS, TableId, encode_chunk};
+use super::kind::{Kind, with_kind};
 use super::place::{Place, Probe};
 use super::slots::Shape;
-use super::table::{GROUP, Kind, Plan, Table, with_kind};
+use super::table::{GROUP, Plan, Table};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 

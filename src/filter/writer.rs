@@ -70,7 +70,12 @@ impl TableWriter {
     /// Asks for the cache lines of an item's buckets.
     #[inline]
     pub(super) fn prefetch(&self, digest: Digest) {
-        with_kind!(self.table, kind => self.table.prefetch(kind, &kind.place.probe(digest)));
+        with_kind!(self.table, kind => self.prefetch_in(kind, digest));
+    }
+
+    #[inline(never)]
+    fn prefetch_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) {
+        self.table.prefetch(kind, &kind.place.probe(digest));
     }
 
     /// Puts the item in, with these bits of state.

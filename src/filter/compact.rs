@@ -151,19 +151,18 @@ impl CompactFilter {
     /// [`Full`] as for [`Self::insert`].
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
-        for group in digests.chunks(GROUP) {
-            let before = outcomes.len();
-            if let [only] = &mut self.segments[..]
-                && !if_absent
-                && (self.growth == Growth::Fixed || only.room() >= group.len() as u64)
-            {
-                only.insert_group(group, |added| {
-                    outcomes.push(if added { Insert::Added } else { Insert::Saturated });
-                });
-            } else {
-                group.iter().for_each(|&digest| self.prefetch(digest));
-            }
-            for &digest in &group[outcomes.len() - before..] {
+        if let [only] = &mut self.segments[..]
+            && !if_absent
+        {
+            let room = if self.growth == Growth::Fixed { usize::MAX } else { only.room() as usize };
+            only.insert_many(&digests[..digests.len().min(room)], |added| {
+                outcomes.push(if added { Insert::Added } else { Insert::Saturated });
+            });
+        }
+        let rest = &digests[outcomes.len()..];
+        for group in rest.chunks(GROUP) {
+            group.iter().for_each(|&digest| self.prefetch(digest));
+            for &digest in group {
                 match self.insert(digest, if_absent) {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(full) => {
@@ -192,13 +191,13 @@ impl CompactFilter {
     /// Takes a copy of each out, in order.
     pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
         let mut removed = Vec::with_capacity(digests.len());
+        if let [only] = &mut self.segments[..] {
+            only.remove_many(digests, |was_there| removed.push(was_there));
+            return removed;
+        }
         for group in digests.chunks(GROUP) {
-            if let [only] = &mut self.segments[..] {
-                only.remove_group(group, |was_there| removed.push(was_there));
-            } else {
-                group.iter().for_each(|&digest| self.prefetch(digest));
-                removed.extend(group.iter().map(|&digest| self.remove(digest)));
-            }
+            group.iter().for_each(|&digest| self.prefetch(digest));
+            removed.extend(group.iter().map(|&digest| self.remove(digest)));
         }
         removed
     }
@@ -418,11 +417,7 @@ impl CompactView {
     pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
         found.clear();
         found.resize(digests.len(), false);
-        for (digests, found) in digests.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
-            for segment in self.segments.iter().rev() {
-                segment.contains_group(digests, found);
-            }
-        }
+        self.segments.iter().rev().for_each(|segment| segment.contains_many(digests, found));
     }
 
     /// Copies of an item over all segments. Never too low; too high by those alike.

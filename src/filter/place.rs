@@ -1,6 +1,7 @@
 //! Digest → slot value and bucket pair: where an item may lie, in a compact segment and in a strict table.
 
 use super::Digest;
+use super::table::Plan;
 
 /// What an item leaves in a slot, and the two buckets where the slot may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,8 +10,33 @@ pub(super) struct Probe {
     pub(super) buckets: [u64; 2],
 }
 
+/// The numbers that a table's placement computes with, whichever it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dimensions {
+    /// Buckets of a strict table, or of a compact filter's first segment.
+    base_buckets: u64,
+    /// The segment's number.
+    k: u32,
+    /// Distinct fingerprints, `(2^base_bits − 1) · 2^k`.
+    fingerprints: u64,
+}
+
+impl Dimensions {
+    pub(super) fn of(plan: Plan) -> Self {
+        match plan {
+            Plan::Segment { base_bits, base_buckets, k, .. } => {
+                debug_assert!(u32::from(base_bits) + k <= 32 && base_buckets << k <= 1 << 32);
+                Self { base_buckets, k, fingerprints: ((1 << base_bits) - 1) << k }
+            }
+            Plan::Strict { buckets } => Self { base_buckets: buckets, k: 0, fingerprints: 0 },
+        }
+    }
+}
+
 /// A way to place items in buckets (partial-key cuckoo hashing, Fan et al., CoNEXT 2014).
 pub(super) trait Place: Copy {
+    fn of(dimensions: &Dimensions) -> Self;
+
     /// The item's slot value, never zero in the bits that tell items apart or in those that are stored, and its buckets.
     fn probe(&self, digest: Digest) -> Probe;
 
@@ -23,72 +49,55 @@ pub(super) trait Place: Copy {
 /// Segments nest: bucket pair and fingerprint, each shifted right by one, are those of the segment before. So two items that are
 /// alike here are alike in every older segment, and a copy can move to an older segment without its digest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nested {
-    base_buckets: u64,
-    k: u32,
-    /// Distinct fingerprints, `(2^base_bits − 1) · 2^k`.
-    fingerprints: u64,
-}
-
-impl Nested {
-    pub(super) fn new(base_bits: u32, base_buckets: u64, k: u32) -> Self {
-        debug_assert!(base_buckets.is_multiple_of(2) && base_bits + k <= 32 && base_buckets << k <= 1 << 32);
-        Self { base_buckets, k, fingerprints: ((1 << base_bits) - 1) << k }
-    }
-}
+pub(super) struct Nested(Dimensions);
 
 impl Place for Nested {
+    #[inline(always)]
+    fn of(dimensions: &Dimensions) -> Self {
+        Self(*dimensions)
+    }
+
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
         // High digest bits choose the bucket, low ones the fingerprint, both by multiply-high: a factor doubled by each
         // segment appends one bit to the product. The first 2^k fingerprints are left out, so that none, shifted, is zero.
-        let bucket = multiply_high(digest.0, self.base_buckets << self.k);
-        let value = (((digest.0 & 0xffff_ffff) * self.fingerprints) >> 32) + (1 << self.k);
+        let bucket = multiply_high(digest.0, self.0.base_buckets << self.0.k);
+        let value = (((digest.0 & 0xffff_ffff) * self.0.fingerprints) >> 32) + (1 << self.0.k);
         Probe { value, buckets: [bucket, self.other(bucket, value)] }
     }
 
     #[inline(always)]
     fn other(&self, bucket: u64, value: u64) -> u64 {
-        let mixed = mix(value >> self.k);
+        let mixed = mix(value >> self.0.k);
         // Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
-        let sum = multiply_high(mixed, self.base_buckets / 2) * 2 + 1;
-        let base = bucket >> self.k;
-        let other = if sum >= base { sum - base } else { sum + self.base_buckets - base };
+        let sum = multiply_high(mixed, self.0.base_buckets / 2) * 2 + 1;
+        let base = bucket >> self.0.k;
+        let other = if sum >= base { sum - base } else { sum + self.0.base_buckets - base };
         // The top k of 32 bits: one more for each segment, the earlier ones the same.
-        let flips = (mixed & 0xffff_ffff) >> (32 - self.k);
-        let low = (1 << self.k) - 1;
-        (other << self.k) | ((bucket & low) ^ flips)
+        let flips = (mixed & 0xffff_ffff) >> (32 - self.0.k);
+        let low = (1 << self.0.k) - 1;
+        (other << self.0.k) | ((bucket & low) ^ flips)
     }
 }
 
 /// [`Nested`] for the first segment, `k` = 0: most filters have no other, and the compiler drops a third of the work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct First {
-    base_buckets: u64,
-    fingerprints: u64,
-}
-
-impl First {
-    pub(super) fn new(base_bits: u32, base_buckets: u64) -> Self {
-        let Nested { base_buckets, fingerprints, .. } = Nested::new(base_bits, base_buckets, 0);
-        Self { base_buckets, fingerprints }
-    }
-
-    #[inline(always)]
-    fn nested(self) -> Nested {
-        Nested { base_buckets: self.base_buckets, k: 0, fingerprints: self.fingerprints }
-    }
-}
+pub(super) struct First(Nested);
 
 impl Place for First {
     #[inline(always)]
+    fn of(dimensions: &Dimensions) -> Self {
+        Self(Nested(Dimensions { k: 0, ..*dimensions }))
+    }
+
+    #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        self.nested().probe(digest)
+        self.0.probe(digest)
     }
 
     #[inline(always)]
     fn other(&self, bucket: u64, value: u64) -> u64 {
-        self.nested().other(bucket, value)
+        self.0.other(bucket, value)
     }
 }
 
@@ -102,11 +111,6 @@ pub(super) struct Whole {
 pub(super) const STATE_MASK: u64 = 3;
 
 impl Whole {
-    pub(super) fn new(buckets: u64) -> Self {
-        debug_assert!(buckets.is_multiple_of(2));
-        Self { buckets }
-    }
-
     #[inline(always)]
     fn pair(&self, value: u64) -> [u64; 2] {
         let value = value & !STATE_MASK;
@@ -117,6 +121,11 @@ impl Whole {
 }
 
 impl Place for Whole {
+    #[inline(always)]
+    fn of(dimensions: &Dimensions) -> Self {
+        Self { buckets: dimensions.base_buckets }
+    }
+
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
         let value = digest.0 << 2;
@@ -148,6 +157,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn segment<P: Place>(base_bits: u32, base_buckets: u64, k: u32) -> P {
+        let plan = Plan::Segment { base_bits: base_bits as u8, bucket_size: 4, base_buckets, k };
+        P::of(&Dimensions::of(plan))
+    }
+
     fn check_pair(place: impl Place, buckets: u64, digest: u64) -> Result<Probe, TestCaseError> {
         let probe = place.probe(Digest(digest));
         let [first, second] = probe.buckets;
@@ -165,7 +179,7 @@ mod tests {
         for base_bits in 12..=32_u32 {
             for k in [0, (32 - base_bits).min(5)] {
                 let buckets = 1_000 << k;
-                let place = Nested::new(base_bits, 1_000, k);
+                let place = segment::<Nested>(base_bits, 1_000, k);
                 let mut set = [[0_u64; 33]; 2];
                 let mut of = [0_u64; 2];
                 for number in 0..ITEMS {
@@ -201,9 +215,9 @@ mod tests {
             let base = half * 2;
             let mut older: Option<Probe> = None;
             for k in 0..=(32 - base_bits).min(11) {
-                let probe = check_pair(Nested::new(base_bits, base, k), base << k, digest)?;
+                let probe = check_pair(segment::<Nested>(base_bits, base, k), base << k, digest)?;
                 if k == 0 {
-                    prop_assert_eq!(probe, check_pair(First::new(base_bits, base), base, digest)?);
+                    prop_assert_eq!(probe, check_pair(segment::<First>(base_bits, base, 0), base, digest)?);
                 }
                 prop_assert!(probe.value >> k != 0 && probe.value >> (base_bits + k) == 0);
                 if let Some(older) = older {
@@ -216,7 +230,7 @@ mod tests {
 
         #[test]
         fn strict_pairs_differ_and_ignore_the_state(digest: u64, half in 1_u64..=1 << 33) {
-            let place = Whole::new(half * 2);
+            let place = Whole::of(&Dimensions::of(Plan::Strict { buckets: half * 2 }));
             let probe = check_pair(place, half * 2, digest)?;
             prop_assert_eq!(place.other(probe.buckets[0], probe.value | STATE_MASK), probe.buckets[1]);
             prop_assert_eq!(place.probe(Digest(digest ^ (1 << 63))), probe);

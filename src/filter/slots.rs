@@ -70,10 +70,16 @@ impl Lanes {
         !64_u32.is_multiple_of(self.part_bits)
     }
 
-    /// The first bit of a slot of a bucket.
+    /// Where a slot of a bucket begins: the word, and the bit of it.
     #[inline(always)]
-    pub(super) const fn slot_bit(&self, bucket: u64, slot: u32) -> u64 {
-        (bucket * self.slots as u64 + slot as u64) * self.bits as u64
+    pub(super) const fn position(&self, bucket: u64, slot: u32) -> (usize, u32) {
+        let (bucket_bits, slot_bit) = (self.slots * self.bits, slot * self.bits);
+        if bucket_bits.is_multiple_of(64) {
+            let words = (bucket_bits / 64) as usize;
+            return (bucket as usize * words + (slot_bit / 64) as usize, slot_bit % 64);
+        }
+        let bit = bucket * bucket_bits as u64 + slot_bit as u64;
+        ((bit / 64) as usize, (bit % 64) as u32)
     }
 
     /// A part's bits, out of the word where it begins and the one after.
@@ -126,6 +132,8 @@ impl Lanes {
 
 /// Lanes known when compiling or only when running: the same code serves both, at full speed for the first.
 pub(super) trait Shape: Copy {
+    fn of(lanes: &Lanes) -> Self;
+
     fn lanes(&self) -> Lanes;
 }
 
@@ -134,6 +142,11 @@ pub(super) trait Shape: Copy {
 pub(super) struct Fixed<const BITS: u32, const SLOTS: u32>;
 
 impl<const BITS: u32, const SLOTS: u32> Shape for Fixed<BITS, SLOTS> {
+    #[inline(always)]
+    fn of(_: &Lanes) -> Self {
+        Self
+    }
+
     #[inline(always)]
     fn lanes(&self) -> Lanes {
         const { Lanes::new(BITS, SLOTS, 0) }
@@ -149,12 +162,22 @@ pub(super) const STRICT_SLOTS: u32 = 4;
 
 impl Shape for StrictShape {
     #[inline(always)]
+    fn of(_: &Lanes) -> Self {
+        Self
+    }
+
+    #[inline(always)]
     fn lanes(&self) -> Lanes {
         const { Lanes::new(64, STRICT_SLOTS, super::place::STATE_MASK) }
     }
 }
 
 impl Shape for Lanes {
+    #[inline(always)]
+    fn of(lanes: &Lanes) -> Self {
+        *lanes
+    }
+
     #[inline(always)]
     fn lanes(&self) -> Lanes {
         *self

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// Items whose slots are kept beside each other, on the stack, until their states are told.
+const LOOKED_AT_ONCE: usize = 16 * GROUP;
+
 /// Items by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StateCounts {
@@ -69,12 +72,12 @@ impl StrictView<'_> {
     pub fn get_many(&self, digests: &[Digest], states: &mut Vec<Option<SlotState>>) {
         states.clear();
         states.reserve(digests.len());
-        for group in digests.chunks(GROUP) {
-            let mut held = [0; GROUP];
-            let held = &mut held[..group.len()];
-            self.tables.iter().for_each(|table| table.get_group(group, held));
+        for digests in digests.chunks(LOOKED_AT_ONCE) {
+            let mut held = [0; LOOKED_AT_ONCE];
+            let held = &mut held[..digests.len()];
+            self.tables.iter().for_each(|table| table.get_many(digests, held));
             let is_current = self.is_current();
-            states.extend(held.iter().zip(group).map(|(&held, &digest)| match held {
+            states.extend(held.iter().zip(digests).map(|(&held, &digest)| match held {
                 0 if is_current => None,
                 0 => self.get_anew(digest),
                 held => Some(SlotState::of(held)),

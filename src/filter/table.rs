@@ -5,16 +5,16 @@
 //! version was even and has not changed.
 
 use std::hint::select_unpredictable;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use serde::{Deserialize, Serialize};
 
-use super::kind::{Kind, Placement, with_kind};
+use super::kind::{Kind, with_kind};
 use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
 use super::memory::Words;
-use super::place::{Place, Probe};
+use super::place::{Dimensions, Place, Probe};
 use super::slots::{Lanes, STRICT_SLOTS, Shape};
 use super::{Digest, SegmentStats};
 
@@ -111,22 +111,30 @@ struct Progress {
 pub(super) struct Table {
     pub(super) words: Words,
     pub(super) lanes: Lanes,
-    pub(super) placement: Placement,
+    dimensions: Dimensions,
     pub(super) plan: Plan,
+    /// [`Table::contains_in`] for the table's kind: to choose it anew would take a fifth of a look-up's instructions.
+    contains: fn(&Table, Digest) -> bool,
     progress: Progress,
 }
 
 impl Table {
     pub(super) fn new(plan: Plan) -> Self {
-        let placement = Placement::of(plan);
         let words = usize::try_from(plan.words()).expect("a table fits the address space");
         Self {
             words: Words::zeroed(words),
             lanes: plan.lanes(),
-            placement,
+            dimensions: Dimensions::of(plan),
             plan,
+            contains: with_kind!(plan, S, P => Self::contains_in::<S, P>),
             progress: Progress::default(),
         }
+    }
+
+    /// The table's kind, named by its two types.
+    #[inline(always)]
+    pub(super) fn kind<S: Shape, P: Place>(&self) -> Kind<S, P> {
+        Kind::of(&self.lanes, &self.dimensions)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -171,45 +179,61 @@ impl Table {
     }
 
     /// Whether the item, or one alike, is here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn contains(&self, digest: Digest) -> bool {
-        with_kind!(self, kind => self.contains_in(kind, digest))
+        (self.contains)(self, digest)
     }
 
-    #[inline(never)]
-    fn contains_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> bool {
-        let probe = kind.place.probe(digest);
-        self.look(kind, || self.holds_either(kind, &probe, || ()).then_some(())).is_some()
+    fn contains_in<S: Shape, P: Place>(&self, digest: Digest) -> bool {
+        self.contains_with::<S, P>(digest, || ())
     }
 
     /// As [`Table::contains`], with something that happens between the two loads: what a test needs to make a race likely.
     #[cfg(test)]
     pub(super) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
-        with_kind!(self, kind => {
-            let probe = kind.place.probe(digest);
-            self.look(kind, || self.holds_either(kind, &probe, pause).then_some(())).is_some()
-        })
+        with_kind!(self.plan, S, P => self.contains_with::<S, P>(digest, pause))
+    }
+
+    #[inline(always)]
+    fn contains_with<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+        let kind = self.kind::<S, P>();
+        let before = self.version();
+        let hit = self.holds_either(kind, &kind.place.probe(digest), pause);
+        // A miss is sure if the version was even and still is the same: without its lowest bit, an odd one is none of
+        // those that follow.
+        hit || (self.version() != before & !1 && self.contains_moving::<S, P>(digest, pause))
+    }
+
+    /// [`Table::contains`] while items move; apart, so that the usual case needs no stack.
+    #[cold]
+    #[inline(never)]
+    fn contains_moving<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+        let kind = self.kind::<S, P>();
+        let probe = kind.place.probe(digest);
+        self.look(kind, || self.holds_either(kind, &probe, pause).then_some(())).is_some()
     }
 
     /// The slot value of the item, or of one alike, with its state.
     #[inline]
     pub(super) fn get(&self, digest: Digest) -> Option<u64> {
-        with_kind!(self, kind => self.get_in(kind, digest))
+        with_kind!(self.plan, S, P => self.get_in::<S, P>(digest))
     }
 
     #[inline(never)]
-    fn get_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> Option<u64> {
+    fn get_in<S: Shape, P: Place>(&self, digest: Digest) -> Option<u64> {
+        let kind = self.kind::<S, P>();
         let probe = kind.place.probe(digest);
         self.look(kind, || self.locate(kind, &probe).map(|(_, _, held)| held))
     }
 
     /// Copies of the item, and of those alike. Never too low: counted again when items moved meanwhile.
     pub(super) fn count(&self, digest: Digest) -> u32 {
-        with_kind!(self, kind => self.count_in(kind, digest))
+        with_kind!(self.plan, S, P => self.count_in::<S, P>(digest))
     }
 
     #[inline(never)]
-    fn count_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> u32 {
+    fn count_in<S: Shape, P: Place>(&self, digest: Digest) -> u32 {
+        let kind = self.kind::<S, P>();
         let probe = kind.place.probe(digest);
         let mut most = 0;
         loop {
@@ -224,65 +248,89 @@ impl Table {
         }
     }
 
-    /// Sets to true what is found of a group; the others are left as they are. At most [`GROUP`] items.
+    /// Sets to true what is found; the others are left as they are.
     #[inline]
-    pub(super) fn contains_group(&self, digests: &[Digest], found: &mut [bool]) {
-        with_kind!(self, kind => self.contains_group_in(kind, digests, found));
-    }
-
-    /// [`Table::get`] for a group, where `held` is zero: zero again for what is not here. At most [`GROUP`] items.
-    #[inline]
-    pub(super) fn get_group(&self, digests: &[Digest], held: &mut [u64]) {
-        with_kind!(self, kind => self.get_group_in(kind, digests, held));
+    pub(super) fn contains_many(&self, digests: &[Digest], found: &mut [bool]) {
+        with_kind!(self.plan, S, P => self.contains_many_in::<S, P>(digests, found));
     }
 
     #[inline(never)]
-    fn get_group_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digests: &[Digest], held: &mut [u64]) {
-        let mut probes = [Probe::default(); GROUP];
-        let probes = self.probe_group(kind, digests, &mut probes);
-        for (held, probe) in held.iter_mut().zip(probes).filter(|(held, _)| **held == 0) {
-            let found = self.look(kind, || self.locate(kind, probe).map(|(_, _, held)| held));
-            *held = found.unwrap_or(0);
-        }
+    fn contains_many_in<S: Shape, P: Place>(&self, digests: &[Digest], found: &mut [bool]) {
+        let kind = self.kind::<S, P>();
+        let mut found = found.chunks_mut(GROUP);
+        self.for_each_group(kind, digests, |probes| {
+            let found = found.next().unwrap_or_default();
+            let before = self.version();
+            let words = &*self.words;
+            for (found, probe) in found.iter_mut().zip(probes) {
+                *found |= holds(words, kind, probe.buckets[0], probe.value)
+                    | holds(words, kind, probe.buckets[1], probe.value);
+            }
+            if self.version() != before & !1 {
+                for (found, probe) in found.iter_mut().zip(probes) {
+                    *found = *found
+                        || self.look(kind, || self.holds_either(kind, probe, || ()).then_some(())).is_some();
+                }
+            }
+            ControlFlow::Continue(())
+        });
     }
 
-    /// The probes of a group, whose cache lines are asked for.
+    /// [`Table::get`] for many, where `held` is zero: zero again for what is not here.
+    #[inline]
+    pub(super) fn get_many(&self, digests: &[Digest], held: &mut [u64]) {
+        with_kind!(self.plan, S, P => self.get_many_in::<S, P>(digests, held));
+    }
+
+    #[inline(never)]
+    fn get_many_in<S: Shape, P: Place>(&self, digests: &[Digest], held: &mut [u64]) {
+        let kind = self.kind::<S, P>();
+        let mut held = held.chunks_mut(GROUP);
+        self.for_each_group(kind, digests, |probes| {
+            let held = held.next().unwrap_or_default().iter_mut();
+            for (held, probe) in held.zip(probes).filter(|(held, _)| **held == 0) {
+                let found = self.look(kind, || self.locate(kind, probe).map(|(_, _, held)| held));
+                *held = found.unwrap_or(0);
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Works through the probes of many items in groups, until told to stop. The cache lines of a group are asked for before
+    /// the one before it is worked on, so that the memory is never idle.
     #[inline(always)]
-    pub(super) fn probe_group<'a, S: Shape, P: Place>(
+    pub(super) fn for_each_group<S: Shape, P: Place>(
         &self,
         kind: Kind<S, P>,
         digests: &[Digest],
-        probes: &'a mut [Probe; GROUP],
-    ) -> &'a [Probe] {
-        let probes = &mut probes[..digests.len()];
+        mut work: impl FnMut(&[Probe]) -> ControlFlow<()>,
+    ) {
+        let [now, next] = &mut [[Probe::default(); GROUP]; 2];
+        let (mut now, mut next) = (now, next);
+        let mut groups = digests.chunks(GROUP);
+        let mut here = self.probe_group(kind, groups.next().unwrap_or_default(), now);
+        while here > 0 {
+            let ahead = self.probe_group(kind, groups.next().unwrap_or_default(), next);
+            if work(&now[..here]).is_break() {
+                return;
+            }
+            (now, next, here) = (next, now, ahead);
+        }
+    }
+
+    /// The probes of a group, whose cache lines are asked for; tells how many there are.
+    #[inline(always)]
+    fn probe_group<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        probes: &mut [Probe; GROUP],
+    ) -> usize {
         for (probe, &digest) in probes.iter_mut().zip(digests) {
             *probe = kind.place.probe(digest);
             self.prefetch(kind, probe);
         }
-        probes
-    }
-
-    #[inline(never)]
-    fn contains_group_in<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        digests: &[Digest],
-        found: &mut [bool],
-    ) {
-        let mut probes = [Probe::default(); GROUP];
-        let probes = self.probe_group(kind, digests, &mut probes);
-        let before = self.version();
-        let words = &*self.words;
-        for (found, probe) in found.iter_mut().zip(probes) {
-            *found |= holds(words, kind, probe.buckets[0], probe.value)
-                | holds(words, kind, probe.buckets[1], probe.value);
-        }
-        if before & 1 != 0 || before != self.version() {
-            for (found, probe) in found.iter_mut().zip(probes) {
-                *found = *found
-                    || self.look(kind, || self.holds_either(kind, probe, || ()).then_some(())).is_some();
-            }
-        }
+        digests.len()
     }
 
     /// Looks until it has found, or can be sure that there was nothing to find.
@@ -325,7 +373,7 @@ impl Table {
     /// Asks for a bucket's cache line.
     #[inline(always)]
     pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) {
-        self.words.prefetch((kind.shape.lanes().slot_bit(bucket, 0) >> 6) as usize);
+        self.words.prefetch(kind.shape.lanes().position(bucket, 0).0);
     }
 
     /// One part of a bucket.
@@ -420,16 +468,12 @@ impl Table {
 
     /// Calls with every taken slot's bucket, number and value, in order.
     pub(super) fn for_each_in(&self, buckets: Range<u64>, visit: impl FnMut(u64, u32, u64)) {
-        with_kind!(self, kind => self.for_each_of(kind, buckets, visit));
+        with_kind!(self.plan, S, P => self.for_each_of::<S, P>(buckets, visit));
     }
 
     #[inline(never)]
-    fn for_each_of<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        buckets: Range<u64>,
-        mut visit: impl FnMut(u64, u32, u64),
-    ) {
+    fn for_each_of<S: Shape, P: Place>(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
+        let kind = self.kind::<S, P>();
         for bucket in buckets {
             for slot in 0..kind.shape.lanes().slots {
                 let value = self.slot(kind, bucket, slot);
@@ -445,8 +489,7 @@ impl Table {
 #[inline(always)]
 fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
     let lanes = kind.shape.lanes();
-    let bit = lanes.slot_bit(bucket, part * lanes.part_slots);
-    let (word, shift) = ((bit >> 6) as usize, (bit & 63) as u32);
+    let (word, shift) = lanes.position(bucket, part * lanes.part_slots);
     let low = words[word].load(Acquire);
     if lanes.straddles() {
         lanes.cut(low, words[word + 1].load(Acquire), shift)

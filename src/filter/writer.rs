@@ -5,7 +5,8 @@ use super::codec::{CHUNK_WORDS, TableId, encode_chunk};
 use super::kind::{Kind, with_kind};
 use super::place::{Place, Probe};
 use super::slots::Shape;
-use super::table::{GROUP, Plan, Table};
+use super::table::{Plan, Table};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -42,7 +43,15 @@ pub(super) struct TableWriter {
     max_search: u32,
     undo: Option<Undo>,
     nodes: Vec<Node>,
+    /// Items that the table is meant for.
+    fill_limit: u64,
+    /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] for the table's kind, chosen once.
+    insert_unless_saturated: Insert,
+    remove: Remove,
 }
+
+type Insert = fn(&mut TableWriter, Digest) -> Result<bool, NoPath>;
+type Remove = fn(&mut TableWriter, Digest) -> Option<u64>;
 
 impl TableWriter {
     pub(super) fn new(id: TableId, plan: Plan, max_search: u32) -> Self {
@@ -51,7 +60,21 @@ impl TableWriter {
 
     /// The writer of a table that was restored.
     pub(super) fn resume(id: TableId, table: Table, changes: u64, max_search: u32) -> Self {
-        Self { id, table: Arc::new(table), changes, max_search, undo: None, nodes: Vec::new() }
+        let (insert_unless_saturated, remove): (Insert, Remove) = with_kind!(table.plan, S, P => {
+            (Self::insert_unless_saturated_in::<S, P>, Self::remove_in::<S, P>)
+        });
+        let fill_limit = table.plan.fill_limit();
+        Self {
+            id,
+            table: Arc::new(table),
+            changes,
+            max_search,
+            undo: None,
+            nodes: Vec::new(),
+            fill_limit,
+            insert_unless_saturated,
+            remove,
+        }
     }
 
     pub(super) fn items(&self) -> u64 {
@@ -64,33 +87,30 @@ impl TableWriter {
 
     /// Items that it may still take before it is as full as it is meant to be.
     pub(super) fn room(&self) -> u64 {
-        self.table.plan.fill_limit().saturating_sub(self.items())
+        self.fill_limit.saturating_sub(self.items())
     }
 
     /// Asks for the cache lines of an item's buckets.
     #[inline]
     pub(super) fn prefetch(&self, digest: Digest) {
-        with_kind!(self.table, kind => self.prefetch_in(kind, digest));
+        with_kind!(self.table.plan, S, P => self.prefetch_in::<S, P>(digest));
     }
 
     #[inline(never)]
-    fn prefetch_in<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) {
+    fn prefetch_in<S: Shape, P: Place>(&self, digest: Digest) {
+        let kind = self.table.kind::<S, P>();
         self.table.prefetch(kind, &kind.place.probe(digest));
     }
 
     /// Puts the item in, with these bits of state.
     #[inline]
     pub(super) fn insert(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
-        with_kind!(self.table, kind => self.insert_in(kind, digest, state))
+        with_kind!(self.table.plan, S, P => self.insert_in::<S, P>(digest, state))
     }
 
     #[inline(never)]
-    fn insert_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        digest: Digest,
-        state: u64,
-    ) -> Result<(), NoPath> {
+    fn insert_in<S: Shape, P: Place>(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
+        let kind = self.table.kind::<S, P>();
         let mut probe = kind.place.probe(digest);
         probe.value |= state;
         self.place(kind, &probe)
@@ -99,16 +119,16 @@ impl TableWriter {
     /// Puts the item in, with these bits of state, unless it is there: then tells what its slot holds.
     #[inline]
     pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
-        with_kind!(self.table, kind => self.insert_if_absent_in(kind, digest, state))
+        with_kind!(self.table.plan, S, P => self.insert_if_absent_in::<S, P>(digest, state))
     }
 
     #[inline(never)]
     fn insert_if_absent_in<S: Shape, P: Place>(
         &mut self,
-        kind: Kind<S, P>,
         digest: Digest,
         state: u64,
     ) -> Result<Option<u64>, NoPath> {
+        let kind = self.table.kind::<S, P>();
         let mut probe = kind.place.probe(digest);
         if let Some((_, _, held)) = self.table.locate(kind, &probe) {
             return Ok(Some(held));
@@ -118,139 +138,135 @@ impl TableWriter {
     }
 
     /// Puts the item in unless both its buckets are full of copies alike; tells whether it did.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert_unless_saturated(&mut self, digest: Digest) -> Result<bool, NoPath> {
-        with_kind!(self.table, kind => self.insert_unless_saturated_in(kind, digest))
+        (self.insert_unless_saturated)(self, digest)
+    }
+
+    fn insert_unless_saturated_in<S: Shape, P: Place>(&mut self, digest: Digest) -> Result<bool, NoPath> {
+        let kind = self.table.kind::<S, P>();
+        self.place_unless_saturated(kind, kind.place.probe(digest))
+    }
+
+    /// [`Self::insert_unless_saturated`] for many, until an item finds no path: reports the outcomes before it.
+    pub(super) fn insert_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
+        with_kind!(self.table.plan, S, P => self.insert_many_in::<S, P>(digests, report));
     }
 
     #[inline(never)]
-    fn insert_unless_saturated_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        digest: Digest,
-    ) -> Result<bool, NoPath> {
-        let probe = kind.place.probe(digest);
-        self.place_unless_saturated(kind, &probe)
-    }
-
-    /// [`Self::insert_unless_saturated`] for a group, until an item finds no path: reports the outcomes before it.
-    /// At most [`GROUP`] items.
-    pub(super) fn insert_group(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
-        with_kind!(self.table, kind => self.insert_group_in(kind, digests, report));
-    }
-
-    #[inline(never)]
-    fn insert_group_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        digests: &[Digest],
-        mut report: impl FnMut(bool),
-    ) {
-        let mut probes = [Probe::default(); GROUP];
-        for probe in self.table.probe_group(kind, digests, &mut probes) {
-            match self.place_unless_saturated(kind, probe) {
-                Ok(added) => report(added),
-                Err(NoPath) => return,
+    fn insert_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+        let table = self.table.clone();
+        let kind = table.kind::<S, P>();
+        table.for_each_group(kind, digests, |probes| {
+            for probe in probes {
+                match self.place_unless_saturated(kind, *probe) {
+                    Ok(added) => report(added),
+                    Err(NoPath) => return ControlFlow::Break(()),
+                }
             }
-        }
+            ControlFlow::Continue(())
+        });
     }
 
-    /// [`Self::remove`] for a group: reports whether each was there. At most [`GROUP`] items.
-    pub(super) fn remove_group(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
-        with_kind!(self.table, kind => self.remove_group_in(kind, digests, report));
+    /// [`Self::remove`] for many: reports whether each was there.
+    pub(super) fn remove_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
+        with_kind!(self.table.plan, S, P => self.remove_many_in::<S, P>(digests, report));
     }
 
     #[inline(never)]
-    fn remove_group_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        digests: &[Digest],
-        mut report: impl FnMut(bool),
-    ) {
-        let mut probes = [Probe::default(); GROUP];
-        for probe in self.table.probe_group(kind, digests, &mut probes) {
-            report(self.take(kind, probe).is_some());
-        }
+    fn remove_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+        let table = self.table.clone();
+        let kind = table.kind::<S, P>();
+        table.for_each_group(kind, digests, |probes| {
+            probes.iter().for_each(|probe| report(self.take(kind, probe).is_some()));
+            ControlFlow::Continue(())
+        });
     }
 
     #[inline(always)]
     fn place_unless_saturated<S: Shape, P: Place>(
         &mut self,
         kind: Kind<S, P>,
-        probe: &Probe,
+        probe: Probe,
     ) -> Result<bool, NoPath> {
-        if let Some((bucket, slot)) = self.table.free_of_pair(kind, probe) {
-            self.set_slot(kind, bucket, slot, probe.value);
-        } else if self.table.copies(kind, probe) == 2 * kind.shape.lanes().slots {
+        let Some((bucket, slot)) = self.table.free_of_pair(kind, &probe) else {
+            return self.relocate_unless_saturated::<S, P>(probe.buckets[0], probe.value);
+        };
+        self.change_slot(kind, bucket, slot, 0, probe.value);
+        self.table.set_items(self.items() + 1);
+        Ok(true)
+    }
+
+    #[inline(never)]
+    fn relocate_unless_saturated<S: Shape, P: Place>(
+        &mut self,
+        bucket: u64,
+        value: u64,
+    ) -> Result<bool, NoPath> {
+        let kind = self.table.kind::<S, P>();
+        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
+        if self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
             return Ok(false);
-        } else {
-            self.relocate(kind, probe)?;
         }
+        self.relocate(kind, probe)?;
         self.table.set_items(self.items() + 1);
         Ok(true)
     }
 
     /// Puts a slot value in that lay in another table, where `bucket` was one of its two here.
     pub(super) fn insert_value(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
-        with_kind!(self.table, kind => self.insert_value_in(kind, bucket, value))
+        with_kind!(self.table.plan, S, P => self.insert_value_in::<S, P>(bucket, value))
     }
 
     #[inline(never)]
-    fn insert_value_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        bucket: u64,
-        value: u64,
-    ) -> Result<(), NoPath> {
+    fn insert_value_in<S: Shape, P: Place>(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
+        let kind = self.table.kind::<S, P>();
         let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
         self.place(kind, &probe)
     }
 
     /// Takes one copy of the item out and tells what its slot held.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, digest: Digest) -> Option<u64> {
-        with_kind!(self.table, kind => self.remove_in(kind, digest))
+        (self.remove)(self, digest)
     }
 
-    #[inline(never)]
-    fn remove_in<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, digest: Digest) -> Option<u64> {
-        let probe = kind.place.probe(digest);
-        self.take(kind, &probe)
+    fn remove_in<S: Shape, P: Place>(&mut self, digest: Digest) -> Option<u64> {
+        let kind = self.table.kind::<S, P>();
+        self.take(kind, &kind.place.probe(digest))
     }
 
     /// Gives the item's slot another state, in place; tells what it held.
     pub(super) fn set_state(&mut self, digest: Digest, state: u64) -> Option<u64> {
-        with_kind!(self.table, kind => self.set_state_in(kind, digest, state))
+        with_kind!(self.table.plan, S, P => self.set_state_in::<S, P>(digest, state))
     }
 
     #[inline(never)]
-    fn set_state_in<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        digest: Digest,
-        state: u64,
-    ) -> Option<u64> {
+    fn set_state_in<S: Shape, P: Place>(&mut self, digest: Digest, state: u64) -> Option<u64> {
+        let kind = self.table.kind::<S, P>();
         let probe = kind.place.probe(digest);
         let (bucket, slot, held) = self.table.locate(kind, &probe)?;
-        self.set_slot(kind, bucket, slot, probe.value | state);
+        self.change_slot(kind, bucket, slot, held, probe.value | state);
         Some(held)
     }
 
     /// Frees a slot by its place.
     pub(super) fn free_slot(&mut self, bucket: u64, slot: u32) {
-        with_kind!(self.table, kind => self.clear_slot(kind, bucket, slot));
-        self.table.set_items(self.items() - 1);
+        with_kind!(self.table.plan, S, P => self.free_slot_in::<S, P>(bucket, slot));
     }
 
     #[inline(never)]
-    fn clear_slot<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, bucket: u64, slot: u32) {
-        self.set_slot(kind, bucket, slot, 0);
+    fn free_slot_in<S: Shape, P: Place>(&mut self, bucket: u64, slot: u32) {
+        let kind = self.table.kind::<S, P>();
+        let held = self.table.slot(kind, bucket, slot);
+        self.change_slot(kind, bucket, slot, held, 0);
+        self.table.set_items(self.items() - 1);
     }
 
     #[inline(always)]
     fn take<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Option<u64> {
         let (bucket, slot, held) = self.table.locate(kind, probe)?;
-        self.set_slot(kind, bucket, slot, 0);
+        self.change_slot(kind, bucket, slot, held, 0);
         self.table.set_items(self.items() - 1);
         Some(held)
     }
@@ -258,8 +274,8 @@ impl TableWriter {
     #[inline(always)]
     fn place<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
         match self.table.free_of_pair(kind, probe) {
-            Some((bucket, slot)) => self.set_slot(kind, bucket, slot, probe.value),
-            None => self.relocate(kind, probe)?,
+            Some((bucket, slot)) => self.change_slot(kind, bucket, slot, 0, probe.value),
+            None => self.relocate(kind, *probe)?,
         }
         self.table.set_items(self.items() + 1);
         Ok(())
@@ -268,19 +284,19 @@ impl TableWriter {
     /// Makes room along the shortest path to a free slot. Items move from its far end backwards, each into a slot
     /// that is free or whose item has moved on, so that every item is always in one of its buckets.
     #[inline(never)]
-    fn relocate<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
+    fn relocate<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: Probe) -> Result<(), NoPath> {
         let mut nodes = std::mem::take(&mut self.nodes);
-        let found = self.search(kind, probe, &mut nodes);
+        let found = self.search(kind, &probe, &mut nodes);
         if let Some((mut node, mut free)) = found {
             self.table.step_version(1);
+            let mut there = 0;
             while node.parent != ROOT {
                 let parent = nodes[node.parent as usize];
                 let moving = self.table.slot(kind, parent.bucket, node.slot);
-                self.set_slot(kind, node.bucket, free, moving);
-                free = node.slot;
-                node = parent;
+                self.change_slot(kind, node.bucket, free, there, moving);
+                (free, there, node) = (node.slot, moving, parent);
             }
-            self.set_slot(kind, node.bucket, free, probe.value);
+            self.change_slot(kind, node.bucket, free, there, probe.value);
             self.table.step_version(1);
         }
         self.nodes = nodes;
@@ -320,33 +336,46 @@ impl TableWriter {
         None
     }
 
-    /// Writes a slot, whose bits may reach into a second word.
+    /// Puts a value in the place of the one that a slot holds, and whose bits may reach into a second word.
     #[inline(always)]
-    fn set_slot<S: Shape, P: Copy>(&mut self, kind: Kind<S, P>, bucket: u64, slot: u32, value: u64) {
+    fn change_slot<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        bucket: u64,
+        slot: u32,
+        held: u64,
+        value: u64,
+    ) {
+        debug_assert_eq!(self.table.slot(kind, bucket, slot), held);
         let lanes = kind.shape.lanes();
-        let bit = lanes.slot_bit(bucket, slot);
-        let (word, shift) = ((bit >> 6) as usize, (bit & 63) as u32);
-        let mask = lanes.slot_mask();
-        let low = self.table.words[word].load(Relaxed);
-        self.set_word(word, (low & !(mask << shift)) | (value << shift));
-        if shift + lanes.bits > 64 {
-            let high = self.table.words[word + 1].load(Relaxed);
-            let (mask, value) = (mask >> (64 - shift), value >> (64 - shift));
-            self.set_word(word + 1, (high & !mask) | value);
+        let (word, shift) = lanes.position(bucket, slot);
+        let change = held ^ value;
+        let before = self.table.words[word].load(Relaxed);
+        self.set_word(word, before, before ^ (change << shift));
+        if !64_u32.is_multiple_of(lanes.bits) && shift + lanes.bits > 64 {
+            let before = self.table.words[word + 1].load(Relaxed);
+            self.set_word(word + 1, before, before ^ (change >> (64 - shift)));
         }
     }
 
     #[inline(always)]
-    fn set_word(&mut self, word: usize, value: u64) {
+    fn set_word(&mut self, word: usize, before: u64, value: u64) {
         self.changes += 1;
-        if let Some(undo) = &mut self.undo {
-            let before = self.table.words[word].load(Relaxed);
-            if let Some(records) = &mut undo.chunks[word / CHUNK_WORDS] {
-                records.push(((word % CHUNK_WORDS) as u32, before));
-                undo.records += 1;
-            }
+        if self.undo.is_some() {
+            self.keep_for_undo(word, before);
         }
         self.table.words[word].store(value, Release);
+    }
+
+    /// Apart, so that the usual case needs no stack.
+    #[inline(never)]
+    fn keep_for_undo(&mut self, word: usize, before: u64) {
+        if let Some(undo) = &mut self.undo
+            && let Some(records) = &mut undo.chunks[word / CHUNK_WORDS]
+        {
+            records.push(((word % CHUNK_WORDS) as u32, before));
+            undo.records += 1;
+        }
     }
 
     pub(super) fn chunks(&self) -> u32 {

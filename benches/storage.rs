@@ -6,6 +6,7 @@
 use cuckood::clock::Clock;
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
+use cuckood::store::{Store, StoreOptions};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ fn main() {
     }
     let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = tempfile::tempdir_in(parent).unwrap();
-    for phase in ["fill", "replay", "load", "hold", "amplify"] {
+    for phase in ["fill", "replay", "storage", "load", "hold", "amplify"] {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args([phase, dir.path().to_str().unwrap()])
             .status()
@@ -39,6 +40,9 @@ fn main() {
 }
 
 async fn run(phase: &str, dir: &Path) {
+    if phase == "storage" {
+        return read_all(&dir.join("data"));
+    }
     let mut options = EngineOptions::new(dir.join("data"));
     options.memory_max_bytes = 8 << 30;
     if phase == "amplify" {
@@ -70,6 +74,22 @@ async fn run(phase: &str, dir: &Path) {
         "hold" => hold(&engine).await,
         _ => amplify(&engine).await,
     }
+}
+
+/// What a start reads, and nothing built of it: the storage's own share of the memory.
+fn read_all(data: &Path) {
+    let since = Instant::now();
+    let store = Store::open(data, &StoreOptions::default()).unwrap();
+    let newest = store.manifests().unwrap().swap_remove(0);
+    let (mut bytes, mut chunk) = (0, Vec::new());
+    for section in &newest.sections {
+        for index in 0..section.chunks {
+            store.read_chunk(section, index, &mut chunk).unwrap();
+            bytes += chunk.len();
+        }
+    }
+    let seconds = since.elapsed().as_secs_f64();
+    println!("storage alone   {seconds:6.2} s  {:.2} GB/s read, {}", bytes as f64 / seconds / 1e9, peak());
 }
 
 async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {

@@ -15,7 +15,7 @@ pub struct SnapshotOptions {
     pub log_bytes_min: u64,
     /// Bytes of log after which one is begun however large the state: bounds the replay.
     pub log_bytes_max: u64,
-    /// Bytes written between two commits while commands wait.
+    /// Bytes after which a step between two commits ends while commands wait; a chunk is not cut.
     pub step_busy_bytes: usize,
     /// Bytes written before the queue is looked at again while none do.
     pub step_idle_bytes: usize,
@@ -28,7 +28,8 @@ impl Default for SnapshotOptions {
         Self {
             log_bytes_min: 64 << 20,
             log_bytes_max: 240 << 20,
-            step_busy_bytes: 64 << 10,
+            // Less than a chunk, so that it is one: a commit waits until all that sled's log has before it is written.
+            step_busy_bytes: 32 << 10,
             step_idle_bytes: 256 << 10,
             kept_bytes_max: 64 << 20,
         }

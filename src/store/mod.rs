@@ -116,6 +116,8 @@ pub struct Store {
     writing: AtomicU64,
     wal_bytes_written: AtomicU64,
     snapshot_bytes_written: AtomicU64,
+    /// Bytes of chunks that were written since everything was last made durable.
+    unsynced_chunk_bytes: AtomicU64,
 }
 
 impl Store {
@@ -165,6 +167,7 @@ impl Store {
         if self.options.durability == Durability::Fsync {
             self.poisoning(self.backing.sync())?;
         }
+        self.unsynced_chunk_bytes.store(0, Relaxed);
         Ok(())
     }
 
@@ -273,6 +276,12 @@ impl Store {
 
     fn count_wal_bytes(&self, bytes: u64) {
         self.wal_bytes_written.fetch_add(bytes, Relaxed);
+    }
+
+    /// Answers how many bytes of chunks are not durable yet, these among them.
+    fn count_chunk_bytes(&self, bytes: u64) -> u64 {
+        self.count_snapshot_bytes(bytes);
+        self.unsynced_chunk_bytes.fetch_add(bytes, Relaxed) + bytes
     }
 
     fn count_snapshot_bytes(&self, bytes: u64) {

@@ -98,6 +98,7 @@ pub(super) fn open(
         writing: AtomicU64::new(0),
         wal_bytes_written: AtomicU64::new(0),
         snapshot_bytes_written: AtomicU64::new(0),
+        unsynced_chunk_bytes: AtomicU64::new(0),
     };
     migrations::run(&store, format)?;
     store.space.take_ballast()?;

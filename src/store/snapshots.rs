@@ -23,7 +23,8 @@ pub const GENERATIONS_KEPT: usize = 2;
 const CHECKSUM_BYTES: usize = 16;
 const MANIFEST_VERSION: u8 = 1;
 
-/// After so many bytes of chunks they are synced, so that the end of a snapshot has little left to wait for.
+/// After so many bytes of chunks they are synced, so that neither a commit nor the end of a snapshot has much left to wait
+/// for. Where commits come it never gets that far: each makes durable what was written before it.
 const SYNC_EVERY_BYTES: u64 = 1 << 20;
 
 /// What a section is, in words that only the caller understands.
@@ -80,7 +81,6 @@ pub struct SnapshotWriter {
     /// Sections that have begun: their first chunk's number, and how many they have.
     open: BTreeMap<SectionKey, (u64, u32)>,
     chunks: u64,
-    unsynced_bytes: u64,
 }
 
 impl SnapshotWriter {
@@ -115,11 +115,8 @@ impl SnapshotWriter {
         store.write(&tree, vec![change])?;
         *count += 1;
         self.chunks += 1;
-        store.count_snapshot_bytes(written);
-        self.unsynced_bytes += written;
-        if self.unsynced_bytes >= SYNC_EVERY_BYTES {
+        if store.count_chunk_bytes(written) >= SYNC_EVERY_BYTES {
             store.make_durable()?;
-            self.unsynced_bytes = 0;
         }
         Ok(())
     }
@@ -189,14 +186,7 @@ impl Store {
         let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.set_writing(generation);
-        Ok(SnapshotWriter {
-            generation,
-            seq,
-            sections: Vec::new(),
-            open: BTreeMap::new(),
-            chunks: 0,
-            unsynced_bytes: 0,
-        })
+        Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), chunks: 0 })
     }
 
     /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and told in the

@@ -17,9 +17,9 @@ impl<S: Shape, P: Place> Kind<S, P> {
     }
 }
 
-/// Names the kind of a planned table as two types, to call the function or take the one that is compiled for it: for each width of the usual
-/// four slots, since a filter that grows comes by many, for the usual widths of other buckets, and once for the rest. The function
-/// is not to be inlined, or all those kinds end up in one that spills its registers.
+/// Names the kind of a planned table as two types, to call the function, or take the one, that is compiled for it: for each
+/// width of the usual four slots, since a filter that grows comes by many, for the usual widths of other buckets, and once
+/// for the rest. The function is not to be inlined, or all those kinds end up in one that spills its registers.
 macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
         use $crate::filter::place::{First, Nested, Whole};

@@ -23,6 +23,7 @@ pub(super) struct Dimensions {
 
 impl Dimensions {
     pub(super) fn of(plan: Plan) -> Self {
+        debug_assert!(plan.buckets().is_multiple_of(2));
         match plan {
             Plan::Segment { base_bits, base_buckets, k, .. } => {
                 debug_assert!(u32::from(base_bits) + k <= 32 && base_buckets << k <= 1 << 32);

@@ -1,7 +1,8 @@
 //! Tables as chunks of little-endian bytes, each with a header and a checksum, and the small image beside them.
 
 use super::layout::{Growth, Layout};
-use super::table::{Plan, Table};
+use super::plan::Plan;
+use super::table::Table;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;

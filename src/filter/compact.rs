@@ -7,7 +7,8 @@
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
-use super::table::{GROUP, Plan, Table};
+use super::plan::Plan;
+use super::table::{GROUP, Table};
 use super::writer::TableWriter;
 use super::{Digest, Full, SegmentStats};
 use arc_swap::{ArcSwap, Guard};

@@ -24,7 +24,7 @@ macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
         use $crate::filter::place::{First, Nested, Whole};
         use $crate::filter::slots::{Fixed, Lanes, StrictShape};
-        use $crate::filter::table::Plan;
+        use $crate::filter::plan::Plan;
         let plan: Plan = $plan;
         match plan {
             Plan::Strict { .. } => {

@@ -2,7 +2,8 @@
 //!
 //! [`compact`] filters keep fingerprints, [`strict`] ones 62 bits of digest and a state. Each has a writer's side,
 //! owned by one thread, and a reader's side that takes no lock. Both lie in tables ([`table`], written by
-//! [`writer`]): buckets of slots in atomic words ([`slots`], [`memory`]) at the places that [`place`] gives.
+//! [`writer`], as a [`plan`] has them): buckets of slots in atomic words ([`slots`], [`memory`]) at the places that
+//! [`place`] gives.
 
 pub mod codec;
 pub mod compact;
@@ -11,6 +12,7 @@ mod kind;
 pub mod layout;
 mod memory;
 mod place;
+mod plan;
 mod slots;
 pub mod strict;
 mod strict_view;

@@ -1,7 +1,7 @@
 //! Digest → slot value and bucket pair: where an item may lie, in a compact segment and in a strict table.
 
 use super::Digest;
-use super::table::Plan;
+use super::plan::Plan;
 
 /// What an item leaves in a slot, and the two buckets where the slot may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,9 @@
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::layout::{BUCKETS_MAX, Growth, Layout};
 use super::place::STATE_MASK;
+use super::plan::Plan;
 use super::strict_view::{Shared, StrictReader};
-use super::table::{GROUP, Plan};
+use super::table::GROUP;
 use super::writer::{NoPath, TableWriter};
 use super::{Digest, Full};
 use arc_swap::ArcSwap;

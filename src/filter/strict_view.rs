@@ -1,15 +1,12 @@
 //! Strict filters as readers see them, while items may be moving to a larger table.
 
 use super::strict::SlotState;
-use super::table::{GROUP, Table};
+use super::table::Table;
 use super::{Digest, SegmentStats};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-
-/// Items whose slots are kept beside each other, on the stack, until their states are told.
-const LOOKED_AT_ONCE: usize = 16 * GROUP;
 
 /// Items by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,17 +68,12 @@ impl StrictView<'_> {
     /// [`Self::get`] for many, faster; `states` is cleared first.
     pub fn get_many(&self, digests: &[Digest], states: &mut Vec<Option<SlotState>>) {
         states.clear();
-        states.reserve(digests.len());
-        for digests in digests.chunks(LOOKED_AT_ONCE) {
-            let mut held = [0; LOOKED_AT_ONCE];
-            let held = &mut held[..digests.len()];
-            self.tables.iter().for_each(|table| table.get_many(digests, held));
-            let is_current = self.is_current();
-            states.extend(held.iter().zip(digests).map(|(&held, &digest)| match held {
-                0 if is_current => None,
-                0 => self.get_anew(digest),
-                held => Some(SlotState::of(held)),
-            }));
+        states.resize(digests.len(), None);
+        self.tables.iter().for_each(|table| table.get_many(digests, states, SlotState::of));
+        if !self.is_current() {
+            for (state, &digest) in states.iter_mut().zip(digests).filter(|(state, _)| state.is_none()) {
+                *state = self.get_anew(digest);
+            }
         }
     }
 

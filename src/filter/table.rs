@@ -9,95 +9,15 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use serde::{Deserialize, Serialize};
-
 use super::kind::{Kind, with_kind};
-use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
 use super::memory::Words;
-use super::place::{Dimensions, Place, Probe};
-use super::slots::{Lanes, STRICT_SLOTS, Shape};
+use super::place::{Dimensions, Place, Probe, Whole};
+use super::plan::Plan;
+use super::slots::{Lanes, Shape, StrictShape};
 use super::{Digest, SegmentStats};
 
 /// Items whose cache lines are asked for before the first is looked at: enough to keep the memory system busy.
 pub(super) const GROUP: usize = 32;
-
-/// What the geometry and the placement of a table are made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Plan {
-    /// Segment `k` of a compact filter.
-    Segment { base_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
-    /// A strict table.
-    Strict { buckets: u64 },
-}
-
-impl Plan {
-    pub(super) fn buckets(&self) -> u64 {
-        match *self {
-            Self::Segment { base_buckets, k, .. } => base_buckets << k,
-            Self::Strict { buckets } => buckets,
-        }
-    }
-
-    pub(super) fn bucket_size(&self) -> u8 {
-        match *self {
-            Self::Segment { bucket_size, .. } => bucket_size,
-            Self::Strict { .. } => STRICT_SLOTS as u8,
-        }
-    }
-
-    pub(super) fn fingerprint_bits(&self) -> u8 {
-        match *self {
-            Self::Segment { base_bits, k, .. } => base_bits + k as u8,
-            Self::Strict { .. } => STRICT_FINGERPRINT_BITS,
-        }
-    }
-
-    pub(super) fn lanes(&self) -> Lanes {
-        self.layout().lanes()
-    }
-
-    pub(super) fn words(&self) -> u64 {
-        self.lanes().words(self.buckets())
-    }
-
-    /// Items that the table is meant for.
-    pub(super) fn fill_limit(&self) -> u64 {
-        layout::fill_limit(self.buckets(), self.bucket_size())
-    }
-
-    /// Whether a table can have this shape, wherever it was read.
-    pub(super) fn is_sane(&self) -> bool {
-        let shape_fits = match *self {
-            Self::Segment { base_bits, bucket_size, base_buckets, k } => {
-                k < 32
-                    && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> k
-                    && layout::FINGERPRINT_BITS_MIN <= base_bits
-                    && u32::from(base_bits) + k <= u32::from(FINGERPRINT_BITS_MAX)
-                    && matches!(bucket_size, 2 | 4 | 8)
-            }
-            Self::Strict { buckets } => buckets <= layout::BUCKETS_MAX,
-        };
-        shape_fits && self.buckets() >= 2 && self.buckets().is_multiple_of(2)
-    }
-
-    fn layout(&self) -> layout::Layout {
-        layout::Layout {
-            fingerprint_bits: self.fingerprint_bits(),
-            bucket_size: self.bucket_size(),
-            buckets: self.buckets(),
-            max_search: 1,
-        }
-    }
-
-    fn error_rate_at(&self, load: f64) -> f64 {
-        match *self {
-            Self::Segment { base_bits, bucket_size, k, .. } => {
-                layout::error_rate(layout::fingerprints(base_bits, k), bucket_size, load)
-            }
-            Self::Strict { .. } => self.layout().error_rate_at(load),
-        }
-    }
-}
 
 /// What the writer changes beside the slots, on a cache line of its own: the rest stays in every reader's cache.
 #[derive(Default)]
@@ -110,7 +30,7 @@ struct Progress {
 /// A table that one writer changes and any number of readers look at.
 pub(super) struct Table {
     pub(super) words: Words,
-    pub(super) lanes: Lanes,
+    lanes: Lanes,
     dimensions: Dimensions,
     pub(super) plan: Plan,
     /// [`Table::contains_in`] for the table's kind: to choose it anew would take a fifth of a look-up's instructions.
@@ -135,6 +55,13 @@ impl Table {
     #[inline(always)]
     pub(super) fn kind<S: Shape, P: Place>(&self) -> Kind<S, P> {
         Kind::of(&self.lanes, &self.dimensions)
+    }
+
+    /// The kind of a strict table.
+    #[inline(always)]
+    pub(super) fn strict_kind(&self) -> Kind<StrictShape, Whole> {
+        debug_assert!(matches!(self.plan, Plan::Strict { .. }));
+        self.kind()
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -173,6 +100,13 @@ impl Table {
         self.progress.version.load(Acquire)
     }
 
+    /// Whether a miss of a look that began at this version is sure: it was even, and is the same. Without its lowest bit an
+    /// odd one is none of those that follow.
+    #[inline(always)]
+    fn is_sure(&self, before: u64) -> bool {
+        self.version() == before & !1
+    }
+
     /// The writer's: one step of the version. The stores that follow are `Release`, so that who sees one sees the step.
     pub(super) fn step_version(&self, steps: u64) {
         self.progress.version.store(self.progress.version.load(Relaxed) + steps, Release);
@@ -199,9 +133,7 @@ impl Table {
         let kind = self.kind::<S, P>();
         let before = self.version();
         let hit = self.holds_either(kind, &kind.place.probe(digest), pause);
-        // A miss is sure if the version was even and still is the same: without its lowest bit, an odd one is none of
-        // those that follow.
-        hit || (self.version() != before & !1 && self.contains_moving::<S, P>(digest, pause))
+        hit || (!self.is_sure(before) && self.contains_moving::<S, P>(digest, pause))
     }
 
     /// [`Table::contains`] while items move; apart, so that the usual case needs no stack.
@@ -210,20 +142,15 @@ impl Table {
     fn contains_moving<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
         let kind = self.kind::<S, P>();
         let probe = kind.place.probe(digest);
-        self.look(kind, || self.holds_either(kind, &probe, pause).then_some(())).is_some()
+        self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
     }
 
-    /// The slot value of the item, or of one alike, with its state.
+    /// What the slot of an item of a strict table holds, its state with it.
     #[inline]
     pub(super) fn get(&self, digest: Digest) -> Option<u64> {
-        with_kind!(self.plan, S, P => self.get_in::<S, P>(digest))
-    }
-
-    #[inline(never)]
-    fn get_in<S: Shape, P: Place>(&self, digest: Digest) -> Option<u64> {
-        let kind = self.kind::<S, P>();
+        let kind = self.strict_kind();
         let probe = kind.place.probe(digest);
-        self.look(kind, || self.locate(kind, &probe).map(|(_, _, held)| held))
+        self.look(|| self.locate(kind, &probe).map(|(_, _, held)| held))
     }
 
     /// Copies of the item, and of those alike. Never too low: counted again when items moved meanwhile.
@@ -266,31 +193,24 @@ impl Table {
                 *found |= holds(words, kind, probe.buckets[0], probe.value)
                     | holds(words, kind, probe.buckets[1], probe.value);
             }
-            if self.version() != before & !1 {
+            if !self.is_sure(before) {
                 for (found, probe) in found.iter_mut().zip(probes) {
-                    *found = *found
-                        || self.look(kind, || self.holds_either(kind, probe, || ()).then_some(())).is_some();
+                    *found =
+                        *found || self.look(|| self.holds_either(kind, probe, || ()).then_some(())).is_some();
                 }
             }
             ControlFlow::Continue(())
         });
     }
 
-    /// [`Table::get`] for many, where `held` is zero: zero again for what is not here.
-    #[inline]
-    pub(super) fn get_many(&self, digests: &[Digest], held: &mut [u64]) {
-        with_kind!(self.plan, S, P => self.get_many_in::<S, P>(digests, held));
-    }
-
-    #[inline(never)]
-    fn get_many_in<S: Shape, P: Place>(&self, digests: &[Digest], held: &mut [u64]) {
-        let kind = self.kind::<S, P>();
-        let mut held = held.chunks_mut(GROUP);
+    /// [`Table::get`] for those of many that were not found yet, each turned into what is wanted of it.
+    pub(super) fn get_many<T>(&self, digests: &[Digest], found: &mut [Option<T>], of: impl Fn(u64) -> T) {
+        let kind = self.strict_kind();
+        let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
-            let held = held.next().unwrap_or_default().iter_mut();
-            for (held, probe) in held.zip(probes).filter(|(held, _)| **held == 0) {
-                let found = self.look(kind, || self.locate(kind, probe).map(|(_, _, held)| held));
-                *held = found.unwrap_or(0);
+            let found = found.next().unwrap_or_default().iter_mut();
+            for (found, probe) in found.zip(probes).filter(|(found, _)| found.is_none()) {
+                *found = self.look(|| self.locate(kind, probe).map(|(_, _, held)| of(held)));
             }
             ControlFlow::Continue(())
         });
@@ -338,13 +258,13 @@ impl Table {
     /// Waits for nobody: within one odd version a copy moves at most once, so the second look, begun after the move, finds it
     /// where it went. Only a version that changes makes it begin anew.
     #[inline(always)]
-    fn look<S: Shape, P: Place, T>(&self, _kind: Kind<S, P>, once: impl Fn() -> Option<T>) -> Option<T> {
+    fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let before = self.version();
             if let Some(hit) = once() {
                 return Some(hit);
             }
-            if before & 1 == 0 && before == self.version() {
+            if self.is_sure(before) {
                 return None;
             }
             if let Some(hit) = once() {

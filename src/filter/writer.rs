@@ -4,8 +4,9 @@ use super::Digest;
 use super::codec::{CHUNK_WORDS, TableId, encode_chunk};
 use super::kind::{Kind, with_kind};
 use super::place::{Place, Probe};
+use super::plan::Plan;
 use super::slots::Shape;
-use super::table::{Plan, Table};
+use super::table::Table;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -43,8 +44,6 @@ pub(super) struct TableWriter {
     max_search: u32,
     undo: Option<Undo>,
     nodes: Vec<Node>,
-    /// Items that the table is meant for.
-    fill_limit: u64,
     /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] for the table's kind, chosen once.
     insert_unless_saturated: Insert,
     remove: Remove,
@@ -63,7 +62,6 @@ impl TableWriter {
         let (insert_unless_saturated, remove): (Insert, Remove) = with_kind!(table.plan, S, P => {
             (Self::insert_unless_saturated_in::<S, P>, Self::remove_in::<S, P>)
         });
-        let fill_limit = table.plan.fill_limit();
         Self {
             id,
             table: Arc::new(table),
@@ -71,7 +69,6 @@ impl TableWriter {
             max_search,
             undo: None,
             nodes: Vec::new(),
-            fill_limit,
             insert_unless_saturated,
             remove,
         }
@@ -87,7 +84,7 @@ impl TableWriter {
 
     /// Items that it may still take before it is as full as it is meant to be.
     pub(super) fn room(&self) -> u64 {
-        self.fill_limit.saturating_sub(self.items())
+        self.table.plan.fill_limit().saturating_sub(self.items())
     }
 
     /// Asks for the cache lines of an item's buckets.
@@ -116,19 +113,9 @@ impl TableWriter {
         self.place(kind, &probe)
     }
 
-    /// Puts the item in, with these bits of state, unless it is there: then tells what its slot holds.
-    #[inline]
+    /// Puts an item in a strict table, with these bits of state, unless it is there: then tells what its slot holds.
     pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
-        with_kind!(self.table.plan, S, P => self.insert_if_absent_in::<S, P>(digest, state))
-    }
-
-    #[inline(never)]
-    fn insert_if_absent_in<S: Shape, P: Place>(
-        &mut self,
-        digest: Digest,
-        state: u64,
-    ) -> Result<Option<u64>, NoPath> {
-        let kind = self.table.kind::<S, P>();
+        let kind = self.table.strict_kind();
         let mut probe = kind.place.probe(digest);
         if let Some((_, _, held)) = self.table.locate(kind, &probe) {
             return Ok(Some(held));
@@ -236,14 +223,9 @@ impl TableWriter {
         self.take(kind, &kind.place.probe(digest))
     }
 
-    /// Gives the item's slot another state, in place; tells what it held.
+    /// Gives the slot of an item of a strict table another state, in place; tells what it held.
     pub(super) fn set_state(&mut self, digest: Digest, state: u64) -> Option<u64> {
-        with_kind!(self.table.plan, S, P => self.set_state_in::<S, P>(digest, state))
-    }
-
-    #[inline(never)]
-    fn set_state_in<S: Shape, P: Place>(&mut self, digest: Digest, state: u64) -> Option<u64> {
-        let kind = self.table.kind::<S, P>();
+        let kind = self.table.strict_kind();
         let probe = kind.place.probe(digest);
         let (bucket, slot, held) = self.table.locate(kind, &probe)?;
         self.change_slot(kind, bucket, slot, held, probe.value | state);
@@ -352,7 +334,7 @@ impl TableWriter {
         let change = held ^ value;
         let before = self.table.words[word].load(Relaxed);
         self.set_word(word, before, before ^ (change << shift));
-        if !64_u32.is_multiple_of(lanes.bits) && shift + lanes.bits > 64 {
+        if lanes.straddles() && shift + lanes.bits > 64 {
             let before = self.table.words[word + 1].load(Relaxed);
             self.set_word(word + 1, before, before ^ (change >> (64 - shift)));
         }

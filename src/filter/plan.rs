@@ -1,0 +1,83 @@
+//! What a table is to be: how many buckets of how many slots, and whose. All else about a table follows from it.
+
+use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
+use super::slots::{Lanes, STRICT_SLOTS};
+use serde::{Deserialize, Serialize};
+
+/// What the geometry and the placement of a table are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Plan {
+    /// Segment `k` of a compact filter.
+    Segment { base_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
+    /// A strict table.
+    Strict { buckets: u64 },
+}
+
+impl Plan {
+    pub(super) fn buckets(&self) -> u64 {
+        match *self {
+            Self::Segment { base_buckets, k, .. } => base_buckets << k,
+            Self::Strict { buckets } => buckets,
+        }
+    }
+
+    pub(super) fn bucket_size(&self) -> u8 {
+        match *self {
+            Self::Segment { bucket_size, .. } => bucket_size,
+            Self::Strict { .. } => STRICT_SLOTS as u8,
+        }
+    }
+
+    pub(super) fn fingerprint_bits(&self) -> u8 {
+        match *self {
+            Self::Segment { base_bits, k, .. } => base_bits + k as u8,
+            Self::Strict { .. } => STRICT_FINGERPRINT_BITS,
+        }
+    }
+
+    pub(super) fn lanes(&self) -> Lanes {
+        self.layout().lanes()
+    }
+
+    pub(super) fn words(&self) -> u64 {
+        self.lanes().words(self.buckets())
+    }
+
+    /// Items that the table is meant for.
+    pub(super) fn fill_limit(&self) -> u64 {
+        layout::fill_limit(self.buckets(), self.bucket_size())
+    }
+
+    /// Whether a table can have this shape, wherever it was read.
+    pub(super) fn is_sane(&self) -> bool {
+        let shape_fits = match *self {
+            Self::Segment { base_bits, bucket_size, base_buckets, k } => {
+                k < 32
+                    && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> k
+                    && layout::FINGERPRINT_BITS_MIN <= base_bits
+                    && u32::from(base_bits) + k <= u32::from(FINGERPRINT_BITS_MAX)
+                    && matches!(bucket_size, 2 | 4 | 8)
+            }
+            Self::Strict { buckets } => buckets <= layout::BUCKETS_MAX,
+        };
+        shape_fits && self.buckets() >= 2 && self.buckets().is_multiple_of(2)
+    }
+
+    fn layout(&self) -> layout::Layout {
+        layout::Layout {
+            fingerprint_bits: self.fingerprint_bits(),
+            bucket_size: self.bucket_size(),
+            buckets: self.buckets(),
+            max_search: 1,
+        }
+    }
+
+    pub(super) fn error_rate_at(&self, load: f64) -> f64 {
+        match *self {
+            Self::Segment { base_bits, bucket_size, k, .. } => {
+                layout::error_rate(layout::fingerprints(base_bits, k), bucket_size, load)
+            }
+            Self::Strict { .. } => self.layout().error_rate_at(load),
+        }
+    }
+}

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 /// 16-bit fingerprints: a table of 1.05 GB.
 const CAPACITY: u64 = 500_000_000;
+/// Less than makes a snapshot due, so that one is taken only when this program says so.
 const ITEMS: u64 = 20_000_000;
 const BATCH: u64 = 10_000;
 /// What a client sends for an item, in bytes.
@@ -47,10 +48,6 @@ async fn run(phase: &str, dir: &Path) {
     options.memory_max_bytes = 8 << 30;
     if phase == "amplify" {
         options.path = dir.join("amplify");
-    } else {
-        // Snapshots are taken when this program says so.
-        options.snapshots.log_bytes_min = 1 << 40;
-        options.snapshots.log_bytes_max = 1 << 40;
     }
     let since = Instant::now();
     let engine = Engine::start(options, Clock::system());
@@ -200,6 +197,12 @@ async fn hold(engine: &Engine) {
             shape(checking.join().unwrap())
         );
     }
+    let idle = engine.snapshot().await.unwrap();
+    println!(
+        "idle snapshot   {:6.2} s  {:.2} GB/s",
+        idle.duration.as_secs_f64(),
+        idle.bytes_written as f64 / idle.duration.as_secs_f64() / 1e9
+    );
 }
 
 /// Steady adds with snapshots as they come: what is written for each byte of an item.

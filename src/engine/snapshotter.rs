@@ -1,4 +1,8 @@
 //! Snapshots: taken in small steps between commits, on the writer's own thread, so that no commit waits long.
+//!
+//! Commits set the pace. Each pays for a step in proportion to what it logged, so that it never waits for much more than its
+//! own work, and still all is written before half as much is logged as makes the next snapshot due; what is left over goes
+//! before the other half. Nobody pays for a step while no command comes.
 
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
@@ -15,24 +19,13 @@ pub struct SnapshotOptions {
     pub log_bytes_min: u64,
     /// Bytes of log after which one is begun however large the state: bounds the replay.
     pub log_bytes_max: u64,
-    /// Bytes after which a step between two commits ends while commands wait; a chunk is not cut.
-    pub step_busy_bytes: usize,
-    /// Bytes written before the queue is looked at again while none do.
-    pub step_idle_bytes: usize,
     /// Bytes that may be kept of what has changed meanwhile; beyond, the snapshot goes before commits.
     pub kept_bytes_max: usize,
 }
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self {
-            log_bytes_min: 64 << 20,
-            log_bytes_max: 240 << 20,
-            // Less than a chunk, so that it is one: a commit waits until all that sled's log has before it is written.
-            step_busy_bytes: 32 << 10,
-            step_idle_bytes: 256 << 10,
-            kept_bytes_max: 64 << 20,
-        }
+        Self { log_bytes_min: 64 << 20, log_bytes_max: 240 << 20, kept_bytes_max: 64 << 20 }
     }
 }
 
@@ -54,6 +47,10 @@ pub(super) struct Snapshotter {
     latest: Option<Manifest>,
     running: Option<Running>,
     log_bytes: u64,
+    /// Bytes that each byte of log pays for.
+    pace: u64,
+    /// Bytes that are paid for and not written yet.
+    paid_bytes: u64,
     /// Through where the log is not needed any more, until it has gone.
     prunable: Option<Seq>,
     /// What is on its way out.
@@ -74,26 +71,43 @@ struct Running {
 }
 
 /// Chunks that no snapshot names any more which are removed in one step: two megabytes for sled to look at.
-const SWEEP_CHUNKS: usize = 32;
+const SWEEP_CHUNKS: usize = 256;
+
+/// What the removal of a tree that is not needed any more costs: sled reads it first.
+const REMOVAL_BYTES: u64 = 8 << 20;
+
+/// Bytes of a step when no command has come: so long may wait the first that comes.
+const QUIET_STEP_BYTES: u64 = 64 << 10;
+
+/// The longest step: more than one commit can pay for, and well below the time that anybody would notice.
+const STEP_BYTES_MAX: u64 = 4 << 20;
+
+/// What a snapshot of everything has to write, in bytes.
+fn size(state: &State) -> u64 {
+    state.tables_bytes() + state.records_bytes()
+}
 
 fn key(id: SectionId) -> SectionKey {
     SectionKey { filter: id.filter, part: id.part }
 }
 
 impl Snapshotter {
-    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since.
+    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. What a process
+    /// that died left over is there to be removed.
     pub(super) fn new(
         store: Arc<Store>,
         options: SnapshotOptions,
         latest: Option<Manifest>,
         log_bytes: u64,
-    ) -> Self {
-        Self { store, options, latest, running: None, log_bytes, prunable: None, sweep: None }
+    ) -> Result<Self, StoreError> {
+        let (prunable, sweep) = (store.prunable_through()?, Some(store.sweep()?));
+        Ok(Self { store, options, latest, running: None, log_bytes, pace: 1, paid_bytes: 0, prunable, sweep })
     }
 
     /// Counts what has been logged.
     pub(super) fn note_logged(&mut self, bytes: u64) {
         self.log_bytes += bytes;
+        self.paid_bytes += bytes * self.pace;
     }
 
     /// Whether a snapshot is being written.
@@ -109,9 +123,12 @@ impl Snapshotter {
     /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within
     /// bounds, so that at most about twice the log is written and a replay stays short.
     pub(super) fn is_due(&self, state: &State) -> bool {
-        let size = state.tables_bytes() + state.records_bytes();
-        let threshold = size.clamp(self.options.log_bytes_min, self.options.log_bytes_max);
-        self.running.is_none() && self.log_bytes >= threshold
+        self.running.is_none() && self.log_bytes >= self.due_after(state)
+    }
+
+    /// Bytes of log after which a snapshot is due.
+    fn due_after(&self, state: &State) -> u64 {
+        size(state).clamp(self.options.log_bytes_min, self.options.log_bytes_max)
     }
 
     /// Whether the newest snapshot covers everything.
@@ -129,6 +146,8 @@ impl Snapshotter {
         let writer = self.store.begin_snapshot(state.applied())?;
         let image = state.begin_snapshot();
         self.log_bytes = 0;
+        self.pace = 1 + 2 * size(state) / self.due_after(state).max(1);
+        self.paid_bytes = 0;
         let latest = self.latest.iter().flat_map(|latest| &latest.sections);
         let stored = latest.map(|section| (section.key, *section)).collect();
         self.running = Some(Running {
@@ -144,28 +163,21 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Goes on with the running snapshot, or with what the last one has left to remove. `busy` tells whether
-    /// commands wait. Answers a snapshot that this step has finished.
+    /// Goes on with the running snapshot, `quiet` if no command has come. Answers it if this step has finished it.
     pub(super) fn step(
         &mut self,
         state: &mut State,
-        journal: &mut dyn Journal,
-        busy: bool,
+        quiet: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
-        let Some(mut running) = self.running.take() else {
-            if let Some(through) = self.prunable {
-                self.prunable = journal.prune(through)?.then_some(through);
-            } else if let Some(sweep) = &mut self.sweep
-                && !sweep.step(&self.store, SWEEP_CHUNKS)?
-            {
-                self.sweep = None;
-            }
-            return Ok(None);
-        };
-        let budget = if busy { self.options.step_busy_bytes } else { self.options.step_idle_bytes };
-        let mut whole = self.write(&mut running, state, budget)?;
-        while !whole && state.snapshot_bytes() > self.options.kept_bytes_max {
-            whole = self.write(&mut running, state, self.options.step_idle_bytes)?;
+        let Some(mut running) = self.running.take() else { return Ok(None) };
+        let (kept, kept_max) = (state.snapshot_bytes(), self.options.kept_bytes_max);
+        // As what is kept nears its limit each commit pays for more, so that the limit is hardly ever met.
+        let haste = 1 + 16 * kept.saturating_sub(kept_max / 2) / kept_max.max(1);
+        let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
+        let least = if quiet { QUIET_STEP_BYTES } else { 1 };
+        let mut whole = self.write(&mut running, state, paid.clamp(least, STEP_BYTES_MAX))?;
+        while !whole && state.snapshot_bytes() > kept_max {
+            whole = self.write(&mut running, state, STEP_BYTES_MAX)?;
         }
         if !whole {
             self.running = Some(running);
@@ -180,6 +192,27 @@ impl Snapshotter {
         Ok(Some(report))
     }
 
+    /// Removes some of what nobody needs any more: of the log first, then of earlier snapshots. While commands come, only
+    /// what they have paid for.
+    pub(super) fn remove_leftovers(
+        &mut self,
+        journal: &mut dyn Journal,
+        quiet: bool,
+    ) -> Result<(), JournalError> {
+        if !quiet && self.paid_bytes < REMOVAL_BYTES {
+            return Ok(());
+        }
+        self.paid_bytes = self.paid_bytes.saturating_sub(REMOVAL_BYTES);
+        if let Some(through) = self.prunable {
+            self.prunable = journal.prune(through)?.then_some(through);
+        } else if let Some(sweep) = &mut self.sweep
+            && !sweep.step(&self.store, SWEEP_CHUNKS)?
+        {
+            self.sweep = None;
+        }
+        Ok(())
+    }
+
     /// Gives the running snapshot up.
     pub(super) fn abort(&mut self, state: &mut State) {
         state.end_snapshot();
@@ -187,7 +220,7 @@ impl Snapshotter {
     }
 
     /// Writes chunks until `budget` bytes are spent; true once there is none left.
-    fn write(&self, running: &mut Running, state: &mut State, budget: usize) -> Result<bool, StoreError> {
+    fn write(&self, running: &mut Running, state: &mut State, budget: u64) -> Result<bool, StoreError> {
         let mut chunk = Vec::new();
         let mut spent = 0;
         while spent < budget {
@@ -206,7 +239,7 @@ impl Snapshotter {
             if state.take_chunk(section.id, *number, &mut chunk) {
                 running.writer.put_chunk(&self.store, key(section.id), *number, &chunk)?;
                 running.bytes_written += chunk.len() as u64;
-                spent += chunk.len();
+                spent += chunk.len() as u64;
                 *number += 1;
             } else {
                 running.writer.end_section(key(section.id), section.changes, *number)?;

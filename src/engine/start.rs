@@ -167,7 +167,7 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     inner.figures.note(&recovered.state);
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let snapshotter =
-        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
+        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes)?;
     let writer = Writer {
         state: recovered.state,
         journal,

@@ -13,7 +13,9 @@ use crate::state::State;
 use crate::store::{Store, archive::ArchiveSource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 /// The most commands in one group commit.
@@ -24,6 +26,9 @@ pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
 /// Backups that may be under way at once.
 const BACKUPS_MAX: usize = 4;
+
+/// So long after an answer the time counts as nobody's, to be used for what is not urgent.
+const QUIET: Duration = Duration::from_millis(2);
 
 /// Who waits for an answer.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
@@ -76,17 +81,18 @@ impl Writer {
     /// Serves requests until it is told to shut down or everybody who could ask is gone. Answers who wants to hear
     /// that the writer and all that it held are gone.
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
+        let mut answered = Instant::now();
         let done = loop {
-            // With a snapshot under way the queue is only glanced at; else the thread sleeps on it.
-            let first = if self.snapshotter.has_work() && !self.failed {
-                requests.try_recv().ok()
-            } else {
+            // A client that was just answered may come again at once, so a snapshot waits for it; else it goes on.
+            let first = if self.failed || !self.snapshotter.has_work() {
                 match requests.blocking_recv() {
                     Some(request) => Some(request),
                     None => break None,
                 }
+            } else {
+                receive_within(&mut requests, QUIET.saturating_sub(answered.elapsed()))
             };
-            let busy = first.is_some();
+            let quiet = first.is_none();
             let mut batch = Vec::new();
             let (mut bytes, mut next) = (0, first);
             let mut shutdown = None;
@@ -108,11 +114,12 @@ impl Writer {
             }
             if !batch.is_empty() {
                 self.commit(batch);
+                answered = Instant::now();
             }
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
-            self.step_snapshot(busy);
+            self.step_snapshot(quiet);
             if let Some(done) = shutdown {
                 while let Ok(request) = requests.try_recv() {
                     match request {
@@ -239,11 +246,17 @@ impl Writer {
         }
     }
 
-    fn step_snapshot(&mut self, busy: bool) {
-        if self.failed || !self.snapshotter.has_work() {
+    /// Goes on with the running snapshot, or removes what the last one has left over; `quiet` if no command has come.
+    fn step_snapshot(&mut self, quiet: bool) {
+        if self.failed {
             return;
         }
-        match self.snapshotter.step(&mut self.state, &mut *self.journal, busy) {
+        let stepped = if self.snapshotter.is_running() {
+            self.snapshotter.step(&mut self.state, quiet)
+        } else {
+            self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None)
+        };
+        match stepped {
             Ok(None) => {}
             Ok(Some(report)) => {
                 self.metrics.snapshots.inc();
@@ -310,12 +323,34 @@ impl Writer {
             self.snapshotter.abort(&mut self.state);
             self.begin_snapshot();
             while self.snapshotter.is_running() && !self.failed {
-                self.step_snapshot(false);
+                self.step_snapshot(true);
             }
         }
         if let Err(error) = self.journal.settle() {
             tracing::error!(%error, "the log could not be synced at the end");
             self.status.send_replace(Status::Failed(error.to_string()));
         }
+    }
+}
+
+/// The next request, unless it takes longer to come than `patience`.
+fn receive_within(requests: &mut mpsc::Receiver<Request>, patience: Duration) -> Option<Request> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let until = Instant::now() + patience;
+    loop {
+        if let Poll::Ready(request) = requests.poll_recv(&mut Context::from_waker(&waker)) {
+            return request;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
     }
 }

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Words of a chunk; the last of a table may have fewer.
-pub const CHUNK_WORDS: usize = 8_000;
+/// Words of a chunk; the last of a table may have fewer. Small, since a commit waits until the chunk before it is written, and
+/// with every eighth or so sled writes all sixteen of a leaf anew.
+pub const CHUNK_WORDS: usize = 1_000;
 
 const MAGIC: [u8; 4] = *b"CKCH";
 const VERSION: u32 = 1;

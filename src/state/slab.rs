@@ -11,8 +11,8 @@ use thiserror::Error;
 /// Slots a page: the unit in which a snapshot is taken.
 const PAGE_SLOTS: usize = 256;
 
-/// Bytes of a snapshot's chunk, below the 64 KiB that storage takes at once.
-pub const CHUNK_BYTES_MAX: usize = 60 * 1024;
+/// Bytes of a snapshot's chunk, about as many as those of a table's.
+pub const CHUNK_BYTES_MAX: usize = 8_000;
 
 /// A slab's snapshot could not be read back.
 #[derive(Debug, Error)]

@@ -37,8 +37,9 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// sled's segment size: the largest leaf that stays out of `blobs/` follows from it.
 pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Chunks in a tree, 8 MB of them: to drop a tree takes sled as long as reading it, and a commit may wait for that.
-pub(crate) const TREE_CHUNKS: u64 = 128;
+/// Chunks in a tree, 8 MB of them as they usually are: to drop a tree takes sled as long as reading it, and a commit may
+/// wait for that; to make one takes as long as many chunks.
+pub(crate) const TREE_CHUNKS: u64 = 1024;
 
 pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";

@@ -275,25 +275,22 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Looks at one tree: drops it if nothing in it is named, else removes up to `chunks_max` chunks from it. `true` if
-    /// there may be more to do.
+    /// Drops one tree of which nothing is named, or removes up to `chunks_max` chunks from one of which some are.
+    /// `true` if there may be more to do.
     pub fn step(&mut self, store: &Store, chunks_max: usize) -> Result<bool, StoreError> {
-        let Some(tree) = self.trees.pop_front() else { return Ok(false) };
-        let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { return Ok(true) };
-        let of_generation = (generation, SectionKey::FIRST)..(generation + 1, SectionKey::FIRST);
-        let stay = self
-            .named
-            .range(of_generation)
-            .map(|(_, chunks)| chunks.end.min(in_tree.end).saturating_sub(chunks.start.max(in_tree.start)));
-        let stay: u64 = stay.sum();
-        if stay == 0 {
-            store.drop_tree(&tree)?;
-            return Ok(true);
-        }
-        if stay == layout::TREE_CHUNKS {
-            // To look at a tree is to read it.
-            return Ok(true);
-        }
+        let (tree, generation) = loop {
+            let Some(tree) = self.trees.pop_front() else { return Ok(false) };
+            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
+            match self.named_in(generation, &in_tree) {
+                0 => {
+                    store.drop_tree(&tree)?;
+                    return Ok(true);
+                }
+                // Nothing to look for: to look at a tree is to read it.
+                layout::TREE_CHUNKS => {}
+                _ => break (tree, generation),
+            }
+        };
         let mut changes = Vec::new();
         store.run(store.backing().scan(&tree, &[], &mut |key, _| {
             let section = layout::section_of_key(key).map(|(section, _)| section);
@@ -309,6 +306,15 @@ impl Sweep {
             store.write(&tree, changes)?;
         }
         Ok(true)
+    }
+
+    /// How many of a tree's chunks are named.
+    fn named_in(&self, generation: u64, in_tree: &Range<u64>) -> u64 {
+        let of_generation = (generation, SectionKey::FIRST)..(generation + 1, SectionKey::FIRST);
+        let sections = self.named.range(of_generation);
+        sections
+            .map(|(_, chunks)| chunks.end.min(in_tree.end).saturating_sub(chunks.start.max(in_tree.start)))
+            .sum()
     }
 }
 

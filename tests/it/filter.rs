@@ -203,9 +203,9 @@ fn a_snapshot_is_what_was_there_when_it_began() {
     let mut next = 60_000;
     let taken = snapshot!(filter, {
         // Grows, moves to a larger table and loses items meanwhile.
-        filter.insert_many(&digests[next..next + 4_000]).unwrap();
-        filter.remove_many(&digests[next - 60_000..next - 58_000]);
-        next += 4_000;
+        filter.insert_many(&digests[next..next + 500]).unwrap();
+        filter.remove_many(&digests[next - 60_000..next - 59_750]);
+        next += 500;
     });
     assert!(same_bytes(taken, expected));
 
@@ -215,9 +215,9 @@ fn a_snapshot_is_what_was_there_when_it_began() {
     let expected = snapshot!(filter, ());
     let mut next = 50_000;
     let taken = snapshot!(filter, {
-        filter.insert_many(&digests[next..next + 4_000], false).unwrap();
-        filter.remove_many(&digests[next - 50_000..next - 44_000]);
-        next += 4_000;
+        filter.insert_many(&digests[next..next + 500], false).unwrap();
+        filter.remove_many(&digests[next - 50_000..next - 49_250]);
+        next += 500;
     });
     assert!(same_bytes(taken, expected));
 }

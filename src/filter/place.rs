@@ -71,7 +71,7 @@ impl Place for Nested {
     fn other(&self, bucket: u64, value: u64) -> u64 {
         let mixed = mix(value >> self.0.k);
         // Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
-        let sum = multiply_high(mixed, self.0.base_buckets / 2) * 2 + 1;
+        let sum = multiply_high(mixed, self.0.base_buckets) | 1;
         let base = bucket >> self.0.k;
         let other = if sum >= base { sum - base } else { sum + self.0.base_buckets - base };
         // The top k of 32 bits: one more for each segment, the earlier ones the same.

@@ -249,3 +249,40 @@ impl Snapshotter {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::MemoryJournal;
+    use crate::store::StoreOptions;
+
+    /// What a process leaves that dies while it writes a snapshot goes at the next start: at once while nobody asks for
+    /// anything, and else when commits have paid for it.
+    #[test]
+    fn leftovers_go_when_they_are_paid_for_or_nobody_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Arc::new(Store::open(dir.path(), &options).unwrap());
+        let abandon = |seq| {
+            let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
+            writer.put_chunk(&store, SectionKey { filter: 1, part: 0 }, 0, &[1; 100]).unwrap();
+        };
+        abandon(1);
+        abandon(2);
+        abandon(3);
+        // The newest counts as being written until the store is opened anew.
+        let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0).unwrap();
+        let mut journal = MemoryJournal::new();
+        let mut trees_after = |logged, quiet| {
+            snapshotter.note_logged(logged);
+            snapshotter.remove_leftovers(&mut journal, quiet).unwrap();
+            snapshotter.sweep.as_ref().map(Sweep::trees)
+        };
+        assert_eq!(trees_after(0, false), Some(2));
+        assert_eq!(trees_after(0, true), Some(1));
+        assert_eq!(trees_after(REMOVAL_BYTES - 1, false), Some(1));
+        assert_eq!(trees_after(1, false), Some(0));
+        assert_eq!(trees_after(0, true), None);
+        assert_eq!(store.sweep().unwrap().trees(), 0);
+    }
+}

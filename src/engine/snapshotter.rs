@@ -79,8 +79,8 @@ const REMOVAL_BYTES: u64 = 8 << 20;
 /// Bytes of a step when no command has come: so long may wait the first that comes.
 const QUIET_STEP_BYTES: u64 = 64 << 10;
 
-/// The longest step: more than one commit can pay for, and well below the time that anybody would notice.
-const STEP_BYTES_MAX: u64 = 4 << 20;
+/// The longest step, whatever a commit has paid for: the writer is not to be held for more than 20 ms.
+const STEP_BYTES_MAX: u64 = 2 << 20;
 
 /// What a snapshot of everything has to write, in bytes.
 fn size(state: &State) -> u64 {

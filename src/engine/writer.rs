@@ -81,16 +81,17 @@ impl Writer {
     /// Serves requests until it is told to shut down or everybody who could ask is gone. Answers who wants to hear
     /// that the writer and all that it held are gone.
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
-        let mut answered = Instant::now();
+        let mut go_on = Instant::now();
         let done = loop {
-            // A client that was just answered may come again at once, so a snapshot waits for it; else it goes on.
+            // A client that was just answered may come again at once, so a snapshot waits for it; then it goes on, but leaves
+            // half of the time to those who read: they share its processors.
             let first = if self.failed || !self.snapshotter.has_work() {
                 match requests.blocking_recv() {
                     Some(request) => Some(request),
                     None => break None,
                 }
             } else {
-                receive_within(&mut requests, QUIET.saturating_sub(answered.elapsed()))
+                receive_within(&mut requests, go_on.saturating_duration_since(Instant::now()))
             };
             let quiet = first.is_none();
             let mut batch = Vec::new();
@@ -114,12 +115,16 @@ impl Writer {
             }
             if !batch.is_empty() {
                 self.commit(batch);
-                answered = Instant::now();
+                go_on = Instant::now() + QUIET;
             }
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
+            let began = Instant::now();
             self.step_snapshot(quiet);
+            if quiet {
+                go_on = Instant::now() + began.elapsed();
+            }
             if let Some(done) = shutdown {
                 while let Ok(request) = requests.try_recv() {
                     match request {

@@ -2,8 +2,7 @@
 //!
 //! Commits set the pace. Each pays for a step in proportion to what it logged, so that it never waits for much more than its
 //! own work, and still all is written before half as much is logged as makes the next snapshot due; what is left over goes
-//! before the other half. Nobody pays for a step while no command
-//! comes; half of that time is left to readers.
+//! before the other half. Nobody pays for a step while no command comes; half of that time is left to readers.
 
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};

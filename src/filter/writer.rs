@@ -44,6 +44,8 @@ pub(super) struct TableWriter {
     max_search: u32,
     undo: Option<Undo>,
     nodes: Vec<Node>,
+    /// Items that the table is meant for: kept, since every insert asks for the room.
+    fill_limit: u64,
     /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] for the table's kind, chosen once.
     insert_unless_saturated: Insert,
     remove: Remove,
@@ -62,6 +64,7 @@ impl TableWriter {
         let (insert_unless_saturated, remove): (Insert, Remove) = with_kind!(table.plan, S, P => {
             (Self::insert_unless_saturated_in::<S, P>, Self::remove_in::<S, P>)
         });
+        let fill_limit = table.plan.fill_limit();
         Self {
             id,
             table: Arc::new(table),
@@ -69,6 +72,7 @@ impl TableWriter {
             max_search,
             undo: None,
             nodes: Vec::new(),
+            fill_limit,
             insert_unless_saturated,
             remove,
         }
@@ -84,7 +88,7 @@ impl TableWriter {
 
     /// Items that it may still take before it is as full as it is meant to be.
     pub(super) fn room(&self) -> u64 {
-        self.table.plan.fill_limit().saturating_sub(self.items())
+        self.fill_limit.saturating_sub(self.items())
     }
 
     /// Asks for the cache lines of an item's buckets.

@@ -275,11 +275,6 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Trees that were not looked at yet.
-    pub fn trees(&self) -> usize {
-        self.trees.len()
-    }
-
     /// Drops one tree of which nothing is named, or removes up to `chunks_max` chunks from one of which some are.
     /// `true` if there may be more to do.
     pub fn step(&mut self, store: &Store, chunks_max: usize) -> Result<bool, StoreError> {

@@ -3,6 +3,7 @@
 //! The port is bound before recovery begins, so that `/livez` answers at once.
 
 mod unread;
+mod workers;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -14,7 +15,7 @@ use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use unread::Unread;
+use workers::Workers;
 
 /// The least buffer that the HTTP parser works with, in bytes.
 const HTTP_BUFFER_BYTES_MIN: u64 = 8_192;
@@ -54,6 +56,9 @@ pub enum ServerError {
     /// The listener is gone.
     #[error("the listener: {0}")]
     Listener(#[from] io::Error),
+    /// Threads to serve with can't be had.
+    #[error("the threads that serve can't be started: {0}")]
+    Workers(io::Error),
     /// The data directory can't be served.
     #[error("{0}")]
     Recovery(String),
@@ -78,11 +83,13 @@ pub async fn run(
     }
     let tls =
         if config.tls() { Some(Tls::load(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
+    let workers = Workers::start().map_err(ServerError::Workers)?;
     let engine = Engine::start(config.engine_options(), Clock::system());
     let router = http::router(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
 
     let connections = Connections {
+        workers,
         router,
         tls: tls.map(Arc::new),
         places: Arc::new(Semaphore::new(config.server.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
@@ -118,6 +125,7 @@ pub async fn run(
 
 /// What every connection is served with.
 struct Connections {
+    workers: Workers,
     router: Router,
     tls: Option<Arc<Tls>>,
     places: Arc<Semaphore>,
@@ -132,7 +140,9 @@ impl Connections {
         loop {
             // The semaphore is never closed.
             let Ok(place) = self.places.clone().acquire_owned().await else { return };
-            let (stream, peer) = match listener.accept().await {
+            // The worker is to watch the stream, not the runtime that accepts.
+            let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
+            let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -142,61 +152,64 @@ impl Connections {
             };
             // Small answers must not wait for more; a socket that refuses serves all the same.
             let _ = stream.set_nodelay(true);
-            match self.tls.clone() {
-                None => {
-                    let connection = self.serve(stream, peer);
-                    tokio::spawn(async move {
-                        connection.await;
-                        drop(place);
-                    });
+            let connection = self.connection(peer);
+            let tls = self.tls.clone();
+            self.workers.spawn(move || async move {
+                if let Err(error) = connection.accepted(stream, tls).await {
+                    tracing::debug!(%error, "a connection broke");
                 }
-                Some(tls) => {
-                    let serve = self.server(peer);
-                    tokio::spawn(async move {
-                        if let Ok(Some(stream)) =
-                            tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await
-                        {
-                            serve(stream).await;
-                        }
-                        drop(place);
-                    });
-                }
-            }
+                drop(place);
+            });
         }
     }
 
-    fn serve(&self, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send + use<> {
-        self.server(peer)(stream)
+    fn connection(&self, peer: SocketAddr) -> Connection {
+        Connection {
+            router: self.router.clone(),
+            peer,
+            watcher: self.graceful.watcher(),
+            header_timeout: self.header_timeout,
+            buffer_bytes: self.buffer_bytes,
+        }
+    }
+}
+
+/// What one connection is served with.
+struct Connection {
+    router: Router,
+    peer: SocketAddr,
+    watcher: Watcher,
+    header_timeout: Duration,
+    buffer_bytes: usize,
+}
+
+impl Connection {
+    /// Serves a stream that was just accepted, in TLS if there is a certificate.
+    async fn accepted(self, stream: std::net::TcpStream, tls: Option<Arc<Tls>>) -> io::Result<()> {
+        let stream = TcpStream::from_std(stream)?;
+        let Some(tls) = tls else { return self.serve(stream).await };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Some(stream)) => self.serve(stream).await,
+            _ => Ok(()),
+        }
     }
 
-    /// What serves one connection, once its stream is there.
-    fn server<S>(
-        &self,
-        peer: SocketAddr,
-    ) -> impl FnOnce(S) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + use<S>
+    async fn serve<S>(self, stream: S) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let router = self.router.clone();
-        let watcher = self.graceful.watcher();
-        let (header_timeout, buffer_bytes) = (self.header_timeout, self.buffer_bytes);
-        move |stream| {
-            let service = service_fn(move |request: hyper::Request<Incoming>| {
-                let (mut parts, body) = request.into_parts();
-                parts.extensions.insert(ConnectInfo(peer));
-                let body = Unread::new(body, &parts.headers);
-                router.clone().oneshot(hyper::Request::from_parts(parts, axum::body::Body::new(body)))
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(header_timeout)
-                .max_buf_size(buffer_bytes)
-                .serve_connection(TokioIo::new(stream), service);
-            Box::pin(async move {
-                if let Err(error) = watcher.watch(connection).await {
-                    tracing::debug!(%error, "a connection broke");
-                }
-            })
-        }
+        let Self { router, peer, watcher, header_timeout, buffer_bytes } = self;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let (mut parts, body) = request.into_parts();
+            parts.extensions.insert(ConnectInfo(peer));
+            let body = Unread::new(body, &parts.headers);
+            router.clone().oneshot(hyper::Request::from_parts(parts, axum::body::Body::new(body)))
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_buf_size(buffer_bytes)
+            .serve_connection(TokioIo::new(stream), service);
+        watcher.watch(connection).await.map_err(io::Error::other)
     }
 }

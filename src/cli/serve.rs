@@ -50,7 +50,8 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let config = Config::load(args.config.as_deref(), environment)?;
     telemetry::init(&config.log).map_err(ServeError::Telemetry)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // This one accepts; what is accepted is served by the server's workers.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -7,6 +7,7 @@ use super::problem::{Code, FAULTS_MAX, Fault, Problem};
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::time::Duration;
 
 /// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
@@ -38,7 +40,12 @@ pub(super) use note_other_types;
 /// Another media type (415), too long (413), too slow (408), or broken off or badly compressed (400).
 pub(super) async fn read(request: Request, bytes_max: usize, timeout: Duration) -> Result<Bytes, Problem> {
     require_json(request.headers())?;
-    match tokio::time::timeout(timeout, collect(request.into_body(), bytes_max)).await {
+    let mut body = pin!(collect(request.into_body(), bytes_max));
+    // Most bodies come along with the head, and need no timer.
+    if let Some(body) = body.as_mut().now_or_never() {
+        return body;
+    }
+    match tokio::time::timeout(timeout, body).await {
         Ok(body) => body,
         Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the whole body has {timeout:?}"))),
     }

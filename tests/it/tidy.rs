@@ -35,7 +35,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("std::fs", &["store", "config", "cli"]),
     ("std::net", &["http", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
-    ("std::thread", &["store", "engine"]),
+    ("std::thread", &["store", "engine", "server"]),
     ("std::time::SystemTime", &["clock"]),
     ("getrandom::", &["store", "engine", "http", "cli"]),
 ];

@@ -1,0 +1,102 @@
+//! A runtime of one thread for each processor. A connection stays with the worker that it is given to, so that what its
+//! requests need is in that processor's cache, and no other has to be woken for them.
+
+use std::future::Future;
+use std::io;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// All workers. Dropped, they end, and what they were at is cut off.
+pub(super) struct Workers(Vec<Worker>);
+
+struct Worker {
+    handle: Handle,
+    /// Held once more by every task of the worker: the count tells how busy it is.
+    tasks: Arc<()>,
+    /// Dropped to end the thread.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// As many workers as the process may use processors.
+    ///
+    /// # Errors
+    /// A thread or what a runtime needs can't be had.
+    pub(super) fn start() -> io::Result<Self> {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        (0..processors).map(Worker::start).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Has the worker with the fewest tasks run one more, which is made on its thread.
+    pub(super) fn spawn<F>(&self, task: impl FnOnce() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let idlest = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.tasks));
+        if let Some(worker) = idlest {
+            let counted = worker.tasks.clone();
+            worker.handle.spawn(async move {
+                task().await;
+                drop(counted);
+            });
+        }
+    }
+}
+
+impl Worker {
+    fn start(number: usize) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new().name(format!("http-{number}")).spawn(move || {
+            // Nothing is ever sent: the end of the sender is what is waited for.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { handle, tasks: Arc::default(), stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Tasks that panic do not end it; a panic of the thread itself has nothing left to spoil.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn tasks_are_spread_and_stay_on_one_thread() {
+        let workers = Workers((0..3).map(|number| Worker::start(number).unwrap()).collect());
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..6 {
+            let sender = sender.clone();
+            workers.spawn(move || async move {
+                let before = thread::current().id();
+                tokio::task::yield_now().await;
+                sender.send((before, thread::current().id())).unwrap();
+                std::future::pending().await
+            });
+        }
+        let mut tasks: Vec<_> =
+            receiver.iter().take(6).inspect(|(before, after)| assert_eq!(before, after)).collect();
+        tasks.sort_by_key(|(thread, _)| format!("{thread:?}"));
+        tasks.dedup();
+        assert_eq!(tasks.len(), 3, "two tasks each");
+        drop(workers);
+        // The workers' end has dropped their tasks, and with them all senders but ours.
+        drop(sender);
+        assert!(receiver.recv().is_err());
+    }
+}

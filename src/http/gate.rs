@@ -100,9 +100,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
             Err(problem) => problem.into_response(),
         }
     };
-    // A handler that panics is a fault of ours like any other: its connection goes on.
-    let answer = AssertUnwindSafe(answer.instrument(span.clone())).catch_unwind().await;
-    let mut response = answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    let mut response = whole(answer.instrument(span.clone())).await;
     let (status, took) = (response.status(), begun.elapsed());
     gate.api.metrics.count(route, status, took);
     tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
@@ -117,6 +115,12 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+/// An answer; a bare failure in place of one whose handler panics, so that its connection goes on.
+async fn whole(answer: impl Future<Output = Response>) -> Response {
+    let answer = AssertUnwindSafe(answer).catch_unwind().await;
+    answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// No route.
@@ -194,6 +198,14 @@ mod tests {
         for bad in [&[&b""[..]][..], &[b"a b"], &[b"a\"b"], &[&[b'x'; 129]], &[b"a", b"b"]] {
             assert!(!is_taken_over(bad));
         }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_of_one_request() {
+        let panics = async { panic!("on purpose") };
+        let answer = problem::render(whole(panics).await, "checkout-9");
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(answer.headers()["content-type"], "application/problem+json");
     }
 
     #[test]

@@ -20,6 +20,9 @@ const CAMPAIGNS_MAX: usize = 256;
 /// The most questions of one batch.
 const REQUESTS_MAX: usize = 1_000;
 
+/// Questions answered before others get their turn: with 256 campaigns each, less than a millisecond of work.
+const REQUESTS_AT_ONCE: usize = 16;
+
 /// Which of these campaigns may this user see?
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -116,8 +119,13 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
     }
     faults.check()?;
     let now = api.engine.now();
-    let results =
-        requests.iter().zip(names).map(|(request, names)| answer(&api, request, names, now)).collect();
+    let mut results = Vec::with_capacity(requests.len());
+    for (request, names) in requests.iter().zip(names) {
+        results.push(answer(&api, request, names, now));
+        if results.len().is_multiple_of(REQUESTS_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+    }
     Ok(api::json(StatusCode::OK, false, &EligibilityResults { results }))
 }
 

@@ -109,7 +109,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
         if matches!(status.as_u16(), 500 | 507) {
             let problem = response.extensions().get::<Problem>();
             let code = problem.map_or("internal", |problem| problem.code.as_str());
-            tracing::error!(request_id = id, route, code, "a request failed");
+            tracing::error!(parent: &span, request_id = id, route, code, "a request failed");
         }
         response = problem::render(response, id);
     }

@@ -1,10 +1,11 @@
 //! A runtime of one thread for each processor. A connection stays with the worker that it is given to, so that what its
-//! requests need is in that processor's cache, and no other has to be woken for them.
+//! requests need is in that processor's cache, and no other has to be woken for them. The price: a request that computes for
+//! long holds up the connections beside it, so those that may must yield.
 
 use std::future::Future;
 use std::io;
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -49,14 +50,21 @@ impl Workers {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name(format!("http-{number}")).spawn(move || {
+        let (report, started) = mpsc::channel();
+        let serve = move || {
+            // Made here, since a runtime can't be dropped by a thread that runs another.
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(report.send(Err(error))),
+            };
+            let _ = report.send(Ok(runtime.handle().clone()));
             // Nothing is ever sent: the end of the sender is what is waited for.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
-        })?;
+        };
+        let thread = thread::Builder::new().name(format!("http-{number}")).spawn(serve)?;
+        let handle = started.recv().map_err(io::Error::other)??;
         Ok(Self { handle, tasks: Arc::default(), stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -74,7 +82,6 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
 
     #[test]
     fn tasks_are_spread_and_stay_on_one_thread() {

@@ -13,6 +13,7 @@ use crate::tls::{Tls, TlsError};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -88,14 +89,17 @@ pub async fn run(
     let router = http::router(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
 
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(config.server.header_timeout)
+        .max_buf_size(config.server.header_bytes_max.clamp(HTTP_BUFFER_BYTES_MIN, 1 << 24) as usize);
     let connections = Connections {
         workers,
         router,
         tls: tls.map(Arc::new),
         places: Arc::new(Semaphore::new(config.server.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
         graceful: GracefulShutdown::new(),
-        header_timeout: config.server.header_timeout,
-        buffer_bytes: config.server.header_bytes_max.clamp(HTTP_BUFFER_BYTES_MIN, 1 << 24) as usize,
+        http,
     };
     let recovery_fails = async {
         match engine.recovered().await {
@@ -130,8 +134,7 @@ struct Connections {
     tls: Option<Arc<Tls>>,
     places: Arc<Semaphore>,
     graceful: GracefulShutdown,
-    header_timeout: Duration,
-    buffer_bytes: usize,
+    http: http1::Builder,
 }
 
 impl Connections {
@@ -152,24 +155,15 @@ impl Connections {
             };
             // Small answers must not wait for more; a socket that refuses serves all the same.
             let _ = stream.set_nodelay(true);
-            let connection = self.connection(peer);
+            let (router, http) = (self.router.clone(), self.http.clone());
+            let connection = Connection { router, http, peer, watcher: self.graceful.watcher() };
             let tls = self.tls.clone();
-            self.workers.spawn(move || async move {
+            self.workers.spawn(async move {
                 if let Err(error) = connection.accepted(stream, tls).await {
                     tracing::debug!(%error, "a connection broke");
                 }
                 drop(place);
             });
-        }
-    }
-
-    fn connection(&self, peer: SocketAddr) -> Connection {
-        Connection {
-            router: self.router.clone(),
-            peer,
-            watcher: self.graceful.watcher(),
-            header_timeout: self.header_timeout,
-            buffer_bytes: self.buffer_bytes,
         }
     }
 }
@@ -179,8 +173,7 @@ struct Connection {
     router: Router,
     peer: SocketAddr,
     watcher: Watcher,
-    header_timeout: Duration,
-    buffer_bytes: usize,
+    http: http1::Builder,
 }
 
 impl Connection {
@@ -198,18 +191,13 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { router, peer, watcher, header_timeout, buffer_bytes } = self;
+        let Self { router, peer, watcher, http } = self;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (mut parts, body) = request.into_parts();
             parts.extensions.insert(ConnectInfo(peer));
             let body = Unread::new(body, &parts.headers);
             router.clone().oneshot(hyper::Request::from_parts(parts, axum::body::Body::new(body)))
         });
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(header_timeout)
-            .max_buf_size(buffer_bytes)
-            .serve_connection(TokioIo::new(stream), service);
-        watcher.watch(connection).await.map_err(io::Error::other)
+        watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await.map_err(io::Error::other)
     }
 }

@@ -48,9 +48,8 @@ impl Gate {
         Self { api, scopes, ids: RequestIds::default() }
     }
 
-    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
-        let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-        if matched == Some("/livez") {
+    fn admit(&self, request: &mut Request, route: Option<&str>) -> Result<(), Problem> {
+        if route == Some("/livez") {
             return Ok(());
         }
         if !self.api.engine.is_ready()
@@ -59,12 +58,12 @@ impl Gate {
             return error::unready(status).map_or(Ok(()), Err);
         }
         let path = request.uri().path();
-        if !matched.unwrap_or(path).starts_with("/v1") {
+        if !route.unwrap_or(path).starts_with("/v1") {
             return Ok(());
         }
         let caller = self.api.keys.caller(request.headers())?;
         self.api.rates.count(&caller)?;
-        if let Some(route) = matched {
+        if let Some(route) = route {
             self.permit(&caller, route, request.method(), path)?;
         }
         request.extensions_mut().insert(caller);
@@ -95,7 +94,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     let id = gate.ids.of(request.headers());
     let span = span(&request, route, &id);
     let answer = async {
-        match gate.admit(&mut request) {
+        match gate.admit(&mut request, route) {
             Ok(()) => next.run(request).await,
             Err(problem) => problem.into_response(),
         }

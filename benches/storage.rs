@@ -10,7 +10,7 @@ use cuckood::store::{Store, StoreOptions};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// 16-bit fingerprints: a table of 1.05 GB.
@@ -21,6 +21,7 @@ const BATCH: u64 = 10_000;
 /// What a client sends for an item, in bytes.
 const ITEM_BYTES: u64 = 16;
 const PHASE: Duration = Duration::from_secs(8);
+const SETTLE: Duration = Duration::from_secs(4);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
@@ -68,7 +69,7 @@ async fn run(phase: &str, dir: &Path) {
                 peak()
             );
         }
-        "hold" => hold(&engine).await,
+        "hold" => hold(&engine, 1).await,
         _ => amplify(&engine).await,
     }
 }
@@ -136,65 +137,25 @@ async fn add(engine: &Engine, filter: &Arc<FilterView>, items: u64) {
     }
 }
 
-/// One client adds and one checks: how long each waits at most, without a snapshot and with one after the other.
-async fn hold(engine: &Engine) {
+/// One client adds and one checks: how long each waits, by turns without a snapshot and with one after the other.
+async fn hold(engine: &Engine, rounds: usize) {
     let filter = filter(engine);
-    let next = Arc::new(std::sync::atomic::AtomicU64::new(ITEMS));
-    for phase in ["no snapshot", "snapshots", "no snapshot", "snapshots"] {
-        let done = Arc::new(AtomicBool::new(false));
-        let adding = {
-            let (engine, filter, next, done) = (engine.clone(), filter.clone(), next.clone(), done.clone());
-            tokio::spawn(async move {
-                let mut times = Vec::new();
-                while !done.load(Ordering::Relaxed) {
-                    let from = next.fetch_add(100, Ordering::Relaxed);
-                    let command = insertion(&filter, from..from + 100);
-                    let since = Instant::now();
-                    engine.submit(command, None).await.unwrap();
-                    times.push(since.elapsed());
-                }
-                times
-            })
-        };
-        let checking = {
-            let (filter, done, now) = (filter.clone(), done.clone(), engine.now());
-            std::thread::spawn(move || {
-                let (mut times, mut found, mut from) = (Vec::new(), Vec::new(), 0);
-                while !done.load(Ordering::Relaxed) {
-                    let digests: Vec<Digest> = (from..from + 100_u64)
-                        .map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-                        .collect();
-                    from = (from + 100) % ITEMS;
-                    let since = Instant::now();
-                    filter.contains_many(&digests, now, &mut found);
-                    times.push(since.elapsed());
-                    assert!(black_box(&found).iter().all(|found| *found));
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                times
-            })
-        };
-        let since = Instant::now();
-        let (mut snapshots, mut bytes) = (0, 0);
-        if phase == "snapshots" {
-            while since.elapsed() < 2 * PHASE || snapshots < 3 {
-                bytes += engine.snapshot().await.unwrap().bytes_written;
-                snapshots += 1;
-            }
-        } else {
-            tokio::time::sleep(PHASE).await;
+    let next = Arc::new(AtomicU64::new(ITEMS));
+    let mut ratios = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        // Time for what earlier snapshots have left behind to be removed: it is not to slow those without one down.
+        tokio::time::sleep(SETTLE).await;
+        let without = wait(engine, &filter, &next, false).await;
+        let with = wait(engine, &filter, &next, true).await;
+        for ((ratios, with), without) in ratios.iter_mut().zip(&with).zip(&without) {
+            ratios.push(at(with, 0.99) / at(without, 0.99));
         }
-        let seconds = since.elapsed().as_secs_f64();
-        done.store(true, Ordering::Relaxed);
-        let rate = if snapshots > 0 {
-            format!("{snapshots} snapshots, {:.0} MB/s", bytes as f64 / seconds / 1e6)
-        } else {
-            String::new()
-        };
+    }
+    for (what, mut ratios) in ["adds", "checks"].into_iter().zip(ratios) {
+        ratios.sort_by(f64::total_cmp);
+        let [least, median, most] = [0, rounds / 2, rounds - 1].map(|round| ratios[round]);
         println!(
-            "{phase:15} adds of 100  {}; checks of 100  {}  {rate}",
-            shape(adding.await.unwrap()),
-            shape(checking.join().unwrap())
+            "p99 of {what} with snapshots: {median:.2} x without, median of {rounds} ({least:.2} to {most:.2})"
         );
     }
     let idle = engine.snapshot().await.unwrap();
@@ -203,6 +164,66 @@ async fn hold(engine: &Engine) {
         idle.duration.as_secs_f64(),
         idle.bytes_written as f64 / idle.duration.as_secs_f64() / 1e9
     );
+}
+
+/// How long each add and each check waits, each sorted.
+async fn wait(
+    engine: &Engine,
+    filter: &Arc<FilterView>,
+    next: &Arc<AtomicU64>,
+    with_snapshots: bool,
+) -> [Vec<Duration>; 2] {
+    let done = Arc::new(AtomicBool::new(false));
+    let adding = {
+        let (engine, filter, next, done) = (engine.clone(), filter.clone(), next.clone(), done.clone());
+        tokio::spawn(async move {
+            let mut times = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let from = next.fetch_add(100, Ordering::Relaxed);
+                let command = insertion(&filter, from..from + 100);
+                let since = Instant::now();
+                engine.submit(command, None).await.unwrap();
+                times.push(since.elapsed());
+            }
+            times
+        })
+    };
+    let checking = {
+        let (filter, done, now) = (filter.clone(), done.clone(), engine.now());
+        std::thread::spawn(move || {
+            let (mut times, mut found, mut from) = (Vec::new(), Vec::new(), 0);
+            while !done.load(Ordering::Relaxed) {
+                let digests: Vec<Digest> =
+                    (from..from + 100_u64).map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+                from = (from + 100) % ITEMS;
+                let since = Instant::now();
+                filter.contains_many(&digests, now, &mut found);
+                times.push(since.elapsed());
+                assert!(black_box(&found).iter().all(|found| *found));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            times
+        })
+    };
+    let since = Instant::now();
+    let (mut snapshots, mut bytes) = (0, 0);
+    while since.elapsed() < PHASE {
+        if with_snapshots {
+            bytes += engine.snapshot().await.unwrap().bytes_written;
+            snapshots += 1;
+        } else {
+            tokio::time::sleep(PHASE).await;
+        }
+    }
+    let rate = bytes as f64 / since.elapsed().as_secs_f64() / 1e6;
+    done.store(true, Ordering::Relaxed);
+    let waits = [adding.await.unwrap(), checking.join().unwrap()].map(|mut times| {
+        times.sort_unstable();
+        times
+    });
+    let [adds, checks] = waits.each_ref().map(|times| shape(times));
+    println!("{snapshots} snapshots, {rate:3.0} MB/s  adds of 100  {adds}; checks of 100  {checks}");
+    waits
 }
 
 /// Steady adds with snapshots as they come: what is written for each byte of an item.
@@ -217,13 +238,18 @@ async fn amplify(engine: &Engine) {
         storage.snapshot_bytes_written as f64 / items,
         storage.disk_bytes as f64 / 1e6
     );
+    hold(engine, 7).await;
     engine.shutdown().await;
 }
 
-fn shape(mut times: Vec<Duration>) -> String {
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-    format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2}, most {:.2} ms", at(0.5), at(0.99), at(0.999), at(1.0))
+fn shape(times: &[Duration]) -> String {
+    let [p50, p99, p999, most] = [0.5, 0.99, 0.999, 1.0].map(|share| at(times, share));
+    format!("p50 {p50:.2}, p99 {p99:.2}, p99.9 {p999:.2}, most {most:.2} ms")
+}
+
+/// What such a share of sorted times is at most, in milliseconds.
+fn at(times: &[Duration], share: f64) -> f64 {
+    times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
 }
 
 /// The most memory that this process ever took.

@@ -66,9 +66,17 @@ struct Running {
     stored: BTreeMap<SectionKey, SectionRef>,
     /// The section that is being written, and how many of its chunks are.
     current: Option<(Section, u32)>,
+    /// Bytes kept of what has changed since it began, when they were last counted.
+    kept_bytes: usize,
+    /// The bytes of log after which they are counted again.
+    count_after: u64,
     bytes_written: u64,
     began: Instant,
 }
+
+/// What is kept for a snapshot is counted anew when so small a part of its limit has been logged: counting looks at every
+/// filter, and there may be ten thousand.
+const KEPT_PARTS: usize = 64;
 
 /// Chunks that no snapshot names any more which are removed in one step: two megabytes for sled to look at.
 const SWEEP_CHUNKS: usize = 256;
@@ -157,6 +165,8 @@ impl Snapshotter {
             sections: image.sections.into(),
             stored,
             current: None,
+            kept_bytes: 0,
+            count_after: 0,
             bytes_written: 0,
             began: Instant::now(),
         });
@@ -170,15 +180,19 @@ impl Snapshotter {
         quiet: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
         let Some(mut running) = self.running.take() else { return Ok(None) };
-        let (mut kept, kept_max) = (state.snapshot_bytes(), self.options.kept_bytes_max);
+        let kept_max = self.options.kept_bytes_max;
+        if self.log_bytes >= running.count_after {
+            running.kept_bytes = state.snapshot_bytes();
+            running.count_after = self.log_bytes + (kept_max / KEPT_PARTS) as u64;
+        }
         // As what is kept nears its limit each commit pays for more, so that the limit is hardly ever met.
-        let haste = 1 + 16 * kept.saturating_sub(kept_max / 2) / kept_max.max(1);
+        let haste = 1 + 16 * running.kept_bytes.saturating_sub(kept_max / 2) / kept_max.max(1);
         let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let mut whole = self.write(&mut running, state, paid.clamp(least, STEP_BYTES_MAX))?;
-        while !whole && kept > kept_max {
+        while !whole && running.kept_bytes > kept_max {
             whole = self.write(&mut running, state, STEP_BYTES_MAX)?;
-            kept = state.snapshot_bytes();
+            running.kept_bytes = state.snapshot_bytes();
         }
         if !whole {
             self.running = Some(running);
@@ -254,16 +268,78 @@ impl Snapshotter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{
+        Command, Digests, Entry, FilterId, Kind, Name, Proposal, Sizing, Spec, Target, Window,
+    };
+    use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::journal::MemoryJournal;
     use crate::store::StoreOptions;
+
+    fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        Arc::new(Store::open(dir.path(), &options).unwrap())
+    }
+
+    /// However much is changed meanwhile, what is kept of the past has its bound: the snapshot goes before commits.
+    #[test]
+    fn what_is_kept_for_a_snapshot_is_bounded() {
+        const BATCH: u64 = 2_000;
+        const KEPT_BYTES_MAX: usize = 256 << 10;
+        let mut state = State::new();
+        let mut apply = {
+            let mut seq = 0;
+            move |state: &mut State, command| {
+                seq += 1;
+                let proposal = Proposal { at: Timestamp(1_000), command, idempotency: None };
+                state.apply(Entry { seq: Seq(seq), proposal });
+            }
+        };
+        let spec = Spec {
+            capacity: 1_000_000,
+            mode: Mode::Compact,
+            growth: Growth::Fixed,
+            sizing: Sizing::ErrorRate(0.001),
+            ignore_case: false,
+        };
+        let create = Command::Create {
+            kind: Kind::Campaign,
+            name: Name::new("launch").unwrap(),
+            id: FilterId(1),
+            secret: Secret::new([7; 192]),
+            layout: Layout::compact(spec.capacity, 0.001, spec.growth).unwrap(),
+            spec,
+            window: Window::default(),
+        };
+        apply(&mut state, create);
+        let dir = tempfile::tempdir().unwrap();
+        let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
+        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0).unwrap();
+        snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+        let (mut item, mut most) = (0, 0);
+        while snapshotter.is_running() && item < 900_000 {
+            let digests =
+                (item..item + BATCH).map(|item: u64| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let digests = Digests(digests.collect());
+            item += BATCH;
+            apply(
+                &mut state,
+                Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false },
+            );
+            most = most.max(state.snapshot_bytes());
+            snapshotter.note_logged(BATCH * 8);
+            snapshotter.step(&mut state, false).unwrap();
+            assert!(state.snapshot_bytes() < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 8);
+        }
+        assert!(!snapshotter.is_running(), "the snapshot never ended");
+        assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
+    }
 
     /// What a process leaves that dies while it writes a snapshot goes at the next start: at once while nobody asks for
     /// anything, and else when commits have paid for it.
     #[test]
     fn leftovers_go_when_they_are_paid_for_or_nobody_waits() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
-        let store = Arc::new(Store::open(dir.path(), &options).unwrap());
+        let store = store_in(&dir);
         let abandon = |seq| {
             let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
             writer.put_chunk(&store, SectionKey { filter: 1, part: 0 }, 0, &[1; 100]).unwrap();

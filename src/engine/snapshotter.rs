@@ -51,10 +51,21 @@ pub(super) struct Snapshotter {
     pace: u64,
     /// Bytes that commits have paid for since the last step.
     paid_bytes: u64,
-    /// Through where the log is not needed any more, until it has gone.
-    prunable: Option<Seq>,
-    /// What is on its way out.
-    sweep: Option<Sweep>,
+    leftovers: Leftovers,
+}
+
+/// What nobody needs any more of the log and of earlier snapshots: how far it is looked for and removed. From one to the next
+/// it is a step, so that none takes long.
+enum Leftovers {
+    /// The log is to be looked through.
+    FindLog,
+    /// The log goes through here.
+    Log(Seq),
+    /// Snapshots are to be looked through.
+    FindChunks,
+    /// These chunks go.
+    Chunks(Sweep),
+    Gone,
 }
 
 struct Running {
@@ -107,9 +118,9 @@ impl Snapshotter {
         options: SnapshotOptions,
         latest: Option<Manifest>,
         log_bytes: u64,
-    ) -> Result<Self, StoreError> {
-        let (prunable, sweep) = (store.prunable_through()?, Some(store.sweep()?));
-        Ok(Self { store, options, latest, running: None, log_bytes, pace: 1, paid_bytes: 0, prunable, sweep })
+    ) -> Self {
+        let leftovers = Leftovers::FindLog;
+        Self { store, options, latest, running: None, log_bytes, pace: 1, paid_bytes: 0, leftovers }
     }
 
     /// Counts what has been logged.
@@ -125,7 +136,7 @@ impl Snapshotter {
 
     /// Whether there is something to do between commits.
     pub(super) fn has_work(&self) -> bool {
-        self.running.is_some() || self.prunable.is_some() || self.sweep.is_some()
+        self.running.is_some() || !matches!(self.leftovers, Leftovers::Gone)
     }
 
     /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within
@@ -202,8 +213,7 @@ impl Snapshotter {
         let (seq, duration) = (running.writer.seq(), running.began.elapsed());
         let report = SnapshotReport { seq, bytes_written: running.bytes_written, duration };
         self.latest = Some(running.writer.finish(&self.store, running.taken_at, running.head)?);
-        self.sweep = Some(self.store.sweep()?);
-        self.prunable = self.store.prunable_through()?;
+        self.leftovers = Leftovers::FindLog;
         Ok(Some(report))
     }
 
@@ -218,13 +228,19 @@ impl Snapshotter {
             return Ok(());
         }
         self.paid_bytes = self.paid_bytes.saturating_sub(REMOVAL_BYTES);
-        if let Some(through) = self.prunable {
-            self.prunable = journal.prune(through)?.then_some(through);
-        } else if let Some(sweep) = &mut self.sweep
-            && !sweep.step(&self.store, SWEEP_CHUNKS)?
-        {
-            self.sweep = None;
-        }
+        self.leftovers = match std::mem::replace(&mut self.leftovers, Leftovers::Gone) {
+            Leftovers::FindLog => {
+                self.store.prunable_through()?.map_or(Leftovers::FindChunks, Leftovers::Log)
+            }
+            Leftovers::Log(through) if journal.prune(through)? => Leftovers::Log(through),
+            Leftovers::Log(_) => Leftovers::FindChunks,
+            Leftovers::FindChunks => Leftovers::Chunks(self.store.sweep()?),
+            Leftovers::Chunks(mut sweep) => match sweep.step(&self.store, SWEEP_CHUNKS)? {
+                true => Leftovers::Chunks(sweep),
+                false => Leftovers::Gone,
+            },
+            Leftovers::Gone => Leftovers::Gone,
+        };
         Ok(())
     }
 
@@ -313,7 +329,7 @@ mod tests {
         apply(&mut state, create);
         let dir = tempfile::tempdir().unwrap();
         let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
-        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0).unwrap();
+        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
         let (mut item, mut most) = (0, 0);
         while snapshotter.is_running() && item < 900_000 {
@@ -348,7 +364,7 @@ mod tests {
         abandon(2);
         abandon(3);
         // The newest counts as being written until the store is opened anew.
-        let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0).unwrap();
+        let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
         let mut journal = MemoryJournal::new();
         let mut left_after = |logged, quiet| {
             snapshotter.note_logged(logged);
@@ -356,6 +372,8 @@ mod tests {
             store.backing().tree_names().iter().filter(|tree| tree.starts_with("chunks/")).count()
         };
         assert_eq!(left_after(0, false), 3);
+        assert_eq!(left_after(0, true), 3, "there is no log to go");
+        assert_eq!(left_after(0, true), 3, "it is found out what goes");
         assert_eq!(left_after(0, true), 2);
         assert_eq!(left_after(REMOVAL_BYTES - 1, false), 2);
         assert_eq!(left_after(1, false), 1);

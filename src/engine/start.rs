@@ -13,11 +13,14 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 /// Bytes of log that an entry stands for when those replayed are not measured.
 const ENTRY_BYTES: u64 = 128;
+
+/// How often the log tells of a phase of recovery that takes long.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -136,8 +139,17 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     let store = Arc::new(Store::open(&options.path, &options.store)?);
     inner.store.store(Some(store.clone()));
     let mut journal: Box<dyn Journal> = Box::new(LocalJournal::open(store.clone())?);
+    let mut told: Option<(&str, Instant)> = None;
     let mut recovered = recover(&store, &mut *journal, &mut |progress| {
-        tracing::info!(phase = progress.phase, done = progress.done, total = progress.total, "recovering");
+        if told.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= TOLD_EVERY) {
+            told = Some((progress.phase, Instant::now()));
+            tracing::info!(
+                phase = progress.phase,
+                done = progress.done,
+                total = progress.total,
+                "recovering"
+            );
+        }
         inner.status.send_if_modified(|status| {
             if matches!(status, Status::Recovering(_)) {
                 *status = Status::Recovering(progress);
@@ -167,7 +179,7 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     inner.figures.note(&recovered.state);
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let snapshotter =
-        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes)?;
+        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
     let writer = Writer {
         state: recovered.state,
         journal,

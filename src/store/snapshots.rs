@@ -68,7 +68,8 @@ pub struct Manifest {
     pub taken_at: Timestamp,
     /// All sections.
     pub sections: Vec<SectionRef>,
-    /// The caller's small image.
+    /// The caller's small image. Small beside the chunks: half a kilobyte a filter.
+    #[serde(with = "serde_bytes")]
     pub meta: Vec<u8>,
 }
 

@@ -7,6 +7,7 @@ mod backup;
 mod certificates;
 mod connections;
 mod full_disk;
+mod recovery;
 mod secrecy;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]

@@ -10,12 +10,11 @@
 //! tree meta               identity, log-base, migration/NNNN
 //! tree log/SEQ            a segment of the log; key: first seq, part
 //! tree manifests          key: generation, part
-//! tree chunks/GENERATION/PIECE   key: filter, part of the filter, chunk number
+//! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
 //! ```
 //!
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
 
-use super::SectionKey;
 use crate::domain::Seq;
 use std::ops::Range;
 
@@ -87,20 +86,13 @@ pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
 }
 
-pub(crate) fn chunk_key(section: SectionKey, index: u32) -> [u8; 20] {
-    let mut key = [0; 20];
-    key[..8].copy_from_slice(&section.filter.to_be_bytes());
-    key[8..16].copy_from_slice(&section.part.to_be_bytes());
-    key[16..].copy_from_slice(&index.to_be_bytes());
-    key
+pub(crate) fn chunk_key(chunk: u64) -> [u8; 8] {
+    chunk.to_be_bytes()
 }
 
 /// The inverse of [`chunk_key`].
-pub(crate) fn section_of_key(key: &[u8]) -> Option<(SectionKey, u32)> {
-    let (filter, rest) = key.split_first_chunk::<8>()?;
-    let (part, index) = rest.split_first_chunk::<8>()?;
-    let section = SectionKey { filter: u64::from_be_bytes(*filter), part: u64::from_be_bytes(*part) };
-    Some((section, u32::from_be_bytes(index.try_into().ok()?)))
+pub(crate) fn chunk_of_key(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
 }
 
 pub(crate) fn migration_key(number: u32) -> Vec<u8> {

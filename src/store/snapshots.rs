@@ -27,6 +27,9 @@ const MANIFEST_VERSION: u8 = 1;
 /// for. Where commits come it never gets that far: each makes durable what was written before it.
 const SYNC_EVERY_BYTES: u64 = 1 << 20;
 
+/// Keys are written so many before their chunks, and at most twice as many: as many as a leaf of sled has before it is split.
+const KEYS_AHEAD: u64 = 16;
+
 /// What a section is, in words that only the caller understands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SectionKey {
@@ -34,10 +37,6 @@ pub struct SectionKey {
     pub filter: u64,
     /// Which of its tables or slabs.
     pub part: u64,
-}
-
-impl SectionKey {
-    const FIRST: SectionKey = SectionKey { filter: 0, part: 0 };
 }
 
 /// Where a section lies.
@@ -90,10 +89,11 @@ impl SnapshotWriter {
         self.seq
     }
 
-    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. The chunks of a section may come in any order, each once.
+    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. Those of a section come in order, one section after
+    /// the other.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] for a longer one, [`StoreError::DiskFull`] before anything is written, else
+    /// [`StoreError::Misuse`] for a longer one or one out of turn, [`StoreError::DiskFull`] before anything is written, else
     /// [`StoreError::Failed`].
     pub fn put_chunk(
         &mut self,
@@ -106,18 +106,42 @@ impl SnapshotWriter {
             return Err(StoreError::Misuse(format!("a chunk of {} bytes", bytes.len())));
         }
         store.check_space()?;
+        let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
+        let chunk = *first_chunk + u64::from(index);
+        if chunk != self.chunks {
+            return Err(StoreError::Misuse(format!("chunk {index} of section {key:?} is out of turn")));
+        }
+        *count += 1;
+        self.chunks += 1;
+        self.shape_leaves(store, chunk)?;
         let mut value = Vec::with_capacity(bytes.len() + CHECKSUM_BYTES);
         value.extend_from_slice(bytes);
         value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
         let written = value.len() as u64;
-        let change = Change::Put(layout::chunk_key(key, index).to_vec(), value);
-        let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
-        let tree = layout::chunk_tree(self.generation, *first_chunk + u64::from(index));
-        store.write(&tree, vec![change])?;
-        *count += 1;
-        self.chunks += 1;
+        let change = Change::Put(layout::chunk_key(chunk).to_vec(), value);
+        store.write(&layout::chunk_tree(self.generation, chunk), vec![change])?;
         if store.count_chunk_bytes(written) >= SYNC_EVERY_BYTES {
             store.make_durable()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the keys of chunks that are yet to come, with nothing under them. sled splits a leaf of more than 16 keys and
+    /// rewrites one whole that was changed ten times: a leaf that gets keys and chunks together is written four times over
+    /// while it fills, and commits wait for that. One that was split before has nine keys, takes a chunk for each, and is
+    /// left alone.
+    fn shape_leaves(&self, store: &Store, chunk: u64) -> Result<(), StoreError> {
+        let place = chunk % layout::TREE_CHUNKS;
+        if !place.is_multiple_of(KEYS_AHEAD) {
+            return Ok(());
+        }
+        let tree = layout::chunk_tree(self.generation, chunk);
+        let from = if place == 0 { 0 } else { KEYS_AHEAD };
+        let to = (2 * KEYS_AHEAD).min(layout::TREE_CHUNKS - place);
+        for ahead in from..to {
+            // One by one: sled takes a batch up in no order, and its leaves come out as they may.
+            let key = layout::chunk_key(chunk + ahead).to_vec();
+            store.write(&tree, vec![Change::Put(key, Vec::new())])?;
         }
         Ok(())
     }
@@ -228,10 +252,12 @@ impl Store {
     /// [`StoreError::Damaged`] if it is gone or its checksum is wrong.
     pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
         out.clear();
-        let tree = layout::chunk_tree(section.generation, section.first_chunk + u64::from(index));
-        let found = self.run(self.backing().read(&tree, &layout::chunk_key(section.key, index), out))?;
+        let chunk = section.first_chunk + u64::from(index);
+        let tree = layout::chunk_tree(section.generation, chunk);
+        self.run(self.backing().read(&tree, &layout::chunk_key(chunk), out))?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
-            _ if !found => "is missing",
+            // The key may be there without it.
+            _ if out.is_empty() => "is missing",
             Some((bytes, checksum))
                 if chunk_checksum(section.generation, section.key, index, bytes)
                     == u128::from_le_bytes(*checksum) =>
@@ -250,9 +276,10 @@ impl Store {
     pub fn sweep(&self) -> Result<Sweep, StoreError> {
         let mut named = BTreeMap::new();
         let mut name = |manifest: &Manifest| {
-            named.extend(manifest.sections.iter().map(|section| {
-                let chunks = section.first_chunk..section.first_chunk + u64::from(section.chunks);
-                ((section.generation, section.key), chunks)
+            let sections = manifest.sections.iter().filter(|section| section.chunks > 0);
+            named.extend(sections.map(|section| {
+                let end = section.first_chunk + u64::from(section.chunks);
+                ((section.generation, section.first_chunk), end)
             }));
         };
         for generation in generations(self)? {
@@ -271,8 +298,8 @@ impl Store {
 /// Chunks on their way out.
 pub struct Sweep {
     trees: VecDeque<String>,
-    /// The sections that stay, and the numbers of their chunks.
-    named: BTreeMap<(u64, SectionKey), Range<u64>>,
+    /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
+    named: BTreeMap<(u64, u64), u64>,
 }
 
 impl Sweep {
@@ -294,8 +321,7 @@ impl Sweep {
         };
         let mut changes = Vec::new();
         store.run(store.backing().scan(&tree, &[], &mut |key, _| {
-            let section = layout::section_of_key(key).map(|(section, _)| section);
-            if !section.is_some_and(|section| self.named.contains_key(&(generation, section))) {
+            if !layout::chunk_of_key(key).is_some_and(|chunk| self.is_named(generation, chunk)) {
                 changes.push(Change::Remove(key.to_vec()));
             }
             if changes.len() < chunks_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -309,12 +335,16 @@ impl Sweep {
         Ok(true)
     }
 
+    fn is_named(&self, generation: u64, chunk: u64) -> bool {
+        let before = self.named.range((generation, 0)..=(generation, chunk));
+        before.last().is_some_and(|(_, &end)| chunk < end)
+    }
+
     /// How many of a tree's chunks are named.
     fn named_in(&self, generation: u64, in_tree: &Range<u64>) -> u64 {
-        let of_generation = (generation, SectionKey::FIRST)..(generation + 1, SectionKey::FIRST);
-        let sections = self.named.range(of_generation);
+        let sections = self.named.range((generation, 0)..(generation, in_tree.end));
         sections
-            .map(|(_, chunks)| chunks.end.min(in_tree.end).saturating_sub(chunks.start.max(in_tree.start)))
+            .map(|((_, first), end)| end.min(&in_tree.end).saturating_sub(*first.max(&in_tree.start)))
             .sum()
     }
 }
@@ -394,7 +424,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
 fn chunk_checksum(generation: u64, key: SectionKey, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&generation.to_le_bytes());
-    hash.update(&layout::chunk_key(key, index));
+    hash.update(&key.filter.to_le_bytes());
+    hash.update(&key.part.to_le_bytes());
+    hash.update(&index.to_le_bytes());
     hash.update(bytes);
     hash.digest128()
 }

@@ -21,7 +21,7 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
     let before = store.manifests().unwrap().into_iter().next();
     let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
     for &filter in fresh {
-        for index in (0..5).rev() {
+        for index in 0..5 {
             writer.put_chunk(store, key(filter), index, &chunk(filter, round, index)).unwrap();
         }
         writer.end_section(key(filter), round, 5).unwrap();
@@ -100,6 +100,57 @@ fn a_section_must_be_whole() {
     writer.put_chunk(&store, key(1), 0, b"one").unwrap();
     assert!(matches!(writer.finish(&store, Timestamp(0), Vec::new()), Err(StoreError::Misuse(_))));
     assert!(store.manifests().unwrap().is_empty());
+}
+
+#[test]
+fn chunks_come_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (filter, index) in [(1, 1), (1, 3), (2, 1)] {
+        let mut writer = store.begin_snapshot(Seq(0)).unwrap();
+        writer.put_chunk(&store, key(1), 0, b"one").unwrap();
+        if index == 3 {
+            writer.put_chunk(&store, key(1), 1, b"two").unwrap();
+        }
+        let put = writer.put_chunk(&store, key(filter), index, b"next");
+        assert_eq!(put.is_ok(), (filter, index) == (1, 1), "{filter}, {index}");
+    }
+}
+
+/// As they are where filters have many chunks: in several trees, which come and go.
+#[test]
+fn many_small_chunks_come_back() {
+    const CHUNKS: u32 = 700;
+    let dir = tempfile::tempdir().unwrap();
+    let small = |round: u64, filter: u64, index: u32| format!("{round} {filter} {index}").into_bytes();
+    for round in 0..5u64 {
+        let store = open(dir.path());
+        let before = store.manifests().unwrap().into_iter().next();
+        let mut writer = store.begin_snapshot(Seq(round)).unwrap();
+        for filter in (0..3).filter(|filter| round == 0 || filter % 3 == round % 3) {
+            for index in 0..CHUNKS {
+                writer.put_chunk(&store, key(filter), index, &small(round, filter, index)).unwrap();
+            }
+            writer.end_section(key(filter), round, CHUNKS).unwrap();
+        }
+        for section in before.iter().flat_map(|manifest| &manifest.sections) {
+            if section.key.filter % 3 != round % 3 {
+                writer.carry_over(section);
+            }
+        }
+        writer.finish(&store, Timestamp(round), Vec::new()).unwrap();
+        sweep(&store, 50);
+        let mut out = Vec::new();
+        for manifest in store.manifests().unwrap() {
+            assert_eq!(manifest.sections.len(), 3);
+            for section in &manifest.sections {
+                for index in 0..section.chunks {
+                    store.read_chunk(section, index, &mut out).unwrap();
+                    assert_eq!(out, small(section.changes, section.key.filter, index));
+                }
+            }
+        }
+    }
 }
 
 fn back_up(store: &Arc<Store>, through: Seq, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {

@@ -13,6 +13,7 @@ mod secrecy;
 #[allow(dead_code)]
 mod service;
 mod signals;
+mod snapshots;
 mod twice;
 
 use std::path::Path;

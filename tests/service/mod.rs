@@ -129,6 +129,13 @@ impl Service {
         self.signal(rustix::process::Signal::HUP);
     }
 
+    /// Bytes that it has written so far, to files and wherever else.
+    pub fn bytes_written(&self) -> u64 {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).expect("Linux tells");
+        let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("Linux tells");
+        written.parse().expect("a number")
+    }
+
     /// Has every write fail from now on that would make a file longer than this, or write behind it.
     pub fn limit_files(&self, bytes: u64) {
         let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };

@@ -5,7 +5,8 @@
 
 use cuckood::filter::codec::CHUNK_BYTES_MAX;
 use cuckood::filter::{
-    CompactFilter, Digest, FilterImage, Growth, Layout, RestoreError, SlotState, StrictFilter, TableId,
+    CompactFilter, Digest, FilterImage, Growth, Layout, RestoreError, Restoring, SlotState, StrictFilter,
+    TableId,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -152,10 +153,12 @@ fn restore(
     image: &FilterImage,
     mut chunk: impl FnMut((TableId, u32), &mut Vec<u8>),
 ) -> Result<Restored, RestoreError<Infallible>> {
-    let mut load = |table, number, out: &mut Vec<u8>| {
-        out.clear();
-        chunk((table, number), out);
-        Ok(())
+    let mut load = |table: &Restoring<'_>| {
+        table.load(0..table.chunks(), |number, out| {
+            out.clear();
+            chunk((table.id(), number), out);
+            Ok(())
+        })
     };
     match snapshot.is_strict {
         true => StrictFilter::restore(image, &mut load).map(Restored::Strict),

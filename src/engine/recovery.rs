@@ -1,15 +1,22 @@
 //! Recovery: the newest whole snapshot, then the log after it, entry by entry.
 
 use crate::domain::Seq;
+use crate::filter::{RestoreError, Restoring};
 use crate::journal::{Journal, JournalError, LocalJournal};
-use crate::state::{RestoreStateError, SectionId, State};
+use crate::state::{RestoreStateError, SectionId, Sections, State};
 use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 use thiserror::Error;
 
 /// Entries between two reports of progress.
 const REPORT_EVERY: u64 = 65_536;
+
+/// The fewest chunks of a table that are worth a thread of their own: about two megabytes.
+const SHARE_CHUNKS_MIN: u32 = 256;
 
 /// Why the engine does not start.
 #[derive(Debug, Error)]
@@ -121,23 +128,67 @@ fn load(
     manifest: &Manifest,
     report: &mut dyn FnMut(Progress),
 ) -> Result<State, RestoreStateError<StoreError>> {
-    let sections: BTreeMap<SectionKey, &SectionRef> =
-        manifest.sections.iter().map(|section| (section.key, section)).collect();
-    let mut done = 0;
-    State::restore(&manifest.meta, &mut |id: SectionId, chunk, out: &mut Vec<u8>| {
-        let Some(section) = sections.get(&SectionKey { filter: id.filter, part: id.part }) else {
-            return Ok(false);
-        };
+    let sections = manifest.sections.iter().map(|section| (section.key, section)).collect();
+    State::restore(&manifest.meta, &mut StoredSections { store, sections, begun: 0, report })
+}
+
+/// The sections of a snapshot as they lie in the store.
+struct StoredSections<'a> {
+    store: &'a Store,
+    sections: BTreeMap<SectionKey, &'a SectionRef>,
+    begun: u64,
+    report: &'a mut dyn FnMut(Progress),
+}
+
+impl<'a> StoredSections<'a> {
+    fn find(&self, id: SectionId) -> Option<&'a SectionRef> {
+        self.sections.get(&SectionKey { filter: id.filter, part: id.part }).copied()
+    }
+
+    fn report_one(&mut self) {
+        self.begun += 1;
+        let total = Some(self.sections.len() as u64);
+        (self.report)(Progress { phase: "snapshot", done: self.begun, total });
+    }
+}
+
+impl Sections for StoredSections<'_> {
+    type Error = StoreError;
+
+    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, StoreError> {
+        let Some(section) = self.find(id) else { return Ok(false) };
         if chunk == 0 {
-            done += 1;
-            report(Progress { phase: "snapshot", done, total: Some(sections.len() as u64) });
+            self.report_one();
         }
         if chunk >= section.chunks {
             return Ok(false);
         }
-        store.read_chunk(section, chunk, out)?;
+        self.store.read_chunk(section, chunk, out)?;
         Ok(true)
-    })
+    }
+
+    /// By as many threads as there are processors, each a share of the table: checksums take time, and so does fresh memory.
+    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<StoreError>> {
+        // What is not there is not loaded, and so refused.
+        let Some(section) = self.find(id).filter(|section| section.chunks == table.chunks()) else {
+            return Ok(());
+        };
+        self.report_one();
+        let (store, chunks) = (self.store, section.chunks);
+        let load =
+            |first: u32, end: u32| table.load(first..end, |chunk, out| store.read_chunk(section, chunk, out));
+        let threads = thread::available_parallelism().map_or(1, NonZero::get) as u32;
+        let share = chunks.div_ceil(threads).max(SHARE_CHUNKS_MIN);
+        if chunks <= share {
+            return load(0, chunks);
+        }
+        thread::scope(|scope| {
+            let starts = (0..chunks).step_by(share as usize);
+            let shares: Vec<_> =
+                starts.map(|first| scope.spawn(move || load(first, chunks.min(first + share)))).collect();
+            shares.into_iter().try_for_each(|share| share.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
 }
 
 fn replay(

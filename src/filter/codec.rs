@@ -4,7 +4,9 @@ use super::layout::{Growth, Layout};
 use super::plan::Plan;
 use super::table::Table;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -101,8 +103,57 @@ pub enum RestoreError<E> {
     Image(&'static str),
 }
 
-/// Puts a table's chunk of this number in the place of what the bytes held.
-pub type Load<'a, E> = dyn FnMut(TableId, u32, &mut Vec<u8>) -> Result<(), E> + 'a;
+/// Loads all chunks of a table.
+pub type Load<'a, E> = dyn FnMut(&Restoring<'_>) -> Result<(), RestoreError<E>> + 'a;
+
+/// A table that its chunks are loaded into: each once, in any order, and from as many threads as one likes.
+pub struct Restoring<'a> {
+    id: TableId,
+    words: &'a [AtomicU64],
+    loaded: AtomicU32,
+}
+
+impl Restoring<'_> {
+    /// The table's number.
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// How many chunks it has; they are numbered from 0.
+    pub fn chunks(&self) -> u32 {
+        self.words.len().div_ceil(CHUNK_WORDS) as u32
+    }
+
+    /// Loads these chunks. `load` puts the one of a number in the place of what the bytes held.
+    ///
+    /// # Errors
+    /// What `load` said, or [`RestoreError::Chunk`] for one that is damaged or another's.
+    ///
+    /// # Panics
+    /// If there are not as many chunks.
+    pub fn load<E>(
+        &self,
+        chunks: Range<u32>,
+        mut load: impl FnMut(u32, &mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), RestoreError<E>> {
+        let mut bytes = Vec::new();
+        let first = chunks.start as usize * CHUNK_WORDS;
+        let end = self.words.len().min(chunks.end as usize * CHUNK_WORDS);
+        for (chunk, words) in chunks.zip(self.words[first..end].chunks(CHUNK_WORDS)) {
+            load(chunk, &mut bytes).map_err(RestoreError::Load)?;
+            let bad = |fault| RestoreError::Chunk { table: self.id, chunk, fault };
+            let loaded = decode_chunk(&bytes, self.id, chunk).map_err(bad)?;
+            if loaded.len() != words.len() {
+                return Err(bad(BadChunk::Length));
+            }
+            for (word, bytes) in words.iter().zip(loaded) {
+                word.store(u64::from_le_bytes(*bytes), Relaxed);
+            }
+            self.loaded.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+}
 
 /// Writes a chunk in the place of what `out` held.
 pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut Vec<u8>) {
@@ -157,17 +208,10 @@ pub(super) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Re
         return Err(RestoreError::Image("a table has an impossible shape"));
     }
     let table = Table::new(image.plan);
-    let mut bytes = Vec::new();
-    for (chunk, words) in (0..).zip(table.words.chunks(CHUNK_WORDS)) {
-        load(image.id, chunk, &mut bytes).map_err(RestoreError::Load)?;
-        let bad = |fault| RestoreError::Chunk { table: image.id, chunk, fault };
-        let loaded = decode_chunk(&bytes, image.id, chunk).map_err(bad)?;
-        if loaded.len() != words.len() {
-            return Err(bad(BadChunk::Length));
-        }
-        for (word, bytes) in words.iter().zip(loaded) {
-            word.store(u64::from_le_bytes(*bytes), Relaxed);
-        }
+    let restoring = Restoring { id: image.id, words: &table.words, loaded: AtomicU32::new(0) };
+    load(&restoring)?;
+    if restoring.loaded.load(Relaxed) != restoring.chunks() {
+        return Err(RestoreError::Image("not all chunks of a table were loaded"));
     }
     table.set_items(image.items);
     Ok(table)

@@ -19,7 +19,7 @@ mod strict_view;
 mod table;
 mod writer;
 
-pub use codec::{FilterImage, RestoreError, TableId};
+pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
 pub use layout::{Growth, Layout, LayoutError, Mode};

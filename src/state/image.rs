@@ -15,7 +15,7 @@ use super::{Bearer, Staging, State};
 use crate::domain::{
     Command, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Status, Timestamp, Window,
 };
-use crate::filter::{Layout, RestoreError, Secret, TableId};
+use crate::filter::{Layout, RestoreError, Restoring, Secret, TableId};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,8 +75,23 @@ pub struct SnapshotImage {
     pub sections: Vec<Section>,
 }
 
-/// Puts a section's chunk of this number in the place of what the bytes held; false after its last.
-pub type LoadSection<'a, E> = dyn FnMut(SectionId, u32, &mut Vec<u8>) -> Result<bool, E> + 'a;
+/// Where the sections of a snapshot come from.
+pub trait Sections {
+    /// Why a chunk could not be loaded.
+    type Error;
+
+    /// Puts a section's chunk of this number in the place of what the bytes held; false after its last.
+    fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Self::Error>;
+
+    /// Loads all chunks of a table, one after the other unless there is a better way.
+    fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Self::Error>> {
+        table.load(0..table.chunks(), |chunk, out| {
+            // One that isn't there stays empty, which its checksum refuses.
+            out.clear();
+            self.chunk(section, chunk, out).map(drop)
+        })
+    }
+}
 
 /// Why a state can't be built from a snapshot.
 #[derive(Debug, Error)]
@@ -341,11 +356,11 @@ impl State {
         Some((tables, table))
     }
 
-    /// The state whose snapshot this is. `load` gives a section's chunk by number, false after its last.
+    /// The state whose snapshot this is.
     ///
     /// # Errors
     /// When anything is missing, damaged or of a newer version.
-    pub fn restore<E>(head: &[u8], load: &mut LoadSection<'_, E>) -> Result<Self, RestoreStateError<E>> {
+    pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
         let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
         if version != IMAGE_VERSION {
             return Err(RestoreStateError::Newer(version));
@@ -356,23 +371,23 @@ impl State {
         state.now = head.now;
         state.settings = head.settings;
         state.epochs = head.epochs;
-        state.records = Records::restore(&load_all(load, RECORDS)?, head.records_changes)?;
+        state.records = Records::restore(&load_all(sections, RECORDS)?, head.records_changes)?;
         *state.view.imports.write() = Imports::restore(head.imports);
         for image in head.filters {
-            state.restore_bearer(image, load)?;
+            state.restore_bearer(image, sections)?;
         }
         state.catalog_changed = true;
         state.publish();
         Ok(state)
     }
 
-    fn restore_bearer<E>(
+    fn restore_bearer<S: Sections>(
         &mut self,
         image: BearerImage,
-        load: &mut LoadSection<'_, E>,
-    ) -> Result<(), RestoreStateError<E>> {
+        sections: &mut S,
+    ) -> Result<(), RestoreStateError<S::Error>> {
         let id = image.id;
-        let ledger = Ledger::restore(&load_all(load, SectionId::ledger(id))?, image.ledger_changes)?;
+        let ledger = Ledger::restore(&load_all(sections, SectionId::ledger(id))?, image.ledger_changes)?;
         for redemption in ledger.iter() {
             match (redemption.status, redemption.expires_at) {
                 (Status::Held, Some(expires_at)) => self.holds.insert((expires_at, redemption.id, id)),
@@ -380,14 +395,15 @@ impl State {
             };
         }
         self.redemptions += ledger.len() as u64;
-        let tables = restore_tables(id, &image.tables, load)?;
+        let tables = restore_tables(id, &image.tables, sections)?;
         self.tables_bytes += tables.memory_bytes();
         let staging = match image.staging {
             None => None,
             Some(staging) => {
-                let tables = restore_tables(id, &staging.tables, load)?;
+                let tables = restore_tables(id, &staging.tables, sections)?;
                 self.tables_bytes += tables.memory_bytes();
-                let writes = Slab::restore(&load_all(load, SectionId::writes(id))?, staging.writes_changes)?;
+                let writes =
+                    Slab::restore(&load_all(sections, SectionId::writes(id))?, staging.writes_changes)?;
                 Some(Staging { import: staging.import, tables, writes })
             }
         };
@@ -413,25 +429,25 @@ impl State {
     }
 }
 
-fn restore_tables<E>(
+fn restore_tables<S: Sections>(
     filter: FilterId,
     image: &TablesImage,
-    load: &mut LoadSection<'_, E>,
-) -> Result<Tables, RestoreStateError<E>> {
-    let mut load_chunk = |table, chunk, out: &mut Vec<u8>| {
-        // A chunk that isn't there stays empty, which its checksum refuses.
-        out.clear();
-        load(SectionId::table(filter, image.epoch, table), chunk, out).map(drop)
-    };
-    Tables::restore(image, &mut load_chunk).map_err(RestoreStateError::Tables)
+    sections: &mut S,
+) -> Result<Tables, RestoreStateError<S::Error>> {
+    let mut load =
+        |table: &Restoring<'_>| sections.table(SectionId::table(filter, image.epoch, table.id()), table);
+    Tables::restore(image, &mut load).map_err(RestoreStateError::Tables)
 }
 
 /// All chunks of a section, joined.
-fn load_all<E>(load: &mut LoadSection<'_, E>, section: SectionId) -> Result<Vec<u8>, RestoreStateError<E>> {
+fn load_all<S: Sections>(
+    sections: &mut S,
+    section: SectionId,
+) -> Result<Vec<u8>, RestoreStateError<S::Error>> {
     let (mut all, mut chunk) = (Vec::new(), Vec::new());
     for number in 0.. {
         chunk.clear();
-        if !load(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
+        if !sections.chunk(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
             break;
         }
         all.extend_from_slice(&chunk);

@@ -14,7 +14,7 @@ mod slab;
 mod tables;
 mod view;
 
-pub use image::{RestoreStateError, Section, SectionId, SnapshotImage};
+pub use image::{RestoreStateError, Section, SectionId, Sections, SnapshotImage};
 pub use view::{FilterView, View};
 
 use crate::domain::{

@@ -1,8 +1,8 @@
 //! Filters against models: a multiset for compact ones, a map for strict ones, and snapshots taken meanwhile.
 
 use cuckood::filter::{
-    CompactFilter, Digest, FilterImage, Growth, Insert, Layout, SlotState, StrictFilter, StrictInsert,
-    TableId,
+    CompactFilter, Digest, FilterImage, Growth, Insert, Layout, RestoreError, Restoring, SlotState,
+    StrictFilter, StrictInsert, TableId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Chunks = HashMap<(TableId, u32), Vec<u8>>;
 
-fn load(chunks: &Chunks) -> impl FnMut(TableId, u32, &mut Vec<u8>) -> Result<(), Infallible> + '_ {
-    |table, chunk, out| {
-        out.clear();
-        out.extend_from_slice(&chunks[&(table, chunk)]);
-        Ok(())
+fn load(chunks: &Chunks) -> impl FnMut(&Restoring<'_>) -> Result<(), RestoreError<Infallible>> + '_ {
+    |table| {
+        table.load(0..table.chunks(), |chunk, out| {
+            out.clear();
+            out.extend_from_slice(&chunks[&(table.id(), chunk)]);
+            Ok(())
+        })
     }
 }
 
@@ -354,5 +356,38 @@ fn a_damaged_chunk_is_refused() {
         }
         assert!((0..whole.len()).all(|length| refused(whole[..length].to_vec())));
         assert!(!refused(whole.clone()));
+    }
+}
+
+/// The chunks of a table come in any order and from several threads; without one of them there is no table.
+#[test]
+fn a_table_is_loaded_in_any_order_but_whole() {
+    let items: Vec<Digest> = (0..40_000).map(scrambled).collect();
+    let mut filter = CompactFilter::new(Layout::compact_with(50_000, 16, 4, 500).unwrap(), Growth::Fixed);
+    filter.insert_many(&items, false).unwrap();
+    let (image, chunks) = snapshot!(filter, ());
+    let restore = |leave_out: Option<u32>| {
+        CompactFilter::restore::<Infallible>(&image, &mut |table| {
+            let load = |chunk| {
+                table.load(chunk..chunk + 1, |chunk, out| {
+                    out.clone_from(&chunks[&(table.id(), chunk)]);
+                    Ok(())
+                })
+            };
+            let wanted = |chunk: &u32| Some(*chunk) != leave_out;
+            let middle = table.chunks() / 2;
+            std::thread::scope(|scope| {
+                let second = scope.spawn(|| (middle..table.chunks()).rev().filter(wanted).try_for_each(load));
+                (0..middle).rev().filter(wanted).try_for_each(load)?;
+                second.join().unwrap()
+            })
+        })
+    };
+    let restored = restore(None).unwrap();
+    assert!(chunks.len() > 10);
+    assert_eq!(restored.reader().view().items(), 40_000);
+    assert!(items.iter().all(|item| restored.reader().view().contains(*item)));
+    for chunk in 0..chunks.len() as u32 {
+        assert!(matches!(restore(Some(chunk)), Err(RestoreError::Image(_))), "chunk {chunk}");
     }
 }

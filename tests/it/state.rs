@@ -6,12 +6,24 @@ use cuckood::domain::{
     RedemptionId, Reference, Refusal, Seq, Settings, Sizing, Spec, Status, Target, Timestamp, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::state::{SectionId, State};
+use cuckood::state::{SectionId, Sections, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-type Sections = HashMap<(SectionId, u32), Vec<u8>>;
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Chunks(HashMap<(SectionId, u32), Vec<u8>>);
+
+impl Sections for &Chunks {
+    type Error = Infallible;
+
+    fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Infallible> {
+        out.clear();
+        let found = self.0.get(&(section, chunk));
+        out.extend(found.into_iter().flatten());
+        Ok(found.is_some())
+    }
+}
 
 /// Codes, references and redemptions are few, so that they meet.
 const CODES: u64 = 12;
@@ -117,30 +129,24 @@ fn log(operations: &[(u8, u64, u64, u16)]) -> Vec<Entry> {
     entries
 }
 
-fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Sections) {
+fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Chunks) {
     let image = state.begin_snapshot();
-    let (mut sections, mut chunk) = (Sections::new(), Vec::new());
+    let (mut chunks, mut chunk) = (Chunks::default(), Vec::new());
     for section in image.sections {
         for number in 0.. {
             meanwhile(state);
             if !state.take_chunk(section.id, number, &mut chunk) {
                 break;
             }
-            sections.insert((section.id, number), chunk.clone());
+            chunks.0.insert((section.id, number), chunk.clone());
         }
     }
     state.end_snapshot();
-    (image.head, sections)
+    (image.head, chunks)
 }
 
-fn restore((head, sections): &(Vec<u8>, Sections)) -> State {
-    let restored = State::restore::<Infallible>(head, &mut |section, number, out| {
-        out.clear();
-        let found = sections.get(&(section, number));
-        out.extend(found.into_iter().flatten());
-        Ok(found.is_some())
-    });
-    restored.unwrap_or_else(|error| panic!("{error}"))
+fn restore((head, chunks): &(Vec<u8>, Chunks)) -> State {
+    State::restore(head, &mut &*chunks).unwrap_or_else(|error| panic!("{error}"))
 }
 
 proptest! {

@@ -194,6 +194,7 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
         snapshot_waiters: Vec::new(),
         backups: BTreeMap::new(),
         backups_begun: 0,
+        durable_by: None,
         failed: false,
     };
     writer.note_snapshot();

@@ -1,5 +1,6 @@
 //! The only writer: takes up what waits, makes it durable in one group commit, applies it in the journal's order
-//! and answers. There is no timer: a batch is whatever came while the last one was flushing.
+//! and answers. There is no timer: a batch is whatever came while the last one was flushing. Only commits that were
+//! acknowledged at once are flushed by the clock.
 //!
 //! It runs on a thread of its own, because storage blocks. Snapshots go on between commits.
 
@@ -73,6 +74,8 @@ pub(super) struct Writer {
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
     pub(super) backups: BTreeMap<u64, (Weak<()>, ArchiveSource)>,
     pub(super) backups_begun: u64,
+    /// When commits that were acknowledged before they were durable are to become so, if there are any.
+    pub(super) durable_by: Option<Instant>,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
 }
@@ -85,13 +88,14 @@ impl Writer {
         let done = loop {
             // A client that was just answered may come again at once, so a snapshot waits for it; then it goes on, but leaves
             // half of the time to those who read: they share its processors.
-            let first = if self.failed || !self.snapshotter.has_work() {
-                match requests.blocking_recv() {
+            let wake_at =
+                self.durable_by.into_iter().chain(self.snapshotter.has_work().then_some(go_on)).min();
+            let first = match wake_at.filter(|_| !self.failed) {
+                Some(at) => receive_within(&mut requests, at.saturating_duration_since(Instant::now())),
+                None => match requests.blocking_recv() {
                     Some(request) => Some(request),
                     None => break None,
-                }
-            } else {
-                receive_within(&mut requests, go_on.saturating_duration_since(Instant::now()))
+                },
             };
             let quiet = first.is_none();
             let mut batch = Vec::new();
@@ -117,6 +121,7 @@ impl Writer {
                 self.commit(batch);
                 go_on = Instant::now() + QUIET;
             }
+            self.flush_if_due();
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
@@ -185,6 +190,7 @@ impl Writer {
                 return;
             }
         };
+        self.durable_by = self.durable_by.or(self.store.patience().map(|patience| durable + patience));
         self.snapshotter.note_logged(bytes);
         self.metrics.commits.inc();
         self.metrics.entries.inc_by(committed.len() as u64);
@@ -201,6 +207,16 @@ impl Writer {
         for ((reply, _room), applied) in answers {
             // Whoever asked may have gone; the command stands all the same.
             let _ = reply.send(Ok(applied));
+        }
+    }
+
+    /// Makes durable what was acknowledged at once, when its time has come.
+    fn flush_if_due(&mut self) {
+        if !self.failed && self.durable_by.is_some_and(|by| by <= Instant::now()) {
+            self.durable_by = None;
+            if let Err(error) = self.store.make_durable() {
+                self.storage_error(&error.into());
+            }
         }
     }
 

@@ -51,6 +51,9 @@ pub enum Durability {
     Relaxed,
 }
 
+/// How long what was acknowledged at once may wait to be flushed.
+const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
+
 /// How a store is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreOptions {
@@ -169,6 +172,11 @@ impl Store {
         }
         self.unsynced_chunk_bytes.store(0, Relaxed);
         Ok(())
+    }
+
+    /// How long what was committed may wait for [`Store::make_durable`]; not at all but at [`Durability::Relaxed`].
+    pub fn patience(&self) -> Option<Duration> {
+        (self.options.durability == Durability::Relaxed).then_some(RELAXED_PATIENCE)
     }
 
     /// Makes a commit durable at the configured level and notes that it is about to be acknowledged.

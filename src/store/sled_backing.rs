@@ -1,5 +1,5 @@
 //! sled behind [`Backing`], with its sharp edges covered: it may panic or hang while it opens, its `flush`
-//! syncs nothing, and what it moves to `blobs/` is never synced at all.
+//! syncs nothing, what it moves to `blobs/` is never synced at all, and left to itself it may never stop to write.
 
 use super::acknowledged::AcknowledgedFile;
 use super::backing::{Backing, Change, Fault, Visit};
@@ -50,7 +50,10 @@ pub(crate) fn open_sled(
         .path(dir)
         .segment_size(layout::SLED_SEGMENT_BYTES)
         .cache_capacity(cache_bytes)
-        .flush_every_ms(Some(100));
+        // Its flusher would also move what lies in segments that are half empty. After a start that never ends: sled counts
+        // the segments that wait to be emptied neither as free nor as used, and takes the newest ones first, so that it writes
+        // 80 MB a second for ever. The writer flushes what nobody waits for, and the snapshotter keeps segments from staying.
+        .flush_every_ms(None);
     let (sender, receiver) = mpsc::channel();
     let open = move || {
         let db = config.open()?;

@@ -89,6 +89,11 @@ impl SnapshotWriter {
         self.seq
     }
 
+    /// The snapshot's number.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. Those of a section come in order, one section after
     /// the other.
     ///

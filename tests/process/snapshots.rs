@@ -19,3 +19,60 @@ fn a_snapshot_is_written_once() {
     // Headers, checksums and keys come on top. sled alone, left to fill its leaves, writes chunks four times over.
     assert!(written < held * 5 / 4, "{written} bytes were written for {held}");
 }
+
+/// After a start there is a good deal of free space in sled's file. Left to itself sled would move things about in it for ever.
+#[test]
+fn an_idle_service_writes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let launch = json!({ "capacity": 50_000_000 });
+    for start in 0..4 {
+        let service = Service::start_ready(program(), &data, &[]);
+        let client = service.client();
+        assert!(comes_to_rest(&service), "it never stops to write after start {start}");
+        assert!(client.put("/v1/campaigns/launch", &launch).unwrap().status < 300);
+        for user in [2 * start, 2 * start + 1] {
+            let users = json!({ "users": [user.to_string()] });
+            assert_eq!(client.post("/v1/campaigns/launch/users", &users).unwrap().status, 200);
+            assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+        }
+        assert!(comes_to_rest(&service));
+        service.kill();
+    }
+}
+
+/// Whether it stops to write while nobody asks for anything that is written.
+fn comes_to_rest(service: &Service) -> bool {
+    let client = service.client();
+    (0..20).any(|_| {
+        let before = service.bytes_written();
+        (0..5_000).for_each(|_| assert_eq!(client.get("/livez").unwrap().status, 200));
+        service.bytes_written() - before < 2 << 20
+    })
+}
+
+/// At `relaxed` a write is acknowledged at once, but does not wait for the next one to be flushed.
+#[test]
+fn what_is_acknowledged_at_once_is_flushed_soon() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let settings = [("CUCKOOD__STORAGE__DURABILITY", "relaxed")];
+    let service = Service::start_ready(program(), &data, &settings);
+    let client = service.client();
+    let user = json!({ "users": ["the-only-one"] });
+    assert_eq!(client.put("/v1/campaigns/launch", &json!({ "capacity": 1_000 })).unwrap().status, 201);
+    assert_eq!(client.post("/v1/campaigns/launch/users", &user).unwrap().status, 200);
+    let written_at = || std::fs::metadata(data.join("sled/db")).unwrap().modified().unwrap();
+    let added = written_at();
+    let is_flushed = (0..20_000).any(|_| {
+        assert_eq!(client.get("/livez").unwrap().status, 200);
+        written_at() > added
+    });
+    assert!(is_flushed, "nothing was written");
+    service.kill();
+
+    let service = Service::start_ready(program(), &data, &settings);
+    let answer = service.client().post("/v1/campaigns/launch/users/check", &user).unwrap();
+    assert_eq!(answer.body, json!({ "present": [true] }));
+    assert_eq!(service.terminate().code(), Some(0));
+}

@@ -97,7 +97,7 @@ const KEPT_PARTS: usize = 64;
 const KEPT_ENTRIES: u64 = 64;
 
 /// A section that so many snapshots have taken over is written anew. sled frees space by segments of its file, all of whose
-/// pages must be gone, and is not let move pages by itself: one chunk that stays keeps eight megabytes.
+/// pages must be gone: one chunk that stays keeps eight megabytes, until sled comes to move it.
 const TAKEN_OVER_MAX: u64 = 16;
 
 /// Chunks that no snapshot names any more which are removed in one step: two megabytes for sled to look at.

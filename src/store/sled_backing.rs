@@ -50,9 +50,10 @@ pub(crate) fn open_sled(
         .path(dir)
         .segment_size(layout::SLED_SEGMENT_BYTES)
         .cache_capacity(cache_bytes)
-        // Its flusher would also move what lies in segments that are half empty. After a start that never ends: sled counts
-        // the segments that wait to be emptied neither as free nor as used, and takes the newest ones first, so that it writes
-        // 80 MB a second for ever. The writer flushes what nobody waits for, and the snapshotter keeps segments from staying.
+        // sled empties segments that hold little: a page for each that it rewrites, and all that it can in its flusher. After
+        // a start that may never end, as it counts segments that wait to be emptied neither as free nor as used, and fills and
+        // empties the same few again: 80 MB a second for ever. The writer flushes what nobody waits for, and the snapshotter
+        // writes so that little is left to be moved.
         .flush_every_ms(None);
     let (sender, receiver) = mpsc::channel();
     let open = move || {

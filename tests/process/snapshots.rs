@@ -20,7 +20,7 @@ fn a_snapshot_is_written_once() {
     assert!(written < held * 5 / 4, "{written} bytes were written for {held}");
 }
 
-/// After a start there is a good deal of free space in sled's file. Left to itself sled would move things about in it for ever.
+/// After a start there is a good deal of free space in sled's file. Its flusher would move things about in it for ever.
 #[test]
 fn an_idle_service_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -73,9 +73,12 @@ struct Running {
     writer: SnapshotWriter,
     head: Vec<u8>,
     taken_at: Timestamp,
-    sections: VecDeque<Section>,
+    /// All of them, until it is known which are taken over.
+    sections: Vec<Section>,
     /// What the snapshot before has; an equal section is taken over.
     stored: BTreeMap<SectionKey, SectionRef>,
+    /// Those that are to be written.
+    fresh: VecDeque<Section>,
     /// The section that is being written, and how many of its chunks are.
     current: Option<(Section, u32)>,
     /// Bytes by which the last step's last chunk went beyond what was paid: the next step is so much shorter.
@@ -119,6 +122,26 @@ fn size(state: &State) -> u64 {
 
 fn key(id: SectionId) -> SectionKey {
     SectionKey { filter: id.filter, part: id.part }
+}
+
+impl Running {
+    /// Takes over what has not changed and is not too old; the rest is fresh. What was written together and is written
+    /// together again leaves no holes: those that change often come first.
+    fn take_over(&mut self, state: &mut State) {
+        let young = self.writer.generation().saturating_sub(TAKEN_OVER_MAX);
+        let mut fresh = Vec::new();
+        for section in std::mem::take(&mut self.sections) {
+            match self.stored.get(&key(section.id)) {
+                Some(stored) if stored.changes == section.changes && stored.generation >= young => {
+                    state.skip_section(section.id);
+                    self.writer.carry_over(stored);
+                }
+                stored => fresh.push((stored.map(|stored| Reverse(stored.generation)), section)),
+            }
+        }
+        fresh.sort_by_key(|(age, _)| *age);
+        self.fresh.extend(fresh.into_iter().map(|(_, section)| section));
+    }
 }
 
 impl Snapshotter {
@@ -174,23 +197,19 @@ impl Snapshotter {
     /// Begins a snapshot of the state as it is.
     pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
         let writer = self.store.begin_snapshot(state.applied())?;
-        let mut image = state.begin_snapshot();
+        let image = state.begin_snapshot();
         self.log_bytes = 0;
         self.pace = 1 + 2 * size(state) / self.due_after(state).max(1);
         self.paid_bytes = 0;
-        let young = writer.generation().saturating_sub(TAKEN_OVER_MAX);
         let latest = self.latest.iter().flat_map(|latest| &latest.sections);
-        let mut stored: BTreeMap<_, _> = latest.map(|section| (section.key, *section)).collect();
-        // What was written together and is written together again leaves no holes: those that change often first.
-        let age = |section: &Section| stored.get(&key(section.id)).map(|stored| Reverse(stored.generation));
-        image.sections.sort_by_key(age);
-        stored.retain(|_, stored| stored.generation >= young);
+        let stored = latest.map(|section| (section.key, *section)).collect();
         self.running = Some(Running {
             writer,
             head: image.head,
             taken_at: now,
-            sections: image.sections.into(),
+            sections: image.sections,
             stored,
+            fresh: VecDeque::new(),
             current: None,
             overdrawn_bytes: 0,
             kept_bytes: 0,
@@ -274,19 +293,13 @@ impl Snapshotter {
 
     /// Writes chunks until `budget` bytes are spent; true once there is none left.
     fn write(&self, running: &mut Running, state: &mut State, budget: u64) -> Result<bool, StoreError> {
+        running.take_over(state);
         let mut chunk = Vec::new();
         let mut spent = 0;
         while spent < budget {
             let Some((section, number)) = &mut running.current else {
-                let Some(section) = running.sections.pop_front() else { return Ok(true) };
-                let stored = running.stored.get(&key(section.id));
-                match stored.filter(|stored| stored.changes == section.changes) {
-                    Some(stored) => {
-                        state.skip_section(section.id);
-                        running.writer.carry_over(stored);
-                    }
-                    None => running.current = Some((section, 0)),
-                }
+                let Some(section) = running.fresh.pop_front() else { return Ok(true) };
+                running.current = Some((section, 0));
                 continue;
             };
             if state.take_chunk(section.id, *number, &mut chunk) {

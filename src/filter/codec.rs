@@ -58,7 +58,7 @@ impl FilterImage {
 impl TableImage {
     fn chunks(&self) -> u32 {
         // What a damaged image says of itself is refused by `restore_table`; here it must only do no harm.
-        if self.plan.is_sane() { self.plan.words().div_ceil(CHUNK_WORDS as u64) as u32 } else { 0 }
+        if self.plan.is_sane() { chunks(self.plan.words()) } else { 0 }
     }
 }
 
@@ -121,7 +121,7 @@ impl Restoring<'_> {
 
     /// How many chunks it has; they are numbered from 0.
     pub fn chunks(&self) -> u32 {
-        self.words.len().div_ceil(CHUNK_WORDS) as u32
+        chunks(self.words.len() as u64)
     }
 
     /// Loads these chunks. `load` puts the one of a number in the place of what the bytes held.
@@ -153,6 +153,11 @@ impl Restoring<'_> {
         }
         Ok(())
     }
+}
+
+/// How many chunks so many words make.
+pub(super) fn chunks(words: u64) -> u32 {
+    words.div_ceil(CHUNK_WORDS as u64) as u32
 }
 
 /// Writes a chunk in the place of what `out` held.

@@ -1,7 +1,7 @@
 //! The one writer of a table: inserts by breadth-first search, removes, and keeps what a running snapshot needs.
 
 use super::Digest;
-use super::codec::{CHUNK_WORDS, TableId, encode_chunk};
+use super::codec::{CHUNK_WORDS, TableId, chunks, encode_chunk};
 use super::kind::{Kind, with_kind};
 use super::place::{Place, Probe};
 use super::plan::Plan;
@@ -365,7 +365,7 @@ impl TableWriter {
     }
 
     pub(super) fn chunks(&self) -> u32 {
-        self.table.words.len().div_ceil(CHUNK_WORDS) as u32
+        chunks(self.table.words.len() as u64)
     }
 
     pub(super) fn begin_snapshot(&mut self) {

@@ -60,15 +60,19 @@ fn what_is_acknowledged_at_once_is_flushed_soon() {
     let service = Service::start_ready(program(), &data, &settings);
     let client = service.client();
     let user = json!({ "users": ["the-only-one"] });
-    assert_eq!(client.put("/v1/campaigns/launch", &json!({ "capacity": 1_000 })).unwrap().status, 201);
-    assert_eq!(client.post("/v1/campaigns/launch/users", &user).unwrap().status, 200);
     let written_at = || std::fs::metadata(data.join("sled/db")).unwrap().modified().unwrap();
-    let added = written_at();
-    let is_flushed = (0..20_000).any(|_| {
-        assert_eq!(client.get("/livez").unwrap().status, 200);
-        written_at() > added
-    });
-    assert!(is_flushed, "nothing was written");
+    let is_written_after = |then| {
+        (0..20_000).any(|_| {
+            assert_eq!(client.get("/livez").unwrap().status, 200);
+            written_at() > then
+        })
+    };
+    let before = written_at();
+    assert_eq!(client.put("/v1/campaigns/launch", &json!({ "capacity": 1_000 })).unwrap().status, 201);
+    assert!(is_written_after(before), "the campaign was not written");
+    let before = written_at();
+    assert_eq!(client.post("/v1/campaigns/launch/users", &user).unwrap().status, 200);
+    assert!(is_written_after(before), "the user was not written");
     service.kill();
 
     let service = Service::start_ready(program(), &data, &settings);

@@ -7,6 +7,8 @@ use cuckood::clock::Clock;
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
 use cuckood::store::{Store, StoreOptions};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,6 +160,7 @@ async fn hold(engine: &Engine, rounds: usize) {
             "p99 of {what} with snapshots: {median:.2} x without, median of {rounds} ({least:.2} to {most:.2})"
         );
     }
+    println!("{}", held(engine));
     let before = written();
     let idle = engine.snapshot().await.unwrap();
     println!(
@@ -252,6 +255,20 @@ fn shape(times: &[Duration]) -> String {
 /// What such a share of sorted times is at most, in milliseconds.
 fn at(times: &[Duration], share: f64) -> f64 {
     times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
+}
+
+/// How many steps of snapshots there were, and how many of them held the writer for long.
+fn held(engine: &Engine) -> String {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    engine.metrics().register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    let count = |le: &str| -> u64 {
+        let line = format!("snapshot_step_seconds_bucket{{le=\"{le}\"}} ");
+        text.lines().find_map(|text| text.strip_prefix(&line)?.parse().ok()).unwrap()
+    };
+    let all = count("+Inf");
+    let [over_10, over_20, over_41] = ["0.01024", "0.02048", "0.04096"].map(|le| all - count(le));
+    format!("{all} steps of snapshots: {over_10} of more than 10 ms, {over_20} than 20.5, {over_41} than 41")
 }
 
 /// Bytes that this process has written, to files nearly all.

@@ -14,6 +14,8 @@ pub struct Metrics {
     pub flush_seconds: Histogram,
     /// Applying a batch.
     pub apply_seconds: Histogram,
+    /// A step of a snapshot, or of removing what one has left over: so long commits wait for it.
+    pub snapshot_step_seconds: Histogram,
     /// Group commits.
     pub commits: Counter,
     /// Entries committed.
@@ -39,6 +41,7 @@ impl Default for Metrics {
             queue_seconds: stage(),
             flush_seconds: stage(),
             apply_seconds: stage(),
+            snapshot_step_seconds: stage(),
             commits: Counter::default(),
             entries: Counter::default(),
             overloaded: Counter::default(),
@@ -57,6 +60,8 @@ impl Metrics {
         to.register("queue_seconds", "Wait for the writer", self.queue_seconds.clone());
         to.register("flush_seconds", "Making a group commit durable", self.flush_seconds.clone());
         to.register("apply_seconds", "Applying a group commit", self.apply_seconds.clone());
+        let step = self.snapshot_step_seconds.clone();
+        to.register("snapshot_step_seconds", "The writer held by a step of a snapshot", step);
         to.register("commits", "Group commits", self.commits.clone());
         to.register("entries", "Entries committed", self.entries.clone());
         to.register("overloaded", "Commands refused by a full queue", self.overloaded.clone());

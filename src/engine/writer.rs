@@ -122,13 +122,17 @@ impl Writer {
                 go_on = Instant::now() + QUIET;
             }
             self.flush_if_due();
+            let began = Instant::now();
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
-            let began = Instant::now();
-            self.step_snapshot(quiet);
-            if quiet {
-                go_on = Instant::now() + began.elapsed();
+            if self.snapshotter.has_work() {
+                self.step_snapshot(quiet);
+                let held = began.elapsed();
+                self.metrics.snapshot_step_seconds.observe(held.as_secs_f64());
+                if quiet {
+                    go_on = Instant::now() + held;
+                }
             }
             if let Some(done) = shutdown {
                 while let Ok(request) = requests.try_recv() {
@@ -191,7 +195,7 @@ impl Writer {
             }
         };
         self.durable_by = self.durable_by.or(self.store.patience().map(|patience| durable + patience));
-        self.snapshotter.note_logged(bytes);
+        self.snapshotter.note_logged(bytes, &self.state);
         self.metrics.commits.inc();
         self.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(replies.len());

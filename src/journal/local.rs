@@ -3,6 +3,7 @@
 use super::{Committed, Journal, JournalError};
 use crate::domain::{Entry, Proposal, Seq};
 use crate::store::log::{self, Tail};
+use crate::store::removal::Removal;
 use crate::store::{Store, StoreError};
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ use std::sync::Arc;
 pub struct LocalJournal {
     store: Arc<Store>,
     tail: Tail,
+    /// The segment that is being removed.
+    removal: Option<Removal>,
     /// Whether the last append found the disk too full.
     was_full: bool,
 }
@@ -21,7 +24,7 @@ impl LocalJournal {
     /// [`StoreError::Damaged`] if something that was acknowledged is not there.
     pub fn open(store: Arc<Store>) -> Result<LocalJournal, StoreError> {
         let tail = Tail::find(&store)?;
-        Ok(LocalJournal { store, tail, was_full: false })
+        Ok(LocalJournal { store, tail, removal: None, was_full: false })
     }
 
     fn check_space(&mut self) -> Result<(), StoreError> {
@@ -94,8 +97,13 @@ impl Journal for LocalJournal {
         Ok(())
     }
 
-    fn prune(&mut self, through: Seq) -> Result<bool, JournalError> {
-        Ok(log::prune(&self.store, through)?)
+    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
+        let oldest = || log::prunable(&self.store, through).map(Removal::new);
+        let Some(mut removal) = self.removal.take().or_else(oldest) else { return Ok(false) };
+        if removal.step(&self.store, budget)? {
+            self.removal = Some(removal);
+        }
+        Ok(true)
     }
 
     fn settle(&mut self) -> Result<(), JournalError> {

@@ -45,7 +45,7 @@ impl Journal for MemoryJournal {
         self.entries.iter().skip(skipped).try_for_each(|entry| sink(entry.clone()))
     }
 
-    fn prune(&mut self, through: Seq) -> Result<bool, JournalError> {
+    fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
         while self.entries.front().is_some_and(|entry| entry.seq <= through) {
             self.entries.pop_front();
         }

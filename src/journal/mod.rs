@@ -63,12 +63,12 @@ pub trait Journal: Send {
         sink: &mut dyn FnMut(Entry) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
 
-    /// Tells that entries up to and including `through` are not needed any more. One step's worth of them goes, so that
-    /// nobody waits long for it; answers whether it should be called again.
+    /// Tells that entries up to and including `through` are not needed any more. About `budget` bytes of them are looked
+    /// through or go, so that nobody waits long for it; answers whether it should be called again.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for an append.
-    fn prune(&mut self, through: Seq) -> Result<bool, JournalError>;
+    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError>;
 
     /// Makes everything appended so far durable whatever the level: for a clean end.
     ///

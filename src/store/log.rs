@@ -20,6 +20,10 @@ const HEADER_BYTES: usize = 48;
 const CHECKSUM_BYTES: usize = 16;
 const PAYLOAD_BYTES_MAX: usize = layout::VALUE_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES;
 
+/// What a value takes up of a segment beside its bytes, so that a segment holds 16 000 small commits, not 80 000: to drop it
+/// takes sled some microseconds for every ten.
+const VALUE_ROOM_BYTES: u64 = 512;
+
 /// The most bytes that one group commit may have once encoded.
 pub(crate) const COMMIT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX * u16::MAX as usize;
 
@@ -148,7 +152,7 @@ fn u128_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u128 {
 /// The end of the log: where the next commit goes.
 pub(crate) struct Tail {
     link: Link,
-    /// The segment that is written to, with the bytes in it; a new one is begun where there is none.
+    /// The segment that is written to, and how far it is filled; a new one is begun where there is none.
     segment: Option<(Seq, u64)>,
 }
 
@@ -167,7 +171,7 @@ impl Tail {
             while let Some(key) = store.run(store.backing().last_key(&tree))? {
                 match last_commit(store, &tree, &key)? {
                     Ok(link) => {
-                        tail = Tail { link, segment: Some((first, bytes_in(store, &tree)?)) };
+                        tail = Tail { link, segment: Some((first, filled(store, &tree)?)) };
                         break 'segments;
                     }
                     Err(why) => {
@@ -214,6 +218,7 @@ impl Tail {
         let commit = Commit { first: self.link.seq.next(), entries, payload };
         let (values, checksum) = encode(commit, self.link.checksum);
         let bytes: usize = values.iter().map(Vec::len).sum();
+        let room: u64 = values.iter().map(|value| room(value)).sum();
         let (segment, filled) = match self.segment {
             Some((first, filled)) if filled < store.options().wal_segment_bytes => (first, filled),
             _ => (commit.first, 0),
@@ -222,7 +227,7 @@ impl Tail {
         let changes = keys.zip(values).map(|(key, value)| Change::Put(key, value)).collect();
         store.write(&layout::log_tree(segment), changes)?;
         store.count_wal_bytes(bytes as u64);
-        self.segment = Some((segment, filled + bytes as u64));
+        self.segment = Some((segment, filled + room));
         self.link = Link { seq: commit.last(), checksum };
         Ok(())
     }
@@ -262,13 +267,18 @@ fn remove_commit(store: &Store, tree: &str, position: u64) -> Result<Vec<Change>
     Ok(changes)
 }
 
-fn bytes_in(store: &Store, tree: &str) -> Result<u64, StoreError> {
-    let mut bytes = 0;
+fn filled(store: &Store, tree: &str) -> Result<u64, StoreError> {
+    let mut filled = 0;
     store.run(store.backing().scan(tree, &[], &mut |_, value| {
-        bytes += value.len() as u64;
+        filled += room(value);
         ControlFlow::Continue(())
     }))?;
-    Ok(bytes)
+    Ok(filled)
+}
+
+/// What a value takes up of its segment.
+fn room(value: &[u8]) -> u64 {
+    value.len() as u64 + VALUE_ROOM_BYTES
 }
 
 /// The segments, by the first position of each, in order.
@@ -284,14 +294,12 @@ pub(crate) fn first_available(store: &Store) -> Option<Seq> {
     segments(store.backing()).first().copied()
 }
 
-/// Drops the oldest segment if its entries all lie at or before `through`, and tells whether the next could go as well;
-/// the last segment always stays.
-pub(crate) fn prune(store: &Store, through: Seq) -> Result<bool, StoreError> {
-    let segments = segments(store.backing());
-    let mut droppable = segments.windows(2).take_while(|pair| pair[1].0 <= through.0 + 1);
-    let Some(oldest) = droppable.next() else { return Ok(false) };
-    store.drop_tree(&layout::log_tree(oldest[0]))?;
-    Ok(droppable.next().is_some())
+/// The oldest segment's tree, if its entries all lie at or before `through`; the last segment always stays.
+pub(crate) fn prunable(store: &Store, through: Seq) -> Option<String> {
+    match segments(store.backing())[..] {
+        [oldest, next, ..] if next.0 <= through.0 + 1 => Some(layout::log_tree(oldest)),
+        _ => None,
+    }
 }
 
 /// Streams the commits that hold anything after `after`, oldest first, up to the end of the log, and tells where

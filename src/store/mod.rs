@@ -14,6 +14,7 @@ mod layout;
 pub(crate) mod log;
 mod migrations;
 mod open;
+pub(crate) mod removal;
 mod restore;
 mod sled_backing;
 mod snapshots;
@@ -70,7 +71,7 @@ pub struct StoreOptions {
     pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
-    /// Bytes of log after which a new segment is begun; whole segments are dropped.
+    /// Bytes of log after which a new segment is begun, each value counted as half a kilobyte more; whole segments are dropped.
     pub wal_segment_bytes: u64,
     /// Rest between two syncs of the acknowledged position: how far it may be behind after a power cut.
     pub acknowledged_sync_pause: Duration,

@@ -7,6 +7,7 @@
 //! chunks they or a running backup name; the rest is swept away in small steps.
 
 use super::backing::Change;
+use super::removal::{Progress, Removal};
 use super::{Store, StoreError, layout};
 use crate::domain::{Seq, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -296,7 +297,7 @@ impl Store {
         let trees = self.backing().tree_names().into_iter().filter(|tree| {
             layout::chunks_of_tree(tree).is_some_and(|(generation, _)| generation != self.writing())
         });
-        Ok(Sweep { trees: trees.collect(), named })
+        Ok(Sweep { trees: trees.collect(), named, current: None })
     }
 }
 
@@ -305,39 +306,52 @@ pub struct Sweep {
     trees: VecDeque<String>,
     /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
     named: BTreeMap<(u64, u64), u64>,
+    current: Option<Swept>,
+}
+
+/// A tree that is being swept.
+enum Swept {
+    /// Nothing in it is named.
+    Whole(Removal),
+    /// Some of it is; the chunks are of this generation.
+    Partly(Progress, u64),
 }
 
 impl Sweep {
-    /// Drops one tree of which nothing is named, or removes up to `chunks_max` chunks from one of which some are.
-    /// `true` if there may be more to do.
-    pub fn step(&mut self, store: &Store, chunks_max: usize) -> Result<bool, StoreError> {
-        let (tree, generation) = loop {
-            let Some(tree) = self.trees.pop_front() else { return Ok(false) };
-            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
-            match self.named_in(generation, &in_tree) {
-                0 => {
-                    store.drop_tree(&tree)?;
-                    return Ok(true);
+    /// Goes on with one tree: looks through about `budget` bytes of it, and removes what is not named. `true` if there may be
+    /// more to do.
+    pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
+        let Some(mut current) = self.current.take().or_else(|| self.next()) else { return Ok(false) };
+        let goes_on = match &mut current {
+            Swept::Whole(removal) => removal.step(store, budget)?,
+            Swept::Partly(progress, generation) => {
+                let mut changes = Vec::new();
+                let whole = progress.step(store, budget, |key| {
+                    if !layout::chunk_of_key(key).is_some_and(|chunk| self.is_named(*generation, chunk)) {
+                        changes.push(Change::Remove(key.to_vec()));
+                    }
+                })?;
+                if !changes.is_empty() {
+                    store.write(progress.tree(), changes)?;
                 }
-                // Nothing to look for: to look at a tree is to read it.
-                layout::TREE_CHUNKS => {}
-                _ => break (tree, generation),
+                !whole
             }
         };
-        let mut changes = Vec::new();
-        store.run(store.backing().scan(&tree, &[], &mut |key, _| {
-            if !layout::chunk_of_key(key).is_some_and(|chunk| self.is_named(generation, chunk)) {
-                changes.push(Change::Remove(key.to_vec()));
-            }
-            if changes.len() < chunks_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        }))?;
-        if changes.len() == chunks_max {
-            self.trees.push_front(tree.clone());
-        }
-        if !changes.is_empty() {
-            store.write(&tree, changes)?;
-        }
+        self.current = goes_on.then_some(current);
         Ok(true)
+    }
+
+    /// The next tree of which not all is named: to look at one is to read it.
+    fn next(&mut self) -> Option<Swept> {
+        loop {
+            let tree = self.trees.pop_front()?;
+            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
+            match self.named_in(generation, &in_tree) {
+                0 => return Some(Swept::Whole(Removal::new(tree))),
+                layout::TREE_CHUNKS => {}
+                _ => return Some(Swept::Partly(Progress::new(tree), generation)),
+            }
+        }
     }
 
     fn is_named(&self, generation: u64, chunk: u64) -> bool {

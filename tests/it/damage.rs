@@ -52,10 +52,10 @@ fn prepare(dir: &Path) {
             sections =
                 writer.finish(&store, Timestamp(number), vec![number as u8; 100_000]).unwrap().sections;
             if let Some(through) = store.prunable_through().unwrap() {
-                while journal.prune(through).unwrap() {}
+                while journal.prune(through, 20 << 10).unwrap() {}
             }
             let mut sweep = store.sweep().unwrap();
-            while sweep.step(&store, 7).unwrap() {}
+            while sweep.step(&store, 28 << 10).unwrap() {}
         }
     }
     for number in ENTRIES + 1..=ENTRIES + 5 {

@@ -60,7 +60,7 @@ fn refuses_to_read_what_was_pruned_or_never_written() {
         for number in 0..40 {
             journal.append(vec![proposal(number, 1_000)]).unwrap();
         }
-        while journal.prune(Seq(30)).unwrap() {}
+        while journal.prune(Seq(30), 1).unwrap() {}
         let first = journal.first_available().0;
         assert!((2..=31).contains(&first), "{first}");
         assert!(matches!(entries(journal, first - 2), Err(JournalError::Damaged(_))));
@@ -107,7 +107,7 @@ fn a_log_that_was_pruned_whole_keeps_its_end() {
     for number in 0..30 {
         journal.append(vec![proposal(number, 2_000)]).unwrap();
     }
-    while journal.prune(Seq(30)).unwrap() {}
+    while journal.prune(Seq(30), 1).unwrap() {}
     drop(journal);
     let mut journal = LocalJournal::open(open(dir.path())).unwrap();
     assert_eq!(journal.last(), Seq(30));

@@ -35,9 +35,9 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
     writer.finish(store, Timestamp(round), meta).unwrap()
 }
 
-fn sweep(store: &Store, chunks_max: usize) {
+fn sweep(store: &Store, budget: u64) {
     let mut sweep = store.sweep().unwrap();
-    while sweep.step(store, chunks_max).unwrap() {}
+    while sweep.step(store, budget).unwrap() {}
 }
 
 fn check(store: &Store, manifest: &Manifest) {
@@ -62,7 +62,7 @@ fn two_generations_are_kept_with_all_that_they_name() {
         assert_eq!(manifest.sections.len(), 6);
         last.insert(0, manifest);
         last.truncate(2);
-        sweep(&store, 3);
+        sweep(&store, 12 << 10);
         assert_eq!(store.manifests().unwrap(), last);
         for manifest in &last {
             check(&store, manifest);
@@ -136,7 +136,7 @@ fn many_small_chunks_come_back() {
             }
         }
         writer.finish(&store, Timestamp(round), Vec::new()).unwrap();
-        sweep(&store, 50);
+        sweep(&store, 200 << 10);
         let mut out = Vec::new();
         for manifest in store.manifests().unwrap() {
             assert_eq!(manifest.sections.len(), 3);
@@ -186,9 +186,9 @@ fn a_backup_holds_what_was_there_when_it_began() {
         snapshot(&store, seq.0, 100 + part as u64, &[0, 1, 2]);
         if let Some(through) = store.prunable_through().unwrap() {
             assert!(through <= Seq(41));
-            while journal.prune(through).unwrap() {}
+            while journal.prune(through, 8 << 10).unwrap() {}
         }
-        sweep(&store, 2);
+        sweep(&store, 8 << 10);
     });
     assert_eq!(restore(&archive, dir.path()).unwrap(), Seq(100));
     let store = open(&dir.path().join("restored"));

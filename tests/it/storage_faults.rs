@@ -75,7 +75,7 @@ fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
         assert!(through <= seq);
     }
     let mut sweep = store.sweep()?;
-    while sweep.step(store, 2)? {}
+    while sweep.step(store, 8 << 10)? {}
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
         if round % 2 == 1 {
             let through = snapshot(store, journal.last()).and_then(|()| store.prunable_through());
             let pruned = match through {
-                Ok(through) => through.map_or(Ok(false), |through| journal.prune(through)),
+                Ok(through) => through.map_or(Ok(false), |through| journal.prune(through, u64::MAX)),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = pruned {

@@ -6,6 +6,7 @@
 pub mod imports;
 mod metrics;
 pub mod recovery;
+mod running;
 mod snapshotter;
 mod start;
 mod writer;

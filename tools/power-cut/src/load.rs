@@ -54,10 +54,10 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
         }
         snapshot(&store, journal.last())?;
         if let Some(through) = store.prunable_through()? {
-            while journal.prune(through)? {}
+            while journal.prune(through, 64 << 10)? {}
         }
         let mut sweep = store.sweep()?;
-        while sweep.step(&store, 16)? {}
+        while sweep.step(&store, 64 << 10)? {}
     }
 }
 

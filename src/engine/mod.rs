@@ -6,7 +6,7 @@
 pub mod imports;
 mod metrics;
 pub mod recovery;
-mod running;
+mod running_snapshot;
 mod snapshotter;
 mod start;
 mod writer;

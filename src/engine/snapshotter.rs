@@ -4,7 +4,7 @@
 //! own work, and still all is written before half as much is logged as makes the next snapshot due; what is left over goes
 //! before the other half. Nobody pays for a step while no command comes; half of that time is left to readers.
 
-use super::running::Running;
+use super::running_snapshot::RunningSnapshot;
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
 use crate::state::State;
@@ -46,7 +46,7 @@ pub(super) struct Snapshotter {
     store: Arc<Store>,
     options: SnapshotOptions,
     latest: Option<Manifest>,
-    running: Option<Running>,
+    running: Option<RunningSnapshot>,
     log_bytes: u64,
     /// Bytes that commits have paid for since the last step.
     paid_bytes: u64,
@@ -165,7 +165,7 @@ impl Snapshotter {
 
     /// Begins a snapshot of the state as it is.
     pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
-        self.running = Some(Running::begin(&self.store, state, self.latest.as_ref(), now)?);
+        self.running = Some(RunningSnapshot::begin(&self.store, state, self.latest.as_ref(), now)?);
         (self.log_bytes, self.paid_bytes, self.overdrawn_bytes) = (0, 0, 0);
         (self.kept_bytes, self.count_after) = (0, (0, Seq(0)));
         Ok(())
@@ -191,7 +191,12 @@ impl Snapshotter {
     }
 
     /// Writes what commits have paid for, a little if no command has come, and more if too much has to be kept meanwhile.
-    fn write(&mut self, running: &mut Running, state: &mut State, quiet: bool) -> Result<(), StoreError> {
+    fn write(
+        &mut self,
+        running: &mut RunningSnapshot,
+        state: &mut State,
+        quiet: bool,
+    ) -> Result<(), StoreError> {
         let kept_max = self.options.kept_bytes_max;
         let (log_bytes, seq) = self.count_after;
         if self.log_bytes >= log_bytes || state.applied() >= seq {
@@ -253,7 +258,7 @@ impl Snapshotter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::running::TAKEN_OVER_MAX;
+    use super::super::running_snapshot::TAKEN_OVER_MAX;
     use super::*;
     use crate::domain::{
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, Sizing, Spec, Target, Window,

@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(super) const TAKEN_OVER_MAX: u64 = 16;
 
 /// A snapshot under way.
-pub(super) struct Running {
+pub(super) struct RunningSnapshot {
     writer: SnapshotWriter,
     head: Vec<u8>,
     taken_at: Timestamp,
@@ -35,7 +35,7 @@ fn key(id: SectionId) -> SectionKey {
     SectionKey { filter: id.filter, part: id.part }
 }
 
-impl Running {
+impl RunningSnapshot {
     /// Begins a snapshot of the state as it is, after the latest one.
     pub(super) fn begin(
         store: &Store,

@@ -14,7 +14,7 @@ pub struct Metrics {
     pub flush_seconds: Histogram,
     /// Applying a batch.
     pub apply_seconds: Histogram,
-    /// A step of a snapshot, or of removing what one has left over: so long commits wait for it.
+    /// A step of a snapshot, or of removing what one has left over, even if nothing was paid for: so long commits wait for it.
     pub snapshot_step_seconds: Histogram,
     /// Group commits.
     pub commits: Counter,

@@ -26,7 +26,6 @@ pub(super) struct RunningSnapshot {
     fresh: VecDeque<Section>,
     /// The section that is being written, and how many of its chunks are.
     current: Option<(Section, u32)>,
-    whole: bool,
     bytes_written: u64,
     began: Instant,
 }
@@ -54,7 +53,6 @@ impl RunningSnapshot {
             stored: stored.map(|section| (section.key, *section)).collect(),
             fresh: VecDeque::new(),
             current: None,
-            whole: false,
             bytes_written: 0,
             began: Instant::now(),
         })
@@ -62,7 +60,7 @@ impl RunningSnapshot {
 
     /// Whether all is written but the manifest.
     pub(super) fn is_whole(&self) -> bool {
-        self.whole
+        self.sections.is_empty() && self.fresh.is_empty() && self.current.is_none()
     }
 
     /// Bytes of chunks written so far.
@@ -83,10 +81,7 @@ impl RunningSnapshot {
         let end = self.bytes_written + budget;
         while self.bytes_written < end {
             let Some((section, number)) = &mut self.current else {
-                let Some(section) = self.fresh.pop_front() else {
-                    self.whole = true;
-                    return Ok(());
-                };
+                let Some(section) = self.fresh.pop_front() else { return Ok(()) };
                 self.current = Some((section, 0));
                 continue;
             };

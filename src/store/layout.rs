@@ -36,8 +36,8 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// sled's segment size: the largest leaf that stays out of `blobs/` follows from it.
 pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Chunks in a tree, 8 MB of them as they usually are: to drop a tree takes sled as long as reading it, and a commit may
-/// wait for that; to make one takes as long as many chunks.
+/// Chunks in a tree, 8 MB of them as they usually are: a tree is read into sled's cache before it is dropped, and has to stay
+/// there meanwhile; to make one takes sled as long as many chunks.
 pub(crate) const TREE_CHUNKS: u64 = 1024;
 
 pub(crate) const META_TREE: &str = "meta";

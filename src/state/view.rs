@@ -10,7 +10,7 @@ use crate::domain::{
 use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
 use arc_swap::ArcSwap;
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use rpds::RedBlackTreeMapSync;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,22 +210,26 @@ impl FilterView {
     }
 }
 
-/// Everything that readers see of the state at one moment.
+/// Filters of one kind by name. A persistent map: a copy shares all nodes with its original, and a change copies the
+/// path to one of them, so that publishing costs the same for ten filters and for 100 000.
+type ByName = RedBlackTreeMapSync<Name, Arc<FilterView>>;
+
+/// Everything that readers see of the state at one moment. Cheap to copy.
 #[derive(Default, Clone)]
 pub struct Catalog {
-    campaigns: BTreeMap<Name, Arc<FilterView>>,
-    coupons: BTreeMap<Name, Arc<FilterView>>,
+    campaigns: ByName,
+    coupons: ByName,
 }
 
 impl Catalog {
-    fn of(&self, kind: Kind) -> &BTreeMap<Name, Arc<FilterView>> {
+    fn of(&self, kind: Kind) -> &ByName {
         match kind {
             Kind::Campaign => &self.campaigns,
             Kind::Coupon => &self.coupons,
         }
     }
 
-    fn of_mut(&mut self, kind: Kind) -> &mut BTreeMap<Name, Arc<FilterView>> {
+    fn of_mut(&mut self, kind: Kind) -> &mut ByName {
         match kind {
             Kind::Campaign => &mut self.campaigns,
             Kind::Coupon => &mut self.coupons,
@@ -239,15 +243,35 @@ impl Catalog {
 
     /// Filters of both kinds.
     pub fn len(&self) -> usize {
-        self.campaigns.len() + self.coupons.len()
+        self.campaigns.size() + self.coupons.size()
+    }
+
+    /// Filters by name, those with `prefix`, after `after`. Passes over none that it doesn't give.
+    fn page<'a>(
+        &'a self,
+        kind: Kind,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+    ) -> impl Iterator<Item = &'a Arc<FilterView>> {
+        // Whatever begins a name is a name itself, but for the empty text.
+        let first = Name::new(prefix).ok();
+        let is_possible = prefix.is_empty() || first.is_some();
+        let start = match (after, first) {
+            (Some(after), Some(first)) if *after < first => Bound::Included(first),
+            (Some(after), _) => Bound::Excluded(after.clone()),
+            (None, Some(first)) => Bound::Included(first),
+            (None, None) => Bound::Unbounded,
+        };
+        let views = self.of(kind).range((start, Bound::Unbounded)).map(|(_, view)| view);
+        views.take_while(move |view| is_possible && view.name.as_str().starts_with(prefix))
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
-        self.of_mut(view.kind).insert(view.name.clone(), view);
+        self.of_mut(view.kind).insert_mut(view.name.clone(), view);
     }
 
     pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
-        self.of_mut(kind).remove(name);
+        self.of_mut(kind).remove_mut(name);
     }
 }
 
@@ -267,15 +291,7 @@ impl View {
     /// Up to `limit` filters by name, those with `prefix`, after `after`.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        catalog
-            .of(kind)
-            .range((start, Bound::Unbounded))
-            .map(|(_, view)| view)
-            .filter(|view| view.name.as_str().starts_with(prefix))
-            .take(limit)
-            .cloned()
-            .collect()
+        catalog.page(kind, prefix, after).take(limit).cloned().collect()
     }
 
     /// Filters of both kinds.
@@ -300,5 +316,82 @@ impl View {
 
     pub(super) fn publish(&self, catalog: Catalog) {
         self.catalog.store(Arc::new(catalog));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::{Growth, Mode, Secret};
+    use crate::state::tables::Tables;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn named(reader: &Reader, name: &str) -> Arc<FilterView> {
+        Arc::new(FilterView {
+            id: FilterId(0),
+            kind: Kind::Campaign,
+            name: Name::new(name).unwrap(),
+            spec: Spec {
+                capacity: 1,
+                mode: Mode::Strict,
+                growth: Growth::Fixed,
+                sizing: crate::domain::Sizing::Exact,
+                ignore_case: false,
+            },
+            layout: Layout::strict(1).unwrap(),
+            window: Window::default(),
+            created_at: Timestamp(0),
+            secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
+            reader: reader.clone(),
+            counters: Arc::default(),
+            ledger: Arc::default(),
+        })
+    }
+
+    fn reader() -> Reader {
+        Tables::new(0, Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed).reader()
+    }
+
+    #[test]
+    fn a_change_copies_few_of_many_filters() {
+        let (reader, mut catalog) = (reader(), Catalog::default());
+        let views: Vec<_> = (0..10_000).map(|number| named(&reader, &format!("c{number}"))).collect();
+        views.iter().cloned().for_each(|view| catalog.insert(view));
+        let before: Vec<usize> = views.iter().map(Arc::strong_count).collect();
+
+        let published = catalog.clone();
+        catalog.insert(named(&reader, "c5000"));
+        catalog.insert(named(&reader, "new"));
+        catalog.remove(Kind::Campaign, &Name::new("c7000").unwrap());
+
+        let copied = views.iter().zip(&before).filter(|(view, before)| Arc::strong_count(view) > **before);
+        assert!(copied.count() < 100);
+        assert_eq!((published.len(), catalog.len()), (10_000, 10_000));
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_is_what_a_search_through_all_names_finds(
+            changes in proptest::collection::vec(("[ab0]{1,3}", any::<bool>()), 0..60),
+            prefix in "[-abA]{0,2}",
+            after in proptest::option::of("[ab0]{1,3}"),
+        ) {
+            let (reader, mut catalog, mut names) = (reader(), Catalog::default(), BTreeSet::new());
+            for (name, stays) in changes {
+                if stays {
+                    catalog.insert(named(&reader, &name));
+                    names.insert(name);
+                } else {
+                    catalog.remove(Kind::Campaign, &Name::new(&name).unwrap());
+                    names.remove(&name);
+                }
+            }
+            names.retain(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after));
+            let after = after.map(|after| Name::new(&after).unwrap());
+            let page = catalog.page(Kind::Campaign, &prefix, after.as_ref());
+            let found: Vec<&str> = page.map(|view| view.name.as_str()).collect();
+            prop_assert_eq!(found, names.iter().map(String::as_str).collect::<Vec<_>>());
+        }
     }
 }

@@ -192,13 +192,13 @@ impl Service {
     }
 
     fn get(&self, path: &str) -> String {
-        format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n")
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
     }
 
     fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> String {
         let (length, authorization) = (body.len(), &self.authorization);
         format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\n{authorization}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
         )
     }
 

@@ -1,10 +1,9 @@
 //! The configuration: compiled-in defaults, under a file, under the environment. Read once; unknown keys are errors.
 
+use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::domain::Settings;
 use crate::engine::{EngineOptions, SnapshotOptions};
-use crate::http::options::{
-    AuthOptions, GuessingOptions, HttpOptions, LimitOptions, RateLimitOptions, Timeouts,
-};
+use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, Timeouts};
 use crate::store::{Durability, StoreOptions};
 use bytesize::ByteSize;
 use jiff::{Span, SpanRelativeTo, Unit};
@@ -88,6 +87,8 @@ pub struct Server {
     pub tls_cert: PathBuf,
     /// The private key's file; empty for none.
     pub tls_key: PathBuf,
+    /// What it is called, besides loopback names.
+    pub hosts: Vec<HostName>,
     /// Connections served at once.
     pub connections_max: usize,
     /// Bytes of a request's headers.
@@ -247,6 +248,7 @@ impl Config {
         if config.snapshots.log_min > config.snapshots.log_max {
             return Err(invalid(&origins, &"snapshots.log_min is more than snapshots.log_max"));
         }
+        Keys::new(&config.auth).map_err(|fault| invalid(&origins, &fault))?;
         Ok(config)
     }
 
@@ -296,6 +298,10 @@ impl Config {
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),
             timeouts: Timeouts { request: self.server.request_timeout, body: self.server.body_timeout },
+            hosts: HostOptions {
+                names: self.server.hosts.clone(),
+                is_loopback: self.server.listen.ip().to_canonical().is_loopback(),
+            },
         }
     }
 }
@@ -399,12 +405,14 @@ mod tests {
     fn the_environment_wins_over_the_file_and_the_file_over_defaults() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "[storage]\npath = \"/from/file\"\nballast = 7\n").unwrap();
+        let keys =
+            format!("[{{name=\"shop\", sha256=\"{}\", scopes=[\"read\",\"redeem\"]}}]", "0f".repeat(32));
         let environment = [
             ("CUCKOOD__STORAGE__PATH", "/from/environment"),
             ("CUCKOOD__STORAGE__DURABILITY", "flush"),
             ("CUCKOOD__REDEMPTIONS__RETENTION", "\"2d\""),
             ("CUCKOOD__LIMITS__MEMORY", "1GiB"),
-            ("CUCKOOD__AUTH__KEYS", "[{name=\"shop\", sha256=\"00\", scopes=[\"read\",\"redeem\"]}]"),
+            ("CUCKOOD__AUTH__KEYS", &keys),
             ("HOME", "/root"),
         ];
         let environment = environment.map(|(name, value)| (name.to_string(), value.to_string()));
@@ -419,6 +427,10 @@ mod tests {
 
     #[test]
     fn faults_name_the_key() {
+        let two_of_one_name = r#"[
+            {name = "shop", sha256 = "0000000000000000000000000000000000000000000000000000000000000000", scopes = []},
+            {name = "shop", sha256 = "1111111111111111111111111111111111111111111111111111111111111111", scopes = []},
+        ]"#;
         for (name, value, wanted) in [
             ("CUCKOOD__STORAGE__PAHT", "x", "paht"),
             ("CUCKOOD__STORGE__PATH", "x", "storge"),
@@ -427,6 +439,8 @@ mod tests {
             ("CUCKOOD__LIMITS__MEMORY", "200%", "limits.memory"),
             ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
             ("CUCKOOD__SERVER__TLS_CERT", "cert.pem", "server.tls_key"),
+            ("CUCKOOD__SERVER__HOSTS", "[\"a b\"]", "server.hosts"),
+            ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys bear the name `shop`"),
         ] {
             let error = load(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{name}: {error}");

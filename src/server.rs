@@ -5,6 +5,7 @@
 mod unread;
 mod workers;
 
+use crate::access::InvalidKey;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
@@ -50,7 +51,7 @@ pub enum ServerError {
     NeedsKeys(SocketAddr),
     /// A key's entry is wrong.
     #[error(transparent)]
-    Keys(#[from] http::InvalidKey),
+    Keys(#[from] InvalidKey),
     /// The certificate or its key can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -1,20 +1,20 @@
 //! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
 
-use super::auth::{Caller, InvalidKey, Keys};
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::problem::{Code, Problem};
-use super::rates::{Client, Guard, Rates};
 use super::{body, error, idempotency};
+use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the handlers work with.
@@ -28,7 +28,7 @@ pub(super) struct Api {
     /// How often.
     pub(super) rates: Rates,
     /// How many codes may be guessed.
-    pub(super) guard: Guard,
+    pub(super) guessing: Guessing,
     /// Uploads under way.
     pub(super) live_imports: LiveImports,
     /// What has been counted.
@@ -48,7 +48,7 @@ impl Api {
         Ok(Self {
             keys: Keys::new(&options.auth)?,
             rates: Rates::new(&options.rate_limit, &options.auth),
-            guard: Guard::new(&options.guessing),
+            guessing: Guessing::new(&options.guessing),
             live_imports: LiveImports::default(),
             engine,
             options,
@@ -71,17 +71,27 @@ impl Api {
         body::json(&self.body(request).await?)
     }
 
-    /// Refuses an end user who has tried too many codes.
+    /// Refuses an end user who has no guess left, before a body is read.
     pub(super) fn check_guesses(&self, client: Option<Client>) -> Result<(), Problem> {
-        self.guard.check(client).inspect_err(|_| {
-            self.metrics.guesses_refused.inc();
-        })
+        let checked = self.guessing.check(client);
+        checked.map_err(|denied| self.too_many_guesses(denied))
     }
 
-    /// Counts codes that an end user has tried in vain.
-    pub(super) fn count_guesses(&self, client: Option<Client>, invalid: usize) {
+    /// Takes a guess for each code of a request that will tell whether they are valid.
+    pub(super) fn take_guesses(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Problem> {
+        let taken = self.guessing.take(client, codes);
+        taken.map_err(|denied| self.too_many_guesses(denied))
+    }
+
+    fn too_many_guesses(&self, denied: Denied) -> Problem {
+        self.metrics.guesses_refused.inc();
+        denied.into()
+    }
+
+    /// Uses up as many guesses as codes were invalid.
+    pub(super) fn settle_guesses(&self, guesses: Guesses<'_>, invalid: usize) {
         self.metrics.invalid_codes.inc_by(invalid as u64);
-        self.guard.count(client, invalid);
+        guesses.settle(invalid);
     }
 
     /// Has a command decided, and gives what came of it unless that is a refusal.
@@ -139,7 +149,9 @@ impl Sender {
         let caller =
             caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "nobody has looked at the key"))?;
         let headers = request.headers();
-        let client = api.guard.client(&caller, headers, request.extensions());
+        let named = headers.get("x-client-id").map(HeaderValue::as_bytes);
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let client = api.guessing.client(&caller, named, peer.map(|ConnectInfo(peer)| peer.ip()));
         Ok(Self { client, idempotency_key: idempotency::header(headers)?.cloned(), caller })
     }
 

@@ -1,10 +1,10 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
 use super::api::{self, Api, Sender};
-use super::auth::Caller;
 use super::body::{self, Faults};
 use super::item_list;
 use super::problem::Problem;
+use crate::access::Caller;
 use crate::domain::{Kind, Name, Timestamp};
 use axum::extract::{Request, State};
 use axum::response::Response;

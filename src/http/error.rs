@@ -1,8 +1,10 @@
 //! The one map from the engine's refusals and failures to problems.
 
 use super::problem::{Code, Problem};
+use crate::access::Denied;
 use crate::domain::{Kind, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
+use std::time::Duration;
 
 /// There is no such campaign, or no such coupon.
 pub(super) fn not_found(kind: Kind) -> Problem {
@@ -95,6 +97,31 @@ impl From<SubmitError> for Problem {
             .retry_after(5),
         }
     }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        let detail = match denied {
+            Denied::NoKey => "send the header Authorization: Bearer KEY".into(),
+            denied => denied.to_string(),
+        };
+        match denied {
+            Denied::NoKey | Denied::UnknownKey => Problem::new(Code::Unauthenticated, detail),
+            Denied::MissingScope(_) | Denied::OtherPrefix => Problem::new(Code::Forbidden, detail),
+            Denied::TooManyRequests { wait } => {
+                Problem::new(Code::RateLimited, detail).retry_after(seconds(wait))
+            }
+            Denied::TooManyInvalidCodes { wait } => {
+                Problem::new(Code::TooManyInvalidCodes, detail).retry_after(seconds(wait))
+            }
+            Denied::TooManyCodes { .. } => Problem::new(Code::TooManyInvalidCodes, detail).retry_after(60),
+        }
+    }
+}
+
+/// Whole seconds, rounded up.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_millis().div_ceil(1_000).max(1) as u64
 }
 
 impl From<LayoutError> for Problem {

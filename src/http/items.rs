@@ -4,8 +4,8 @@
 use super::api::{self, Api, Sender, target};
 use super::body;
 use super::item_list::{ItemsBody, ReplacementsBody};
-use super::options::Scope;
 use super::problem::Problem;
+use crate::access::{Client, Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
 use crate::engine::FilterView;
 use axum::extract::Request;
@@ -119,20 +119,52 @@ async fn read<'a>(
     Ok(items)
 }
 
+/// Who a request about items comes from, as far as it tells which codes are valid. Who adds codes learns nothing of the
+/// sort that lasts: what was no code before is one then.
+struct Guesser {
+    kind: Kind,
+    client: Option<Client>,
+}
+
+impl Guesser {
+    /// Refuses one who has no guess left.
+    fn of(api: &Api, kind: Kind, request: &Request) -> Result<Self, Problem> {
+        let client = match kind {
+            Kind::Campaign => None,
+            Kind::Coupon => Sender::of(api, request)?.client,
+        };
+        api.check_guesses(client)?;
+        Ok(Self { kind, client })
+    }
+
+    /// Takes a guess for each code.
+    fn take<'a>(&self, api: &'a Api, codes: usize) -> Result<Guesses<'a>, Problem> {
+        api.take_guesses(self.client, codes)
+    }
+
+    /// Uses up those whose codes were not valid.
+    fn settle(&self, api: &Api, guesses: Guesses<'_>, invalid: usize) {
+        if self.kind == Kind::Coupon {
+            api.settle_guesses(guesses, invalid);
+        }
+    }
+}
+
+/// Codes that could not be taken away.
+fn invalid(outcomes: &[ItemOutcome]) -> usize {
+    let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
+    outcomes.len() - outcomes.iter().filter(is_valid).count()
+}
+
 /// `POST …/check`: which items are in.
 pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let client = match kind {
-        Kind::Campaign => None,
-        Kind::Coupon => Sender::of(api, &request)?.client,
-    };
-    api.check_guesses(client)?;
+    let guesser = Guesser::of(api, kind, &request)?;
     let items = read(api, &view, None, request).await?;
+    let guesses = guesser.take(api, items.digests.len())?;
     let mut present = Vec::with_capacity(items.digests.len());
     view.contains_many(&items.digests, api.engine.now(), &mut present);
-    if kind == Kind::Coupon {
-        api.count_guesses(client, present.iter().filter(|&&present| !present).count());
-    }
+    guesser.settle(api, guesses, present.iter().filter(|&&present| !present).count());
     let field = match kind {
         Kind::Campaign => "present",
         Kind::Coupon => "valid",
@@ -146,9 +178,12 @@ pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -
 /// `POST …/count`: how many copies of each item are in.
 pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
+    let guesser = Guesser::of(api, kind, &request)?;
     let items = read(api, &view, None, request).await?;
-    let mut answer = Answer::new(items.digests.len() * 2);
-    let counts = items.digests.iter().map(|&digest| view.count(digest));
+    let guesses = guesser.take(api, items.digests.len())?;
+    let counts: Vec<u32> = items.digests.iter().map(|&digest| view.count(digest)).collect();
+    guesser.settle(api, guesses, counts.iter().filter(|&&count| count == 0).count());
+    let mut answer = Answer::new(counts.len() * 2);
     answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
     Ok(answer.reply(false))
 }
@@ -180,12 +215,15 @@ pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> 
 pub(super) async fn remove(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let view = api.filter(kind, name)?;
+    let guesser = Guesser::of(api, kind, &request)?;
     let flag = (kind == Kind::Campaign).then_some("all");
     let ItemsBody { digests, flag: all, .. } = read(api, &view, flag, request).await?;
+    let guesses = guesser.take(api, digests.len())?;
     let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
     let decided = api.submit(kind, name, &sender, command).await?;
     match &decided.outcome {
         Outcome::Removed(Removed { outcomes, removed }) => {
+            guesser.settle(api, guesses, invalid(outcomes));
             Ok(outcomes_answer(outcomes).number("removed", *removed).reply(decided.replayed))
         }
         _ => Err(decided.unexpected()),
@@ -201,14 +239,19 @@ pub(super) async fn replace(
 ) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let view = api.filter(kind, name)?;
+    let guesser = Guesser::of(api, kind, &request)?;
     let body = api.body(request).await?;
     let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
     body::object(&body, &mut pairs)?;
     let ReplacementsBody { from, to, .. } = pairs;
+    let guesses = guesser.take(api, from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
     let decided = api.submit(kind, name, &sender, command).await?;
     match &decided.outcome {
-        Outcome::Replaced(outcomes) => Ok(outcomes_answer(outcomes).reply(decided.replayed)),
+        Outcome::Replaced(outcomes) => {
+            guesser.settle(api, guesses, invalid(outcomes));
+            Ok(outcomes_answer(outcomes).reply(decided.replayed))
+        }
         _ => Err(decided.unexpected()),
     }
 }

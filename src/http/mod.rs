@@ -4,7 +4,6 @@
 //! resource behind it; `error` is the one map from refusals to problems.
 
 mod api;
-mod auth;
 mod body;
 mod campaigns;
 mod codes;
@@ -27,16 +26,16 @@ mod operations;
 pub mod options;
 pub mod problem;
 mod query;
-mod rates;
 mod redemptions;
 mod router;
+mod sites;
 mod time;
 mod upload;
 mod users;
 
-pub use auth::InvalidKey;
 pub use options::HttpOptions;
 
+use crate::access::InvalidKey;
 use crate::engine::Engine;
 use api::Api;
 use axum::Router;

@@ -158,7 +158,10 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     if is_api {
         add("400", "`malformed-request`, `malformed-json`");
         add("401", "`unauthenticated`");
-        add("403", "`forbidden`");
+        add(
+            "403",
+            "`forbidden`; `foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
+        );
         add("429", "`rate-limited`, `too-many-invalid-codes`, `idempotency-full`");
         add("500", "`internal`");
         if path.contains('{') || method != "get" || operation_has_query(operation) {

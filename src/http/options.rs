@@ -1,7 +1,11 @@
-//! What the HTTP layer can be told: the configuration's sections on keys, limits, guessing and rates.
+//! What the HTTP layer can be told: who may do what, how much a request may carry, and how long it may take.
 
+pub use crate::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+
+use http::uri::Authority;
 use serde::Deserialize;
 use std::time::Duration;
+use thiserror::Error;
 
 /// All that [`super::router`] goes by.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +20,52 @@ pub struct HttpOptions {
     pub rate_limit: RateLimitOptions,
     /// How long a request may take.
     pub timeouts: Timeouts,
+    /// What the service is called where it asks for no key.
+    pub hosts: HostOptions,
+}
+
+/// What the service is called where it asks for no key, so that no web page reaches it under another name.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Names besides those of loopback.
+    pub names: Vec<HostName>,
+    /// Whether it can be reached over loopback only. Else, unless names are listed, it answers to any.
+    pub is_loopback: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self { names: Vec::new(), is_loopback: true }
+    }
+}
+
+/// A host's name, at one port or at any.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HostName(Authority);
+
+/// A text is no [`HostName`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is no name of a host, such as \"cuckood.internal\" or \"cuckood.internal:8080\"")]
+pub struct InvalidHostName(String);
+
+impl TryFrom<String> for HostName {
+    type Error = InvalidHostName;
+
+    fn try_from(text: String) -> Result<Self, InvalidHostName> {
+        match text.parse::<Authority>() {
+            Ok(authority) if !text.contains('@') => Ok(Self(authority)),
+            _ => Err(InvalidHostName(text)),
+        }
+    }
+}
+
+impl HostName {
+    /// Whether a request for this host, at this port if one was told, is for it.
+    pub fn matches(&self, host: &str, port: Option<u16>) -> bool {
+        let own = self.0.port_u16();
+        self.0.host().eq_ignore_ascii_case(host) && own.is_none_or(|own| port == Some(own))
+    }
 }
 
 /// How long a request may take; imports and backups are bounded by silence alone.
@@ -33,64 +83,6 @@ impl Default for Timeouts {
     }
 }
 
-/// The section `auth`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AuthOptions {
-    /// Who may call; nobody in particular when empty.
-    pub keys: Vec<KeyOptions>,
-    /// Serve beyond loopback though there are no keys.
-    pub allow_anonymous: bool,
-}
-
-/// One API key.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyOptions {
-    /// What the key is called in messages; never the key itself.
-    pub name: String,
-    /// SHA-256 of the key, 64 hexadecimal digits.
-    pub sha256: String,
-    /// What it may do.
-    pub scopes: Vec<Scope>,
-    /// Campaigns and coupons that it may touch: those whose names begin so.
-    #[serde(default)]
-    pub prefix: String,
-}
-
-/// What a key may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// Every GET under /v1, check, count, eligibility and plan.
-    Read,
-    /// Create, change, add, remove, replace, clear and import.
-    Write,
-    /// Redemptions.
-    Redeem,
-    /// All of it, and alone DELETE, revive, snapshots and backup.
-    Admin,
-}
-
-impl Scope {
-    /// Its name in the configuration and in the document.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Write => "write",
-            Scope::Redeem => "redeem",
-            Scope::Admin => "admin",
-        }
-    }
-
-    /// The scope of this name.
-    pub fn named(name: &str) -> Option<Scope> {
-        [Scope::Read, Scope::Write, Scope::Redeem, Scope::Admin]
-            .into_iter()
-            .find(|scope| scope.as_str() == name)
-    }
-}
-
 /// The part of the section `limits` that concerns requests.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -105,22 +97,4 @@ impl Default for LimitOptions {
     fn default() -> Self {
         Self { body_bytes_max: 32 << 20, items_max: crate::domain::ITEMS_MAX }
     }
-}
-
-/// The section `guessing`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GuessingOptions {
-    /// Codes that do not exist or can't be used, which one end user may try in a minute; 0 for any number.
-    pub invalid_codes_per_minute: u32,
-    /// Names of the keys whose `X-Client-Id` is believed; for any other caller the address counts.
-    pub trusted_keys: Vec<String>,
-}
-
-/// The section `rate_limit`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RateLimitOptions {
-    /// Requests that one key may make in a second; 0 for any number.
-    pub requests_per_second: u32,
 }

@@ -182,14 +182,14 @@ pub(super) async fn redeem(
     let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
         return Err(Problem::invalid(Vec::new()));
     };
+    let guesses = api.take_guesses(sender.client, 1)?;
     let redemption = api.engine.redemption_id();
     let command = Command::Redeem { target: target(&view), digest, redemption, reference, hold_seconds };
-    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await.inspect_err(|problem| {
-        if matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld) {
-            api.count_guesses(sender.client, 1);
-        }
-    })?;
-    let Decided { outcome, replayed } = decided;
+    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
+    let is_invalid =
+        |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
+    api.settle_guesses(guesses, decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
+    let Decided { outcome, replayed } = decided?;
     match outcome {
         Outcome::Redeemed(redemption) => {
             let location = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);

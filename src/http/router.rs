@@ -1,8 +1,8 @@
 //! The API's table of contents: every route, and the scope that it takes.
 
 use super::api::Api;
-use super::options::Scope;
 use super::{campaigns, codes, coupons, eligibility, imports, operations, redemptions, users};
+use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};

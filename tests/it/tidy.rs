@@ -12,8 +12,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("state", &["filter", "domain"]),
     ("store", &["domain"]),
     ("journal", &["domain", "store"]),
+    ("access", &["domain"]),
     ("engine", &["filter", "domain", "state", "journal", "store", "clock"]),
-    ("http", &["domain", "engine"]),
+    ("http", &["domain", "access", "engine"]),
 ];
 
 /// The rooms that put the others together.
@@ -33,7 +34,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("tokio::", &["engine", "http", "server", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "server", "tls", "cli"]),
     ("std::fs", &["store", "config", "cli"]),
-    ("std::net", &["http", "server", "config", "cli"]),
+    ("std::net", &["access", "http", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
     ("std::thread", &["store", "engine", "server"]),
     ("std::time::SystemTime", &["clock"]),

@@ -43,10 +43,10 @@ impl Connection {
 }
 
 fn post(path: &str, headers: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nHost: cuckood\r\nContent-Type: application/json\r\n{headers}\r\n")
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}\r\n")
 }
 
-const NEXT: &str = "GET /readyz HTTP/1.1\r\nHost: cuckood\r\n\r\n";
+const NEXT: &str = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[test]
 fn a_body_that_comes_after_the_answer_does_not_cost_the_connection() {

@@ -28,7 +28,7 @@ fn sigterm_lets_what_is_under_way_end() {
 
     let mut upload = TcpStream::connect(client.address()).unwrap();
     upload.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = "POST /v1/campaigns/spring/imports?id=slow HTTP/1.1\r\nHost: cuckood\r\n\
+    let head = "POST /v1/campaigns/spring/imports?id=slow HTTP/1.1\r\nHost: localhost\r\n\
                 Content-Type: text/plain\r\nContent-Length: 6\r\n\r\nu1\n";
     upload.write_all(head.as_bytes()).unwrap();
     until("the import runs", || client.get("/v1/imports/slow").unwrap().body["state"] == "running");

@@ -2,9 +2,7 @@
 
 use super::service::{Answer, Service, json as json_request, request};
 use axum::body::Body;
-use cuckood::http::options::{
-    AuthOptions, GuessingOptions, HttpOptions, KeyOptions, RateLimitOptions, Scope,
-};
+use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, RateLimitOptions, Scope};
 use http::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -190,37 +188,4 @@ async fn a_key_that_calls_too_often_waits() {
     // Another key has a rate of its own.
     send(&service, "root", Method::GET, "/v1/info", &Value::Null).await.json(200);
     assert_eq!(service.get("/livez").await.status, 200);
-}
-
-#[tokio::test]
-async fn a_guesser_is_stopped_and_the_shop_is_not() {
-    let guessing = GuessingOptions { invalid_codes_per_minute: 3, trusted_keys: vec!["root".into()] };
-    let service = service(HttpOptions { guessing, ..options() }).await;
-    let ask = |client: &'static str, path: &'static str, body: Value| {
-        let headers = [("authorization", "Bearer secret-root"), ("x-client-id", client)];
-        let request = json_request(Method::POST, path, &headers, &body);
-        service.send(request)
-    };
-    let redemptions = "/v1/coupons/p/redemptions";
-    let guess = json!({"code": "wrong", "reference": "r"});
-    let hold = json!({"code": "A", "reference": "order-1", "hold_seconds": 60});
-    let hold = ask("mallory", redemptions, hold).await.json(201);
-    for _ in 0..3 {
-        ask("mallory", redemptions, guess.clone()).await.problem(404, "code-unknown");
-    }
-    let stopped = ask("mallory", redemptions, guess.clone()).await;
-    stopped.problem(429, "too-many-invalid-codes");
-    assert!(stopped.header("retry-after").parse::<u64>().unwrap() > 0);
-    ask("mallory", "/v1/coupons/p/codes/check", json!({"codes": ["A"]}))
-        .await
-        .problem(429, "too-many-invalid-codes");
-    ask("alice", redemptions, guess).await.problem(404, "code-unknown");
-    // Confirm and cancel always pass.
-    let confirm = format!("{redemptions}/{}/confirm", hold["id"].as_str().unwrap());
-    let headers = [("authorization", "Bearer secret-root"), ("x-client-id", "mallory")];
-    service.send(request(Method::POST, &confirm, &headers, Body::empty())).await.json(200);
-    // A list of wrong codes counts for as many.
-    let codes = json!({"codes": ["w1", "w2", "w3", "w4"]});
-    ask("bob", "/v1/coupons/p/codes/check", codes.clone()).await.json(200);
-    ask("bob", "/v1/coupons/p/codes/check", codes).await.problem(429, "too-many-invalid-codes");
 }

@@ -1,0 +1,281 @@
+//! How many invalid codes an end user may try. Off unless configured.
+//!
+//! Guesses are taken before a request is answered, as many as it has codes, and those whose codes were valid are given
+//! back: so no request tells of more codes than may be guessed, nor do many at once.
+
+use super::denied::Denied;
+use super::keys::Caller;
+use super::options::GuessingOptions;
+use super::sketch::Sketch;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+/// The time over which invalid codes count.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Who an end user is, as a secret hash: of what a trusted key calls it, else of the network address. A shop is one key
+/// with many end users, so a key never is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client(u64);
+
+/// Counts the invalid codes of each end user.
+pub struct Guessing {
+    limit: Option<Limit>,
+    trusted_keys: Vec<String>,
+    unlimited_keys: Vec<String>,
+    hashing: RandomState,
+}
+
+/// The generic cell rate algorithm: an invalid code uses up a share of a minute, and time gives it back.
+struct Limit {
+    codes: NonZeroU32,
+    begun: Instant,
+    used: Sketch,
+}
+
+impl Limit {
+    fn cost(&self, codes: u32) -> u64 {
+        nanoseconds(MINUTE) / u64::from(self.codes.get()) * u64::from(codes)
+    }
+
+    fn at(&self, moment: Instant) -> u64 {
+        nanoseconds(moment.saturating_duration_since(self.begun))
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Guessing {
+    /// By the configuration.
+    pub fn new(options: &GuessingOptions) -> Self {
+        let limit = |codes| Limit { codes, begun: Instant::now(), used: Sketch::new() };
+        Self {
+            limit: NonZeroU32::new(options.invalid_codes_per_minute).map(limit),
+            trusted_keys: options.trusted_keys.clone(),
+            unlimited_keys: options.unlimited_keys.clone(),
+            hashing: RandomState::new(),
+        }
+    }
+
+    /// The end user of a request; none who may try any number of codes.
+    ///
+    /// `named` is what the caller calls the end user, which is believed of trusted keys only.
+    pub fn client(&self, caller: &Caller, named: Option<&[u8]>, address: Option<IpAddr>) -> Option<Client> {
+        self.limit.as_ref()?;
+        let is_one_of =
+            |keys: &[String]| !caller.name().is_empty() && keys.iter().any(|key| key == caller.name());
+        if is_one_of(&self.unlimited_keys) {
+            return None;
+        }
+        Some(Client(match named.filter(|_| is_one_of(&self.trusted_keys)) {
+            Some(named) => self.hashing.hash_one((caller.name(), named)),
+            None => self.hashing.hash_one(address.map(network)),
+        }))
+    }
+
+    /// Refuses an end user who has no guess left.
+    ///
+    /// # Errors
+    /// [`Denied::TooManyInvalidCodes`].
+    pub fn check(&self, client: Option<Client>) -> Result<(), Denied> {
+        let (Some(limit), Some(Client(hash))) = (&self.limit, client) else { return Ok(()) };
+        let fits = limit.used.fits(hash, limit.cost(1), nanoseconds(MINUTE), limit.at(Instant::now()));
+        fits.map_err(too_many)
+    }
+
+    /// Takes as many guesses as a request has codes.
+    ///
+    /// # Errors
+    /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there never are as many.
+    pub fn take(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Denied> {
+        self.take_at(client, codes, Instant::now())
+    }
+
+    fn take_at(&self, client: Option<Client>, codes: usize, now: Instant) -> Result<Guesses<'_>, Denied> {
+        let (Some(limit), Some(client)) = (&self.limit, client) else { return Ok(Guesses(None)) };
+        let most = limit.codes.get();
+        let Some(count) = u32::try_from(codes).ok().filter(|&codes| codes <= most) else {
+            return Err(Denied::TooManyCodes { codes, most });
+        };
+        let taken = limit.at(now);
+        limit.used.take(client.0, limit.cost(count), nanoseconds(MINUTE), taken).map_err(too_many)?;
+        Ok(Guesses(Some(Taken { limit, client, count, taken })))
+    }
+}
+
+fn too_many(wait: u64) -> Denied {
+    Denied::TooManyInvalidCodes { wait: Duration::from_nanos(wait) }
+}
+
+/// The part of an address that one client can't choose freely: of version 6 the first half, since anybody has as many
+/// addresses as the second half allows.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
+/// Guesses that were taken for a request under way. Dropped, they are given back: nothing was told.
+#[must_use]
+pub struct Guesses<'a>(Option<Taken<'a>>);
+
+struct Taken<'a> {
+    limit: &'a Limit,
+    client: Client,
+    count: u32,
+    taken: u64,
+}
+
+impl Guesses<'_> {
+    /// Uses up as many as codes were invalid, and gives the rest back.
+    pub fn settle(self, invalid: usize) {
+        self.settle_at(invalid, Instant::now());
+    }
+
+    fn settle_at(mut self, invalid: usize, now: Instant) {
+        if let Some(taken) = self.0.take() {
+            taken.give_back(invalid, now);
+        }
+    }
+}
+
+impl Taken<'_> {
+    fn give_back(self, invalid: usize, now: Instant) {
+        let rest = self.count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
+        if rest > 0 {
+            let (limit, now) = (self.limit, self.limit.at(now));
+            limit.used.give_back(self.client.0, limit.cost(rest), self.taken, now);
+        }
+    }
+}
+
+impl Drop for Guesses<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.0.take() {
+            taken.give_back(0, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn guessing(invalid_codes_per_minute: u32) -> Guessing {
+        Guessing::new(&GuessingOptions { invalid_codes_per_minute, ..GuessingOptions::default() })
+    }
+
+    fn wait(guessing: &Guessing, client: Client, codes: usize, now: Instant) -> Option<Duration> {
+        match guessing.take_at(Some(client), codes, now) {
+            Ok(guesses) => {
+                guesses.settle_at(0, now);
+                None
+            }
+            Err(Denied::TooManyInvalidCodes { wait }) => Some(wait),
+            Err(denied) => panic!("{denied}"),
+        }
+    }
+
+    #[test]
+    fn the_code_after_the_last_allowed_one_waits() {
+        let (guessing, now) = (guessing(3), Instant::now());
+        for _ in 0..3 {
+            guessing.take_at(Some(Client(1)), 1, now).unwrap().settle_at(1, now);
+        }
+        assert_eq!(wait(&guessing, Client(1), 1, now), Some(Duration::from_secs(20)));
+        assert_eq!(wait(&guessing, Client(2), 3, now), None, "somebody else");
+        assert_eq!(wait(&guessing, Client(1), 1, now + Duration::from_secs(20)), None);
+        assert!(matches!(
+            guessing.take_at(Some(Client(2)), 4, now),
+            Err(Denied::TooManyCodes { codes: 4, most: 3 })
+        ));
+    }
+
+    #[test]
+    fn guesses_under_way_count_until_they_are_given_back() {
+        let (guessing, now) = (guessing(5), Instant::now());
+        let under_way = guessing.take_at(Some(Client(1)), 3, now).unwrap();
+        assert!(wait(&guessing, Client(1), 3, now).is_some());
+        under_way.settle_at(1, now);
+        assert_eq!(wait(&guessing, Client(1), 4, now), None);
+        drop(guessing.take_at(Some(Client(1)), 4, now));
+        assert_eq!(wait(&guessing, Client(1), 4, Instant::now()), None);
+    }
+
+    #[test]
+    fn nobody_is_pushed_out_by_any_number_of_others() {
+        let (guessing, now) = (guessing(5), Instant::now());
+        let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
+        guessing.take_at(client(0), 5, now).unwrap().settle_at(5, now);
+        for other in 1..500_000 {
+            let _ = guessing.take_at(client(other), 1, now).map(|guesses| guesses.settle_at(1, now));
+        }
+        assert!(wait(&guessing, client(0).unwrap(), 1, now).is_some());
+    }
+
+    #[test]
+    fn nearly_everybody_has_all_guesses_though_many_use_theirs() {
+        let (guessing, now) = (guessing(5), Instant::now());
+        let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
+        for heavy in 0..20_000 {
+            let _ = guessing.take_at(client(heavy), 5, now).map(|guesses| guesses.settle_at(5, now));
+        }
+        let refused = |n: &u32| wait(&guessing, client(*n).unwrap(), 5, now).is_some();
+        assert!((1_000_000..1_010_000).filter(refused).count() < 50);
+    }
+
+    #[test]
+    fn an_end_user_is_an_address_or_who_a_trusted_key_says() {
+        let guessing = guessing(1);
+        let of = |address: &str| guessing.client(&Caller::anybody(), Some(b"alice"), address.parse().ok());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(
+            super::Guessing::new(&GuessingOptions::default()).client(&Caller::anybody(), None, None),
+            None
+        );
+    }
+
+    proptest! {
+        /// However requests follow and overlap, nobody is told of more invalid codes in any span of time than the limit
+        /// and what that time gives back.
+        #[test]
+        fn no_end_user_is_told_of_more_than_may_be_guessed(
+            steps in prop::collection::vec((0u64..3, 1usize..6, 0usize..6, 0u64..9_000, 0usize..4), 1..120),
+        ) {
+            let guessing = guessing(5);
+            let mut now = Instant::now();
+            let mut under_way = std::collections::VecDeque::new();
+            let mut told: Vec<(u64, Instant, Instant, usize)> = Vec::new();
+            for (client, codes, invalid, milliseconds, overlap) in steps {
+                // All fall on the same cells of some rows.
+                let client = client << 12 | 7;
+                if let Ok(guesses) = guessing.take_at(Some(Client(client)), codes, now) {
+                    under_way.push_back((client, guesses, now, invalid.min(codes)));
+                }
+                now += Duration::from_millis(milliseconds);
+                while under_way.len() > overlap {
+                    let (client, guesses, taken, invalid) = under_way.pop_front().unwrap();
+                    guesses.settle_at(invalid, now);
+                    told.push((client, taken, now, invalid));
+                }
+            }
+            for (client, from, _, _) in &told {
+                for (_, until, _, _) in &told {
+                    let within = told.iter().filter(|(of, taken, _, _)| of == client && (from..=until).contains(&taken));
+                    let sum: usize = within.map(|(_, _, _, invalid)| invalid).sum();
+                    let allowed = 5.0 + until.saturating_duration_since(*from).as_secs_f64() / 12.0;
+                    prop_assert!(sum as f64 <= allowed + 1e-6, "{sum} of {allowed}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! How often a key may call. Off unless configured.
+
+use super::denied::Denied;
+use super::keys::Caller;
+use super::options::{AuthOptions, RateLimitOptions};
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+/// One limiter a key, and one for callers without.
+pub struct Rates {
+    by_key: HashMap<String, DefaultDirectRateLimiter>,
+    clock: DefaultClock,
+}
+
+impl Rates {
+    /// Limiters for the configured keys.
+    pub fn new(options: &RateLimitOptions, auth: &AuthOptions) -> Self {
+        let mut by_key = HashMap::new();
+        if let Some(rate) = NonZeroU32::new(options.requests_per_second) {
+            let names = auth.keys.iter().map(|key| key.name.as_str()).chain([""]);
+            by_key.extend(names.map(|name| (name.to_owned(), RateLimiter::direct(Quota::per_second(rate)))));
+        }
+        Self { by_key, clock: DefaultClock::default() }
+    }
+
+    /// Counts a request, or refuses it.
+    ///
+    /// # Errors
+    /// [`Denied::TooManyRequests`].
+    pub fn count(&self, caller: &Caller) -> Result<(), Denied> {
+        let Some(limiter) = self.by_key.get(caller.name()) else { return Ok(()) };
+        limiter
+            .check()
+            .map_err(|until| Denied::TooManyRequests { wait: until.wait_time_from(self.clock.now()) })
+    }
+}

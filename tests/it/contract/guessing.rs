@@ -1,0 +1,147 @@
+//! Guessing: an end user who has tried too many invalid codes learns nothing more, by whatever operation.
+
+use super::service::{Answer, Service, json as json_request, request};
+use axum::body::Body;
+use cuckood::http::options::{AuthOptions, GuessingOptions, HttpOptions, KeyOptions, Scope};
+use http::Method;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+const COUPON: &str = "/v1/coupons/p";
+
+fn key(name: &str) -> KeyOptions {
+    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
+    KeyOptions { name: name.into(), sha256, scopes: vec![Scope::Admin], prefix: String::new() }
+}
+
+/// A service with the codes A to E, where three invalid codes may be tried in a minute. The key `shop` names its end
+/// users, `office` may try any number.
+async fn service() -> Service {
+    let auth = AuthOptions { keys: vec![key("shop"), key("office")], allow_anonymous: false };
+    let guessing = GuessingOptions {
+        invalid_codes_per_minute: 3,
+        trusted_keys: vec!["shop".into()],
+        unlimited_keys: vec!["office".into()],
+    };
+    let service = Service::with(HttpOptions { auth, guessing, ..HttpOptions::default() }).await;
+    ask(&service, "office", "", Method::PUT, COUPON, &json!({"capacity": 1000})).await.json(201);
+    let codes = json!({"codes": ["A", "B", "C", "D", "E"]});
+    ask(&service, "office", "", Method::POST, &format!("{COUPON}/codes"), &codes).await.json(200);
+    service
+}
+
+async fn ask(service: &Service, key: &str, client: &str, method: Method, path: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer secret-{key}");
+    let headers = [("authorization", bearer.as_str()), ("x-client-id", client)];
+    let headers = if client.is_empty() { &headers[..1] } else { &headers };
+    service
+        .send(match body {
+            Value::Null => request(method, path, headers, Body::empty()),
+            body => json_request(method, path, headers, body),
+        })
+        .await
+}
+
+/// Every operation that tells whether codes are valid.
+const OPERATIONS: [&str; 5] = ["codes/check", "codes/count", "codes/remove", "codes/replace", "redemptions"];
+
+/// A request that tries these codes, or the first of them where an operation takes one.
+async fn try_codes(service: &Service, client: &str, operation: &str, codes: &[&str]) -> Answer {
+    let body = match operation {
+        "codes/replace" => {
+            let pairs = codes.iter().map(|code| json!({"from": code, "to": format!("{code}-new")}));
+            json!({"replacements": pairs.collect::<Vec<_>>()})
+        }
+        "redemptions" => json!({"code": codes[0], "reference": "r"}),
+        _ => json!({"codes": codes}),
+    };
+    ask(service, "shop", client, Method::POST, &format!("{COUPON}/{operation}"), &body).await
+}
+
+async fn copies(service: &Service, code: &str) -> u64 {
+    let (path, body) = (format!("{COUPON}/codes/count"), json!({"codes": [code]}));
+    let answer = ask(service, "office", "", Method::POST, &path, &body).await.json(200);
+    answer["counts"][0].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_guesser_is_stopped_and_the_shop_is_not() {
+    let service = service().await;
+    let redemptions = format!("{COUPON}/redemptions");
+    let hold = json!({"code": "A", "reference": "order-1", "hold_seconds": 60});
+    let hold = ask(&service, "shop", "mallory", Method::POST, &redemptions, &hold).await.json(201);
+    for _ in 0..3 {
+        try_codes(&service, "mallory", "redemptions", &["wrong"]).await.problem(404, "code-unknown");
+    }
+    let stopped = try_codes(&service, "mallory", "redemptions", &["wrong"]).await;
+    stopped.problem(429, "too-many-invalid-codes");
+    assert!((1..=20).contains(&stopped.header("retry-after").parse::<u64>().unwrap()));
+    try_codes(&service, "alice", "redemptions", &["wrong"]).await.problem(404, "code-unknown");
+    // Confirm and cancel always pass.
+    let confirm = format!("{redemptions}/{}/confirm", hold["id"].as_str().unwrap());
+    ask(&service, "shop", "mallory", Method::POST, &confirm, &Value::Null).await.json(200);
+}
+
+#[tokio::test]
+async fn every_operation_that_tells_counts_and_none_tells_one_who_is_stopped() {
+    let service = service().await;
+    for counting in OPERATIONS {
+        for telling in OPERATIONS {
+            let client = format!("{counting}-{telling}");
+            for wrong in ["w1", "w2", "w3"] {
+                let answer = try_codes(&service, &client, counting, &[wrong]).await;
+                assert!([200, 404].contains(&answer.status), "{client}: {}", answer.text());
+            }
+            let answer = try_codes(&service, &client, telling, &["E"]).await;
+            assert_eq!(answer.problem(429, "too-many-invalid-codes").get("errors"), None, "{client}");
+        }
+    }
+    assert_eq!(copies(&service, "E").await, 1, "what was refused has changed nothing");
+}
+
+#[tokio::test]
+async fn a_list_is_judged_whole_before_it_is_answered() {
+    let service = service().await;
+    for operation in OPERATIONS.into_iter().filter(|operation| *operation != "redemptions") {
+        // More than a minute allows, whatever was tried before.
+        let answer = try_codes(&service, "bob", operation, &["w1", "w2", "w3", "w4"]).await;
+        let problem = answer.problem(429, "too-many-invalid-codes");
+        assert!(problem["detail"].as_str().unwrap().contains("may try 3"), "{problem}");
+        assert!(!answer.header("retry-after").is_empty());
+        // Two of three guesses are used; a list of two is more than what is left, though one of them is valid.
+        let client = format!("carol-{operation}");
+        try_codes(&service, &client, operation, &["w1", "w2"]).await.json(200);
+        try_codes(&service, &client, operation, &["w3", "C"]).await.problem(429, "too-many-invalid-codes");
+        try_codes(&service, &client, operation, &["w3"]).await.json(200);
+    }
+    assert_eq!(copies(&service, "C").await, 1);
+}
+
+#[tokio::test]
+async fn valid_codes_cost_nothing() {
+    let service = service().await;
+    for _ in 0..5 {
+        for operation in ["codes/check", "codes/count"] {
+            try_codes(&service, "dave", operation, &["A", "B", "C"]).await.json(200);
+        }
+    }
+    // Nor does a request that is refused for another reason.
+    for _ in 0..5 {
+        try_codes(&service, "dave", "codes/check", &["A", ""]).await.problem(422, "invalid-request");
+    }
+    try_codes(&service, "dave", "codes/check", &["w1", "w2", "w3"]).await.json(200);
+    // Nor does adding, or whatever is done with a campaign's users.
+    let codes: Vec<String> = (0..100).map(|n| format!("new-{n}")).collect();
+    let (path, codes) = (format!("{COUPON}/codes"), json!({"codes": codes}));
+    ask(&service, "shop", "dave", Method::POST, &path, &codes).await.json(200);
+}
+
+#[tokio::test]
+async fn a_key_may_be_without_a_limit() {
+    let service = service().await;
+    let wrong: Vec<String> = (0..10_000).map(|n| format!("wrong-{n}")).collect();
+    for operation in ["check", "count", "remove"] {
+        let path = format!("{COUPON}/codes/{operation}");
+        ask(&service, "office", "mallory", Method::POST, &path, &json!({"codes": wrong})).await.json(200);
+    }
+}

@@ -1,0 +1,72 @@
+//! Web pages: without keys a service on a loopback address is out of their reach.
+
+use super::service::{Answer, Service, request};
+use axum::body::Body;
+use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
+use http::Method;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+const CAMPAIGN: &str = "/v1/campaigns/spring";
+
+async fn send(service: &Service, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let headers = [&[("content-type", "text/plain")], headers].concat();
+    service.send(request(method, path, &headers, Body::from("u1\n"))).await
+}
+
+#[tokio::test]
+async fn no_request_under_another_name_is_answered() {
+    let service = Service::start().await;
+    service.put(CAMPAIGN, json!({"capacity": 10})).await.json(201);
+    let rebound = [("host", "evil.example:8080")];
+    for (method, path) in [
+        (Method::GET, CAMPAIGN),
+        (Method::GET, "/v1/backup"),
+        (Method::GET, "/openapi.json"),
+        (Method::GET, "/metrics"),
+        (Method::GET, "/nothing"),
+        (Method::POST, "/v1/campaigns/spring/clear"),
+        (Method::DELETE, CAMPAIGN),
+    ] {
+        let answer = send(&service, method.clone(), path, &rebound).await;
+        assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
+        answer.problem(403, "foreign-origin");
+    }
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(send(&service, Method::GET, path, &rebound).await.status, 200, "{path}");
+    }
+    for own in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080"] {
+        send(&service, Method::GET, CAMPAIGN, &[("host", own)]).await.json(200);
+    }
+}
+
+#[tokio::test]
+async fn no_page_of_another_site_changes_anything() {
+    let service = Service::start().await;
+    service.put(CAMPAIGN, json!({"capacity": 10})).await.json(201);
+    service.post("/v1/campaigns/spring/users", json!({"users": ["u1"]})).await.json(200);
+    for origin in ["https://evil.example", "http://localhost:3000", "null"] {
+        let foreign = [("host", "localhost:8080"), ("origin", origin)];
+        for path in ["/v1/campaigns/spring/clear", "/v1/campaigns/spring/imports?mode=replace"] {
+            send(&service, Method::POST, path, &foreign).await.problem(403, "foreign-origin");
+        }
+        send(&service, Method::DELETE, CAMPAIGN, &foreign).await.problem(403, "foreign-origin");
+    }
+    assert_eq!(service.get(CAMPAIGN).await.json(200)["stats"]["items"], 1);
+    // The service's own page may.
+    let own = [("host", "localhost:8080"), ("origin", "http://localhost:8080")];
+    send(&service, Method::POST, "/v1/campaigns/spring/clear", &own).await.json(200);
+}
+
+#[tokio::test]
+async fn with_keys_any_name_and_any_page_will_do() {
+    let sha256 = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = KeyOptions { name: "root".into(), sha256, scopes: vec![Scope::Admin], prefix: String::new() };
+    let auth = AuthOptions { keys: vec![key], allow_anonymous: false };
+    let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
+    // A page has no key, unless it was given one.
+    let headers = [("host", "cuckood.example"), ("origin", "https://shop.example")];
+    send(&service, Method::POST, "/v1/snapshots", &headers).await.problem(401, "unauthenticated");
+    let with_key = [&headers[..], &[("authorization", "Bearer secret")]].concat();
+    send(&service, Method::POST, "/v1/snapshots", &with_key).await.json(200);
+}

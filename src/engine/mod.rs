@@ -6,7 +6,7 @@
 pub mod imports;
 mod metrics;
 pub mod recovery;
-mod running_snapshot;
+pub mod running_snapshot;
 mod snapshotter;
 mod start;
 mod writer;

@@ -123,7 +123,11 @@ pub fn recover(
     Ok(Recovered { state, manifest, damaged, replayed })
 }
 
-fn load(
+/// Builds the state from one snapshot, without the log after it.
+///
+/// # Errors
+/// When a part of it is missing, damaged or of a newer version.
+pub fn load(
     store: &Store,
     manifest: &Manifest,
     report: &mut dyn FnMut(Progress),
@@ -142,7 +146,7 @@ struct StoredSections<'a> {
 
 impl<'a> StoredSections<'a> {
     fn find(&self, id: SectionId) -> Option<&'a SectionRef> {
-        self.sections.get(&SectionKey { filter: id.filter, part: id.part }).copied()
+        self.sections.get(&SectionKey { owner: id.epoch.0, part: id.table }).copied()
     }
 
     fn report_one(&mut self) {

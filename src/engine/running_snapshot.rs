@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(super) const TAKEN_OVER_MAX: u64 = 16;
 
 /// A snapshot under way.
-pub(super) struct RunningSnapshot {
+pub struct RunningSnapshot {
     writer: SnapshotWriter,
     head: Vec<u8>,
     taken_at: Timestamp,
@@ -31,12 +31,15 @@ pub(super) struct RunningSnapshot {
 }
 
 fn key(id: SectionId) -> SectionKey {
-    SectionKey { filter: id.filter, part: id.part }
+    SectionKey { owner: id.epoch.0, part: id.table }
 }
 
 impl RunningSnapshot {
     /// Begins a snapshot of the state as it is, after the latest one.
-    pub(super) fn begin(
+    ///
+    /// # Errors
+    /// As for [`Store::begin_snapshot`].
+    pub fn begin(
         store: &Store,
         state: &mut State,
         latest: Option<&Manifest>,
@@ -59,17 +62,20 @@ impl RunningSnapshot {
     }
 
     /// Whether all is written but the manifest.
-    pub(super) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.sections.is_empty() && self.fresh.is_empty() && self.current.is_none()
     }
 
     /// Bytes of chunks written so far.
-    pub(super) fn bytes_written(&self) -> u64 {
+    pub fn bytes_written(&self) -> u64 {
         self.bytes_written
     }
 
     /// Writes chunks, one at least, until `budget` bytes or the time are spent, or the snapshot is whole.
-    pub(super) fn write(
+    ///
+    /// # Errors
+    /// As for [`SnapshotWriter::put_chunk`].
+    pub fn write(
         &mut self,
         store: &Store,
         state: &mut State,
@@ -119,11 +125,10 @@ impl RunningSnapshot {
     }
 
     /// Ends it with its manifest, which makes it a snapshot.
-    pub(super) fn finish(
-        self,
-        store: &Store,
-        state: &mut State,
-    ) -> Result<(Manifest, SnapshotReport), StoreError> {
+    ///
+    /// # Errors
+    /// As for [`SnapshotWriter::finish`].
+    pub fn finish(self, store: &Store, state: &mut State) -> Result<(Manifest, SnapshotReport), StoreError> {
         state.end_snapshot();
         let report = SnapshotReport {
             seq: self.writer.seq(),

@@ -419,7 +419,7 @@ mod tests {
         let store = store_in(&dir);
         let abandon = |seq| {
             let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
-            writer.put_chunk(&store, SectionKey { filter: 1, part: 0 }, 0, &[1; 100]).unwrap();
+            writer.put_chunk(&store, SectionKey { owner: 1, part: 0 }, 0, &[1; 100]).unwrap();
         };
         abandon(1);
         abandon(2);

@@ -1,6 +1,7 @@
 //! `apply`: what each command does to the state.
 
 use super::idempotency::Lookup;
+use super::ledger::Ledger;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
 use super::{Bearer, SWEEP_MAX, State};
@@ -9,6 +10,7 @@ use crate::domain::{
     Timestamp,
 };
 use crate::filter::{Digest, SlotState};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -136,6 +138,7 @@ impl State {
             return Outcome::Refused(Refusal::TooManyFilters);
         }
         let tables = Tables::new(self.next_epoch(), spec.mode, layout, spec.growth);
+        let ledger = Ledger::new(self.next_epoch());
         let view = Arc::new(FilterView {
             id,
             kind,
@@ -147,7 +150,7 @@ impl State {
             secret,
             reader: tables.reader(),
             counters: Arc::new(Counters::default()),
-            ledger: Arc::default(),
+            ledger: Arc::new(RwLock::new(ledger)),
         });
         self.tables_bytes += tables.memory_bytes();
         self.show(view.clone());

@@ -11,7 +11,7 @@ use super::ledger::Ledger;
 use super::slab::{DamagedSlab, Slab};
 use super::tables::{Tables, TablesImage};
 use super::view::{Counters, FilterView};
-use super::{Bearer, Staging, State};
+use super::{Bearer, Epoch, Staging, State};
 use crate::domain::{
     Command, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Status, Timestamp, Window,
 };
@@ -26,34 +26,42 @@ use thiserror::Error;
 /// The version of the head's encoding.
 const IMAGE_VERSION: u16 = 1;
 
-/// Names a section for good: no two things that differ ever share one and a number of changes.
+/// Names a section for good. Whatever has sections of its own has an epoch, and in a state's life none is given twice: neither
+/// to a filter that is deleted and made again, nor to what one import after another builds aside.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SectionId {
-    /// The filter's id; 0 for what belongs to none.
-    pub filter: u64,
-    /// A table's epoch and number, or one of the constants below.
-    pub part: u64,
+    /// Whose it is.
+    pub epoch: Epoch,
+    /// A table's number; 0 for a slab.
+    pub table: u64,
 }
 
-/// The part that is a coupon's ledger.
-const LEDGER: u64 = u64::MAX;
-/// The part that is the writes kept for an import.
-const WRITES: u64 = u64::MAX - 1;
-/// The section of stored answers.
-const RECORDS: SectionId = SectionId { filter: 0, part: 0 };
+/// The epoch of the stored answers, which are there from the beginning. All others come later.
+const RECORDS: Epoch = Epoch(0);
 
 impl SectionId {
-    fn table(filter: FilterId, epoch: u32, table: TableId) -> Self {
-        Self { filter: filter.0, part: u64::from(epoch) << 32 | table.0 }
+    fn table(epoch: Epoch, table: TableId) -> Self {
+        Self { epoch, table: table.0 }
     }
 
-    fn ledger(filter: FilterId) -> Self {
-        Self { filter: filter.0, part: LEDGER }
+    fn slab(epoch: Epoch) -> Self {
+        Self { epoch, table: 0 }
     }
+}
 
-    fn writes(filter: FilterId) -> Self {
-        Self { filter: filter.0, part: WRITES }
-    }
+/// What has sections of its own.
+enum Part<'a> {
+    Records(&'a mut Records),
+    Ledger(&'a RwLock<Ledger>),
+    Writes(&'a mut Slab<Command>),
+    Tables(&'a mut Tables),
+}
+
+/// A part that is gone from the state.
+enum Retired {
+    Ledger(Arc<RwLock<Ledger>>),
+    Writes(Slab<Command>),
+    Tables(Tables),
 }
 
 /// A section to be written, unless one with the same id and number of changes has been.
@@ -118,7 +126,7 @@ struct Head {
     applied: Seq,
     now: Timestamp,
     settings: Settings,
-    epochs: u32,
+    epochs: u64,
     records_changes: u64,
     filters: Vec<BearerImage>,
     imports: Vec<Import>,
@@ -136,6 +144,7 @@ struct BearerImage {
     created_at: Timestamp,
     adds: u64,
     removes: u64,
+    ledger_epoch: Epoch,
     ledger_changes: u64,
     tables: TablesImage,
     staging: Option<StagingImage>,
@@ -144,6 +153,7 @@ struct BearerImage {
 #[derive(Serialize, Deserialize)]
 struct StagingImage {
     import: ImportId,
+    writes_epoch: Epoch,
     writes_changes: u64,
     tables: TablesImage,
 }
@@ -152,37 +162,39 @@ struct StagingImage {
 #[derive(Default)]
 pub(super) struct Cursor {
     running: bool,
+    /// What belongs to it: the filter whose each part was when it began.
+    parts: BTreeMap<Epoch, FilterId>,
     /// Chunks of the tables that belong to it.
     table_chunks: BTreeMap<SectionId, u32>,
-    retired_tables: BTreeMap<u32, Tables>,
-    retired_ledgers: BTreeMap<FilterId, Arc<RwLock<Ledger>>>,
-    retired_writes: BTreeMap<FilterId, Slab<Command>>,
+    retired: BTreeMap<Epoch, Retired>,
 }
 
 impl Cursor {
     /// A deleted filter's parts, which the running snapshot may still want.
     pub(super) fn keep_alive(&mut self, bearer: Bearer) {
-        if self.running {
-            self.retired_ledgers.insert(bearer.view.id, bearer.view.ledger.clone());
-            self.keep_tables_alive(bearer.tables);
-            if let Some(staging) = bearer.staging {
-                self.keep_tables_alive(staging.tables);
-                self.keep_writes_alive(bearer.view.id, staging.writes);
-            }
+        let ledger = bearer.view.ledger.clone();
+        let epoch = ledger.read().epoch();
+        self.retire(epoch, Retired::Ledger(ledger));
+        self.keep_tables_alive(bearer.tables);
+        if let Some(staging) = bearer.staging {
+            self.keep_tables_alive(staging.tables);
+            self.keep_writes_alive(staging.writes_epoch, staging.writes);
         }
     }
 
     /// Tables that others have taken the place of.
     pub(super) fn keep_tables_alive(&mut self, tables: Tables) {
-        if self.running {
-            self.retired_tables.insert(tables.epoch, tables);
-        }
+        self.retire(tables.epoch, Retired::Tables(tables));
     }
 
-    /// Writes whose import is over. Only the first to go were there when the snapshot began.
-    pub(super) fn keep_writes_alive(&mut self, filter: FilterId, writes: Slab<Command>) {
-        if self.running {
-            self.retired_writes.entry(filter).or_insert(writes);
+    /// Writes whose import is over.
+    pub(super) fn keep_writes_alive(&mut self, epoch: Epoch, writes: Slab<Command>) {
+        self.retire(epoch, Retired::Writes(writes));
+    }
+
+    fn retire(&mut self, epoch: Epoch, part: Retired) {
+        if self.parts.contains_key(&epoch) {
+            self.retired.insert(epoch, part);
         }
     }
 }
@@ -194,18 +206,20 @@ impl State {
         self.end_snapshot();
         self.snapshot.running = true;
         self.records.begin_snapshot();
-        let mut sections = vec![Section { id: RECORDS, changes: self.records.changes() }];
+        let mut sections = vec![Section { id: SectionId::slab(RECORDS), changes: self.records.changes() }];
         let mut filters = Vec::with_capacity(self.filters.len());
         for (&id, bearer) in &mut self.filters {
-            let ledger_changes = {
+            let (ledger_epoch, ledger_changes) = {
                 let mut ledger = bearer.view.ledger.write();
                 ledger.slab_mut().begin_snapshot();
-                ledger.slab().changes()
+                (ledger.epoch(), ledger.slab().changes())
             };
-            sections.push(Section { id: SectionId::ledger(id), changes: ledger_changes });
+            self.snapshot.parts.insert(ledger_epoch, id);
+            sections.push(Section { id: SectionId::slab(ledger_epoch), changes: ledger_changes });
             let mut note = |tables: &TablesImage| {
+                self.snapshot.parts.insert(tables.epoch, id);
                 for (table, changes, chunks) in tables.filter.tables() {
-                    let id = SectionId::table(id, tables.epoch, table);
+                    let id = SectionId::table(tables.epoch, table);
                     self.snapshot.table_chunks.insert(id, chunks);
                     sections.push(Section { id, changes });
                 }
@@ -218,12 +232,15 @@ impl State {
                 note(&tables);
                 StagingImage {
                     import: staging.import.clone(),
+                    writes_epoch: staging.writes_epoch,
                     writes_changes: staging.writes.changes(),
                     tables,
                 }
             });
             if let Some(staging) = &staging {
-                sections.push(Section { id: SectionId::writes(id), changes: staging.writes_changes });
+                self.snapshot.parts.insert(staging.writes_epoch, id);
+                let id = SectionId::slab(staging.writes_epoch);
+                sections.push(Section { id, changes: staging.writes_changes });
             }
             let view = &bearer.view;
             filters.push(BearerImage {
@@ -237,6 +254,7 @@ impl State {
                 created_at: view.created_at,
                 adds: view.counters.adds.load(Ordering::Relaxed),
                 removes: view.counters.removes.load(Ordering::Relaxed),
+                ledger_epoch,
                 ledger_changes,
                 tables,
                 staging,
@@ -258,21 +276,16 @@ impl State {
     /// The section's chunk of this number, counted from 0 without a gap; false, and nothing, after its last.
     pub fn take_chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> bool {
         out.clear();
-        let filter = FilterId(section.filter);
-        match section {
-            RECORDS => self.records.take_chunk(out),
-            SectionId { part: LEDGER, .. } => match self.ledger(filter) {
-                Some(ledger) => ledger.write().slab_mut().take_chunk(out),
-                None => false,
-            },
-            SectionId { part: WRITES, .. } => match self.writes(filter) {
-                Some(writes) => writes.take_chunk(out),
-                None => false,
-            },
-            _ => {
-                let there = self.snapshot.table_chunks.get(&section).is_some_and(|&chunks| chunk < chunks);
-                if there && let Some((tables, table)) = self.table(section) {
-                    tables.take_chunk(table, chunk, out);
+        let chunks = self.snapshot.table_chunks.get(&section).copied();
+        match self.part(section.epoch) {
+            None => false,
+            Some(Part::Records(records)) => records.take_chunk(out),
+            Some(Part::Ledger(ledger)) => ledger.write().slab_mut().take_chunk(out),
+            Some(Part::Writes(writes)) => writes.take_chunk(out),
+            Some(Part::Tables(tables)) => {
+                let there = chunks.is_some_and(|chunks| chunk < chunks);
+                if there {
+                    tables.take_chunk(TableId(section.table), chunk, out);
                 }
                 there
             }
@@ -281,25 +294,40 @@ impl State {
 
     /// A section that need not be taken, because an equal one is stored.
     pub fn skip_section(&mut self, section: SectionId) {
-        let filter = FilterId(section.filter);
-        match section {
-            RECORDS => self.records.end_snapshot(),
-            SectionId { part: LEDGER, .. } => {
-                if let Some(ledger) = self.ledger(filter) {
-                    ledger.write().slab_mut().end_snapshot();
-                }
-            }
-            SectionId { part: WRITES, .. } => {
-                if let Some(writes) = self.writes(filter) {
-                    writes.end_snapshot();
-                }
-            }
-            _ => {
-                if let Some((tables, table)) = self.table(section) {
-                    tables.skip_table(table);
-                }
-            }
+        match self.part(section.epoch) {
+            None => {}
+            Some(Part::Records(records)) => records.end_snapshot(),
+            Some(Part::Ledger(ledger)) => ledger.write().slab_mut().end_snapshot(),
+            Some(Part::Writes(writes)) => writes.end_snapshot(),
+            Some(Part::Tables(tables)) => tables.skip_table(TableId(section.table)),
         }
+    }
+
+    /// What belongs to the running snapshot under this epoch, wherever it is by now.
+    fn part(&mut self, epoch: Epoch) -> Option<Part<'_>> {
+        if epoch == RECORDS {
+            return Some(Part::Records(&mut self.records));
+        }
+        let filter = self.snapshot.parts.get(&epoch)?;
+        if let Some(retired) = self.snapshot.retired.get_mut(&epoch) {
+            return Some(match retired {
+                Retired::Ledger(ledger) => Part::Ledger(ledger),
+                Retired::Writes(writes) => Part::Writes(writes),
+                Retired::Tables(tables) => Part::Tables(tables),
+            });
+        }
+        let Bearer { view, tables, staging } = self.filters.get_mut(filter)?;
+        if tables.epoch == epoch {
+            return Some(Part::Tables(tables));
+        }
+        if view.ledger.read().epoch() == epoch {
+            return Some(Part::Ledger(&view.ledger));
+        }
+        let Staging { tables, writes_epoch, writes, .. } = staging.as_mut()?;
+        if tables.epoch == epoch {
+            return Some(Part::Tables(tables));
+        }
+        (*writes_epoch == epoch).then_some(Part::Writes(writes))
     }
 
     /// Bytes kept for the running snapshot, about: what has been changed since it began.
@@ -335,27 +363,6 @@ impl State {
         }
     }
 
-    fn ledger(&self, filter: FilterId) -> Option<Arc<RwLock<Ledger>>> {
-        let bearer = self.filters.get(&filter).map(|bearer| bearer.view.ledger.clone());
-        bearer.or_else(|| self.snapshot.retired_ledgers.get(&filter).cloned())
-    }
-
-    fn writes(&mut self, filter: FilterId) -> Option<&mut Slab<Command>> {
-        let staging = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.as_mut());
-        let retired = self.snapshot.retired_writes.get_mut(&filter);
-        retired.or(staging.map(|staging| &mut staging.writes))
-    }
-
-    fn table(&mut self, section: SectionId) -> Option<(&mut Tables, TableId)> {
-        let (epoch, table) = ((section.part >> 32) as u32, TableId(section.part & u64::from(u32::MAX)));
-        let of_bearer = self.filters.get_mut(&FilterId(section.filter)).and_then(|bearer| {
-            let staging = bearer.staging.as_mut().map(|staging| &mut staging.tables);
-            Some(&mut bearer.tables).into_iter().chain(staging).find(|tables| tables.epoch == epoch)
-        });
-        let tables = of_bearer.or(self.snapshot.retired_tables.get_mut(&epoch))?;
-        Some((tables, table))
-    }
-
     /// The state whose snapshot this is.
     ///
     /// # Errors
@@ -371,7 +378,8 @@ impl State {
         state.now = head.now;
         state.settings = head.settings;
         state.epochs = head.epochs;
-        state.records = Records::restore(&load_all(sections, RECORDS)?, head.records_changes)?;
+        state.records =
+            Records::restore(&load_all(sections, SectionId::slab(RECORDS))?, head.records_changes)?;
         *state.view.imports.write() = Imports::restore(head.imports);
         for image in head.filters {
             state.restore_bearer(image, sections)?;
@@ -387,7 +395,9 @@ impl State {
         sections: &mut S,
     ) -> Result<(), RestoreStateError<S::Error>> {
         let id = image.id;
-        let ledger = Ledger::restore(&load_all(sections, SectionId::ledger(id))?, image.ledger_changes)?;
+        let section = SectionId::slab(image.ledger_epoch);
+        let ledger =
+            Ledger::restore(image.ledger_epoch, &load_all(sections, section)?, image.ledger_changes)?;
         for redemption in ledger.iter() {
             match (redemption.status, redemption.expires_at) {
                 (Status::Held, Some(expires_at)) => self.holds.insert((expires_at, redemption.id, id)),
@@ -395,16 +405,16 @@ impl State {
             };
         }
         self.redemptions += ledger.len() as u64;
-        let tables = restore_tables(id, &image.tables, sections)?;
+        let tables = restore_tables(&image.tables, sections)?;
         self.tables_bytes += tables.memory_bytes();
         let staging = match image.staging {
             None => None,
             Some(staging) => {
-                let tables = restore_tables(id, &staging.tables, sections)?;
+                let tables = restore_tables(&staging.tables, sections)?;
                 self.tables_bytes += tables.memory_bytes();
-                let writes =
-                    Slab::restore(&load_all(sections, SectionId::writes(id))?, staging.writes_changes)?;
-                Some(Staging { import: staging.import, tables, writes })
+                let section = SectionId::slab(staging.writes_epoch);
+                let writes = Slab::restore(&load_all(sections, section)?, staging.writes_changes)?;
+                Some(Staging { import: staging.import, tables, writes_epoch: staging.writes_epoch, writes })
             }
         };
         let counters = Counters::default();
@@ -430,12 +440,10 @@ impl State {
 }
 
 fn restore_tables<S: Sections>(
-    filter: FilterId,
     image: &TablesImage,
     sections: &mut S,
 ) -> Result<Tables, RestoreStateError<S::Error>> {
-    let mut load =
-        |table: &Restoring<'_>| sections.table(SectionId::table(filter, image.epoch, table.id()), table);
+    let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(image.epoch, table.id()), table);
     Tables::restore(image, &mut load).map_err(RestoreStateError::Tables)
 }
 

@@ -154,12 +154,12 @@ impl State {
     /// Sets empty tables up beside a filter's own. An import that was building there has lost its place.
     fn stage(&mut self, target: Target, import: ImportId) {
         self.unstage(target);
-        let epoch = self.next_epoch();
+        let (epoch, writes_epoch) = (self.next_epoch(), self.next_epoch());
         if let Some(bearer) = self.filters.get_mut(&target.0) {
             let spec = &bearer.view.spec;
             let tables = Tables::new(epoch, spec.mode, bearer.view.layout, spec.growth);
             self.tables_bytes += tables.memory_bytes();
-            bearer.staging = Some(Staging { import, tables, writes: Slab::default() });
+            bearer.staging = Some(Staging { import, tables, writes_epoch, writes: Slab::default() });
         }
     }
 
@@ -169,7 +169,7 @@ impl State {
             self.tables_bytes -= staging.tables.memory_bytes();
             self.interrupt(&staging.import);
             self.snapshot.keep_tables_alive(staging.tables);
-            self.snapshot.keep_writes_alive(target.0, staging.writes);
+            self.snapshot.keep_writes_alive(staging.writes_epoch, staging.writes);
         }
     }
 
@@ -196,7 +196,7 @@ impl State {
         bearer.view = view.clone();
         self.show(view);
         self.snapshot.keep_tables_alive(replaced);
-        self.snapshot.keep_writes_alive(target.0, staging.writes);
+        self.snapshot.keep_writes_alive(staging.writes_epoch, staging.writes);
         Ok(())
     }
 }

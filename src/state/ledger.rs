@@ -3,6 +3,7 @@
 //! A code has at most one redemption that stands (held or redeemed): its **current** one. Ended ones stay
 //! for the retention time, so that a repeated confirm or cancel still gets its answer.
 
+use super::Epoch;
 use super::slab::{DamagedSlab, Slab};
 use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
@@ -14,8 +15,9 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const REDEMPTION_BYTES: u64 = 400;
 
 /// The redemptions of one coupon.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
+    epoch: Epoch,
     redemptions: Slab<Redemption>,
     by_id: BTreeMap<RedemptionId, u32>,
     current: BTreeMap<Digest, u32>,
@@ -31,12 +33,27 @@ fn stands(redemption: &Redemption) -> bool {
 }
 
 impl Ledger {
+    /// An empty ledger.
+    pub(super) fn new(epoch: Epoch) -> Self {
+        Self::of(epoch, Slab::default())
+    }
+
     /// The ledger whose snapshot these bytes are.
     ///
     /// # Errors
     /// When the bytes can't be read.
-    pub fn restore(bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
-        let mut ledger = Self { redemptions: Slab::restore(bytes, changes)?, ..Self::default() };
+    pub(super) fn restore(epoch: Epoch, bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
+        Ok(Self::of(epoch, Slab::restore(bytes, changes)?))
+    }
+
+    fn of(epoch: Epoch, redemptions: Slab<Redemption>) -> Self {
+        let mut ledger = Self {
+            epoch,
+            redemptions,
+            by_id: BTreeMap::new(),
+            current: BTreeMap::new(),
+            by_reference: BTreeSet::new(),
+        };
         for (slot, redemption) in ledger.redemptions.iter() {
             ledger.by_id.insert(redemption.id, slot);
             ledger.by_reference.insert((reference_hash(&redemption.reference), slot));
@@ -44,7 +61,11 @@ impl Ledger {
                 ledger.current.insert(redemption.digest, slot);
             }
         }
-        Ok(ledger)
+        ledger
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Redemptions in it.

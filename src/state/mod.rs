@@ -21,6 +21,7 @@ use crate::domain::{
     Command, FilterId, ImportId, ImportMode, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
 };
 use idempotency::Records;
+use serde::{Deserialize, Serialize};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +44,8 @@ pub struct State {
     now: Timestamp,
     settings: Settings,
     filters: BTreeMap<FilterId, Bearer>,
-    epochs: u32,
+    /// Epochs that have been given.
+    epochs: u64,
     holds: BTreeSet<(Timestamp, RedemptionId, FilterId)>,
     ended: BTreeSet<(Timestamp, RedemptionId, FilterId)>,
     records: Records,
@@ -54,6 +56,12 @@ pub struct State {
     view: View,
     snapshot: image::Cursor,
 }
+
+/// Tells what has sections of its own in a snapshot from all else that ever had: tables, ledgers, kept writes. A number that a
+/// state gives once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
 
 /// One filter, for the writer.
 struct Bearer {
@@ -66,6 +74,7 @@ struct Bearer {
 struct Staging {
     import: ImportId,
     tables: Tables,
+    writes_epoch: Epoch,
     /// Writes that the filter has taken meanwhile, to be repeated at the swap.
     writes: Slab<Command>,
 }
@@ -171,9 +180,10 @@ impl State {
         }
     }
 
-    fn next_epoch(&mut self) -> u32 {
+    /// An epoch that nothing has had before.
+    fn next_epoch(&mut self) -> Epoch {
         self.epochs += 1;
-        self.epochs
+        Epoch(self.epochs)
     }
 
     /// Enters a redemption into the queue that its status belongs to.

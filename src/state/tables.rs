@@ -1,5 +1,6 @@
 //! The writer's side of one filter: its tables, whichever the mode, and the words that commands use of them.
 
+use super::Epoch;
 use super::view::Reader;
 use crate::domain::ItemOutcome;
 use crate::filter::codec::Load;
@@ -9,10 +10,9 @@ use crate::filter::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A filter's tables under an epoch: a number that no two of a state's filters, nor their successors after an
-/// import, share. With it and a table's own number a table is never mistaken for another.
+/// A filter's tables. Under their epoch, and by a table's own number, no table is mistaken for another.
 pub(super) struct Tables {
-    pub(super) epoch: u32,
+    pub(super) epoch: Epoch,
     pub(super) filter: Filter,
 }
 
@@ -25,13 +25,13 @@ pub(super) enum Filter {
 /// What a snapshot says of the tables beside their chunks.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TablesImage {
-    pub(super) epoch: u32,
+    pub(super) epoch: Epoch,
     pub(super) mode: Mode,
     pub(super) filter: FilterImage,
 }
 
 impl Tables {
-    pub(super) fn new(epoch: u32, mode: Mode, layout: Layout, growth: Growth) -> Self {
+    pub(super) fn new(epoch: Epoch, mode: Mode, layout: Layout, growth: Growth) -> Self {
         let filter = match mode {
             Mode::Compact => Filter::Compact(CompactFilter::new(layout, growth)),
             Mode::Strict => Filter::Strict(StrictFilter::new(layout, growth)),

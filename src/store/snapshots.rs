@@ -35,7 +35,7 @@ const KEYS_AHEAD: u64 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SectionKey {
     /// Whose it is.
-    pub filter: u64,
+    pub owner: u64,
     /// Which of its tables or slabs.
     pub part: u64,
 }
@@ -273,8 +273,8 @@ impl Store {
             }
             _ => "has a wrong checksum",
         };
-        let SectionKey { filter, part } = section.key;
-        Err(self.damaged(format!("tree {tree}, filter {filter}, part {part}: chunk {index} {why}")))
+        let SectionKey { owner, part } = section.key;
+        Err(self.damaged(format!("tree {tree}, owner {owner}, part {part}: chunk {index} {why}")))
     }
 
     /// Plans the removal of the chunks that no snapshot and no backup names any more. The snapshot that is being written
@@ -451,7 +451,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
 fn chunk_checksum(generation: u64, key: SectionKey, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&generation.to_le_bytes());
-    hash.update(&key.filter.to_le_bytes());
+    hash.update(&key.owner.to_le_bytes());
     hash.update(&key.part.to_le_bytes());
     hash.update(&index.to_le_bytes());
     hash.update(bytes);

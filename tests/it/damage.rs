@@ -21,7 +21,7 @@ const ENTRIES: u64 = 100;
 const FILTERS: u64 = 12;
 
 fn key(filter: u64) -> SectionKey {
-    SectionKey { filter, part: 0 }
+    SectionKey { owner: filter, part: 0 }
 }
 
 fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
@@ -92,7 +92,7 @@ fn whole(store: &Store, manifest: &Manifest) -> Result<(), StoreError> {
     for section in &manifest.sections {
         for index in 0..section.chunks {
             store.read_chunk(section, index, &mut out)?;
-            assert_eq!(out, chunk(section.key.filter, section.changes, index), "a chunk of something else");
+            assert_eq!(out, chunk(section.key.owner, section.changes, index), "a chunk of something else");
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const KEY: SectionKey = SectionKey { filter: 5, part: 6 };
+const KEY: SectionKey = SectionKey { owner: 5, part: 6 };
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")

@@ -10,6 +10,8 @@ mod filter_figures;
 mod format;
 mod journal;
 mod openapi;
+mod random_log;
+mod restores;
 mod snapshots;
 mod state;
 mod storage_faults;

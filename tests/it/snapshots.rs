@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn key(filter: u64) -> SectionKey {
-    SectionKey { filter, part: filter % 3 }
+    SectionKey { owner: filter, part: filter % 3 }
 }
 
 fn chunk(filter: u64, round: u64, index: u32) -> Vec<u8> {
@@ -27,7 +27,7 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
         writer.end_section(key(filter), round, 5).unwrap();
     }
     for section in before.iter().flat_map(|manifest| &manifest.sections) {
-        if !fresh.contains(&section.key.filter) {
+        if !fresh.contains(&section.key.owner) {
             writer.carry_over(section);
         }
     }
@@ -45,7 +45,7 @@ fn check(store: &Store, manifest: &Manifest) {
     for section in &manifest.sections {
         for index in 0..section.chunks {
             store.read_chunk(section, index, &mut out).unwrap();
-            assert_eq!(out, chunk(section.key.filter, section.changes, index));
+            assert_eq!(out, chunk(section.key.owner, section.changes, index));
         }
     }
 }
@@ -131,7 +131,7 @@ fn many_small_chunks_come_back() {
             writer.end_section(key(filter), round, CHUNKS).unwrap();
         }
         for section in before.iter().flat_map(|manifest| &manifest.sections) {
-            if section.key.filter % 3 != round % 3 {
+            if section.key.owner % 3 != round % 3 {
                 writer.carry_over(section);
             }
         }
@@ -143,7 +143,7 @@ fn many_small_chunks_come_back() {
             for section in &manifest.sections {
                 for index in 0..section.chunks {
                     store.read_chunk(section, index, &mut out).unwrap();
-                    assert_eq!(out, small(section.changes, section.key.filter, index));
+                    assert_eq!(out, small(section.changes, section.key.owner, index));
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! The state machine: the same log gives the same bytes, with and without a snapshot in between, and no command
 //! breaks what a code is promised.
 
+use crate::random_log::{CODES, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, Kind, Name, Outcome, Proposal,
-    RedemptionId, Reference, Refusal, Seq, Settings, Sizing, Spec, Status, Target, Timestamp, Window,
+    Command, Digests, Entry, FilterId, ImportId, ImportMode, Kind, Name, Outcome, Proposal, RedemptionId,
+    Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
 };
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::{SectionId, Sections, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -25,13 +26,6 @@ impl Sections for &Chunks {
     }
 }
 
-/// Codes, references and redemptions are few, so that they meet.
-const CODES: u64 = 12;
-
-fn code(number: u64) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
-}
-
 fn target(filter: u64) -> Target {
     Target(FilterId(filter))
 }
@@ -47,85 +41,10 @@ fn create(id: u64, kind: Kind, mode: Mode) -> Command {
     Command::Create { kind, name, id: FilterId(id), secret, spec, layout, window: Window::default() }
 }
 
-/// What a byte string makes of itself: any command about a coupon (filter 1) or a campaign (filter 2).
-fn command(kind: u8, a: u64, b: u64, serial: u64) -> Command {
-    let some = |count: u64| Digests((a..a + count).map(|number| code(number % (CODES * 20))).collect());
-    let redemption = |number: u64| {
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&number.to_le_bytes());
-        RedemptionId(id)
-    };
-    let import = ImportId::new(&format!("i{}", b % 3)).unwrap();
-    let reference = Reference::new(&format!("order-{}", b % 4)).unwrap();
-    let which = target(1 + u64::from(kind % 5 == 4));
-    match kind % 16 {
-        0 | 1 => Command::Insert {
-            target: which,
-            digests: some(b % 90 + 1),
-            if_absent: b.is_multiple_of(2),
-            revive: a.is_multiple_of(5),
-        },
-        2 => Command::Remove { target: which, digests: some(b % 20 + 1), all: b.is_multiple_of(2) },
-        3 => Command::Replace {
-            target: which,
-            from: some(b % 5 + 1),
-            to: Digests((b..=b + b % 5).map(code).collect()),
-        },
-        4 if a.is_multiple_of(9) => Command::Clear { target: which },
-        5..=8 => Command::Redeem {
-            target: target(1),
-            digest: code(a % CODES),
-            redemption: redemption(serial),
-            reference,
-            hold_seconds: [0, 0, 5, 60][(b % 4) as usize],
-        },
-        9 => Command::Confirm { target: target(1), redemption: redemption(serial.saturating_sub(a % 9)) },
-        10 => Command::Cancel { target: target(1), redemption: redemption(serial.saturating_sub(a % 9)) },
-        11 => Command::ImportBegin {
-            target: which,
-            import,
-            mode: if a.is_multiple_of(2) { ImportMode::Append } else { ImportMode::Replace },
-        },
-        12 | 13 => Command::ImportLines {
-            target: which,
-            import,
-            digests: some(b % 70 + 1),
-            lines: b % 70 + 1,
-            rejected: 0,
-            errors: Vec::new(),
-            chain: a,
-        },
-        14 => Command::ImportEnd { target: which, import, complete: !a.is_multiple_of(3) },
-        15 if a.is_multiple_of(13) => {
-            Command::Delete { kind: Kind::Campaign, name: Name::new("f2").unwrap() }
-        }
-        15 if a % 13 == 1 => create(2, Kind::Campaign, Mode::Compact),
-        _ => Command::Reschedule { target: which, starts_at: None, ends_at: Some(None) },
-    }
-}
-
-fn log(operations: &[(u8, u64, u64, u16)]) -> Vec<Entry> {
-    let beginning = [
-        Command::Configure(Settings {
-            redemptions_retention_seconds: 40,
-            idempotency_retention_seconds: 30,
-            idempotency_records_max: 20,
-            filters_max: 10,
-        }),
-        create(1, Kind::Coupon, Mode::Strict),
-        create(2, Kind::Campaign, Mode::Compact),
-    ];
-    let mut at = 1_000;
-    let mut entries: Vec<Entry> = Vec::new();
-    let rest = (100..).zip(operations).map(|(serial, &(kind, a, b, pause))| {
-        let key = IdempotencyKey { scope: u128::from(b % 30), request: u128::from(a % 3) };
-        (command(kind, a, b, serial), u64::from(pause % 4_000), (pause.is_multiple_of(3)).then_some(key))
-    });
-    for (command, pause, idempotency) in beginning.map(|command| (command, 0, None)).into_iter().chain(rest) {
-        at += pause;
-        let seq = Seq(entries.len() as u64 + 1);
-        entries.push(Entry { seq, proposal: Proposal { at: Timestamp(at), command, idempotency } });
-    }
+fn log(numbers: &[Numbers]) -> Vec<Entry> {
+    let mut log = RandomLog::new();
+    let mut entries = log.beginning();
+    entries.extend(numbers.iter().map(|&numbers| log.next(numbers)));
     entries
 }
 
@@ -156,11 +75,11 @@ proptest! {
     /// rest of the log leads from there to the same bytes.
     #[test]
     fn a_log_gives_the_same_bytes_with_and_without_a_snapshot(
-        operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
+        numbers in numbers(300),
         middle in 0.0..1.0f64,
     ) {
-        let entries = log(&operations);
-        let middle = 3 + ((entries.len() - 3) as f64 * middle) as usize;
+        let entries = log(&numbers);
+        let middle = (entries.len() as f64 * middle) as usize;
         let mut straight = State::new();
         let mut outcomes = Vec::new();
         for entry in &entries[..middle] {
@@ -188,21 +107,26 @@ proptest! {
 
     /// Whatever happens, a code has one redemption that stands, and is in the state that goes with it.
     #[test]
-    fn slot_and_redemption_agree(operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300)) {
+    fn slot_and_redemption_agree(numbers in numbers(300)) {
         let mut state = State::new();
-        let mut standing: HashMap<u64, RedemptionId> = HashMap::new();
-        for entry in log(&operations) {
+        let mut standing: HashMap<(FilterId, u64), RedemptionId> = HashMap::new();
+        for entry in log(&numbers) {
             let (asked, key) = (entry.proposal.command.clone(), entry.proposal.idempotency);
             let outcome = state.apply(entry).outcome;
-            if let (Command::Redeem { digest, .. }, Outcome::Redeemed(redemption), None) = (asked, outcome, key) {
-                let number = (0..CODES).find(|&number| code(number) == digest).unwrap();
-                if let Some(previous) = standing.insert(number, redemption.id) {
-                    let view = state.view().find(Kind::Coupon, &Name::new("f1").unwrap());
-                    let ended = view.and_then(|view| view.redemption(&previous, state.now()));
-                    // Gone (retention), given back or run out: never still standing.
-                    let stands = ended.is_some_and(|r| matches!(r.status, Status::Held | Status::Redeemed));
-                    prop_assert!(previous == redemption.id || !stands, "two winners for code {number}");
-                }
+            state.publish();
+            let (Command::Redeem { target, digest, .. }, Outcome::Redeemed(redemption), None) = (asked, outcome, key)
+            else {
+                continue;
+            };
+            let number = (0..CODES).find(|&number| code(number) == digest).unwrap();
+            if let Some(previous) = standing.insert((target.0, number), redemption.id) {
+                let coupons = state.view().list(Kind::Coupon, "", None, 10);
+                let view = coupons.iter().find(|view| view.id == target.0).unwrap();
+                // Gone (retention), given back or run out: never still standing.
+                let stands = view
+                    .redemption(&previous, state.now())
+                    .is_some_and(|r| matches!(r.status, Status::Held | Status::Redeemed));
+                prop_assert!(previous == redemption.id || !stands, "two winners for code {number}");
             }
         }
     }

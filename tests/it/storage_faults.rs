@@ -62,7 +62,7 @@ impl Backing for Faulty {
     }
 }
 
-const KEY: SectionKey = SectionKey { filter: 1, part: 2 };
+const KEY: SectionKey = SectionKey { owner: 1, part: 2 };
 
 fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let mut writer = store.begin_snapshot(seq)?;

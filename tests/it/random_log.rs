@@ -1,0 +1,209 @@
+//! Logs made of random numbers: every command there is, about few filters, codes, references and imports, so that they meet.
+
+use cuckood::domain::{
+    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, Kind, Name, Proposal,
+    RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Window,
+};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use proptest::prelude::*;
+
+/// Numbers that make a command: which, about what, and how much later than the one before.
+pub type Numbers = (u8, u64, u64, u16);
+
+/// Codes that are redeemed.
+pub const CODES: u64 = 12;
+
+/// Users and codes in all.
+const ITEMS: u64 = 400;
+
+/// The filters: growing ones, full ones, and one large enough to grow with many commands.
+const FILTERS: [(Kind, Mode, Growth, u64); 4] = [
+    (Kind::Coupon, Mode::Strict, Growth::Auto, 50),
+    (Kind::Campaign, Mode::Compact, Growth::Auto, 150),
+    (Kind::Coupon, Mode::Strict, Growth::Fixed, 60),
+    (Kind::Coupon, Mode::Strict, Growth::Auto, 4_000),
+];
+
+/// Items that the large filter holds from the beginning: it is about to grow.
+const MANY: u64 = 3_880;
+
+pub fn code(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+pub fn numbers(commands: usize) -> impl Strategy<Value = Vec<Numbers>> {
+    proptest::collection::vec(any::<Numbers>(), 1..commands)
+}
+
+/// Makes commands. What it remembers is what a client would.
+pub struct RandomLog {
+    at: u64,
+    seq: u64,
+    /// Counts commands.
+    serial: u64,
+    /// The identities of the filters, new at each creation.
+    ids: [u64; FILTERS.len()],
+    /// The upload of each mode into each filter.
+    uploads: [[Option<ImportId>; 2]; FILTERS.len()],
+}
+
+impl RandomLog {
+    pub fn new() -> Self {
+        Self { at: 1_000, seq: 0, serial: 0, ids: [1, 2, 3, 4], uploads: Default::default() }
+    }
+
+    /// The entries that every log begins with.
+    pub fn beginning(&mut self) -> Vec<Entry> {
+        let settings = Settings {
+            redemptions_retention_seconds: 40,
+            idempotency_retention_seconds: 30,
+            idempotency_records_max: 20,
+            filters_max: 10,
+        };
+        let mut commands = vec![Command::Configure(settings)];
+        commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
+        let target = self.target(3);
+        let many = Digests((1_000..1_000 + MANY).map(code).collect());
+        commands.push(Command::Insert { target, digests: many, if_absent: false, revive: false });
+        commands.into_iter().map(|command| self.entry(0, command, None)).collect()
+    }
+
+    /// The entry that these numbers make.
+    pub fn next(&mut self, (kind, a, b, pause): Numbers) -> Entry {
+        self.serial += 1;
+        let command = self.command(kind, a, b);
+        let key = IdempotencyKey { scope: u128::from(b % 30), request: u128::from(a % 3) };
+        let key = pause.is_multiple_of(3).then_some(key);
+        self.entry(u64::from(pause % 4_000), command, key)
+    }
+
+    fn entry(&mut self, pause: u64, command: Command, idempotency: Option<IdempotencyKey>) -> Entry {
+        self.at += pause;
+        self.seq += 1;
+        let proposal = Proposal { at: Timestamp(self.at), command, idempotency };
+        Entry { seq: Seq(self.seq), proposal }
+    }
+
+    fn target(&self, filter: usize) -> Target {
+        Target(FilterId(self.ids[filter]))
+    }
+
+    fn name(filter: usize) -> Name {
+        Name::new(&format!("f{filter}")).unwrap()
+    }
+
+    fn create(&self, filter: usize) -> Command {
+        let (kind, mode, growth, capacity) = FILTERS[filter];
+        let (layout, sizing) = match mode {
+            Mode::Compact => (Layout::compact(capacity, 0.01, growth).unwrap(), Sizing::ErrorRate(0.01)),
+            Mode::Strict => (Layout::strict(capacity).unwrap(), Sizing::Exact),
+        };
+        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false };
+        let (name, id) = (Self::name(filter), self.target(filter).0);
+        let secret = Secret::new([7; 192]);
+        Command::Create { kind, name, id, secret, spec, layout, window: Window::default() }
+    }
+
+    fn command(&mut self, kind: u8, a: u64, b: u64) -> Command {
+        let filter = [0, 0, 0, 1, 1, 2, 2, 3][usize::from(kind / 16 % 8)];
+        let target = self.target(filter);
+        // Now and then so many that tables grow, or are emptied and fold.
+        let count = if b.is_multiple_of(6) { b / 6 % 150 + 1 } else { b / 6 % 15 + 1 };
+        let some = |count: u64| Digests((a..a + count).map(|number| code(number % ITEMS)).collect());
+        let redemption = |number: u64| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            RedemptionId(id)
+        };
+        let recent = redemption(self.serial.saturating_sub(a % 9));
+        match kind % 16 {
+            0 | 1 => Command::Insert {
+                target,
+                digests: some(count),
+                if_absent: b.is_multiple_of(2),
+                revive: a.is_multiple_of(5),
+            },
+            2 | 3 => Command::Remove { target, digests: some(count), all: a.is_multiple_of(2) },
+            4 => Command::Replace {
+                target,
+                from: some(b % 5 + 1),
+                to: Digests((b..=b + b % 5).map(|number| code(number % ITEMS)).collect()),
+            },
+            5..=7 => Command::Redeem {
+                target,
+                digest: code(a % CODES),
+                redemption: redemption(self.serial),
+                reference: Reference::new(&format!("order-{}", b % 4)).unwrap(),
+                hold_seconds: [0, 0, 5, 60][(b / 4 % 4) as usize],
+            },
+            8 => Command::Confirm { target, redemption: recent },
+            9 => Command::Cancel { target, redemption: recent },
+            10..=13 => self.upload(filter, a, b, some(count)),
+            14 => self.rare(filter, a, b),
+            _ => Command::Reschedule { target, starts_at: None, ends_at: Some(None) },
+        }
+    }
+
+    /// A piece of an upload: its begin, lines, or an end.
+    fn upload(&mut self, filter: usize, a: u64, b: u64, digests: Digests) -> Command {
+        let target = self.target(filter);
+        let mode = (a / 8 % 3 != 0) as usize;
+        let Some(import) = self.uploads[filter][mode].clone() else {
+            let import = ImportId::new(&format!("i{}", self.serial)).unwrap();
+            self.uploads[filter][mode] = Some(import.clone());
+            return self.begin(target, mode, import);
+        };
+        match a % 8 {
+            0 => self.begin(target, mode, import),
+            1..=4 => {
+                let lines = digests.0.len() as u64;
+                Command::ImportLines {
+                    target,
+                    import,
+                    digests,
+                    lines,
+                    rejected: 0,
+                    errors: Vec::new(),
+                    chain: a,
+                }
+            }
+            _ => {
+                // Else it is asked for again.
+                if b.is_multiple_of(2) {
+                    self.uploads[filter][mode] = None;
+                }
+                Command::ImportEnd { target, import, complete: !b.is_multiple_of(5) }
+            }
+        }
+    }
+
+    fn begin(&self, target: Target, mode: usize, import: ImportId) -> Command {
+        let mode = [ImportMode::Append, ImportMode::Replace][mode];
+        Command::ImportBegin { target, import, mode }
+    }
+
+    /// What comes seldom: clearing, deleting, making anew, other settings.
+    fn rare(&mut self, filter: usize, a: u64, b: u64) -> Command {
+        let target = self.target(filter);
+        match a % 12 {
+            0..=2 => Command::Clear { target },
+            3 => Command::Delete { kind: FILTERS[filter].0, name: Self::name(filter) },
+            4..=6 => {
+                self.ids[filter] = 100 + self.serial;
+                self.create(filter)
+            }
+            7 => Command::Configure(Settings {
+                redemptions_retention_seconds: b % 80,
+                idempotency_retention_seconds: b % 50,
+                idempotency_records_max: b % 40,
+                filters_max: 10,
+            }),
+            _ => Command::Insert {
+                target,
+                digests: Digests((0..CODES).map(code).collect()),
+                if_absent: true,
+                revive: b.is_multiple_of(3),
+            },
+        }
+    }
+}

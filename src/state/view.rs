@@ -323,6 +323,7 @@ impl View {
 mod tests {
     use super::*;
     use crate::filter::{Growth, Mode, Secret};
+    use crate::state::Epoch;
     use crate::state::tables::Tables;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -345,12 +346,12 @@ mod tests {
             secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
             reader: reader.clone(),
             counters: Arc::default(),
-            ledger: Arc::default(),
+            ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0)))),
         })
     }
 
     fn reader() -> Reader {
-        Tables::new(0, Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed).reader()
+        Tables::new(Epoch(0), Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed).reader()
     }
 
     #[test]

@@ -295,3 +295,23 @@ async fn a_key_is_visible_ascii() {
     }
     with_key(&service, USERS, &"k".repeat(255), &body).await.json(200);
 }
+
+#[tokio::test]
+async fn a_time_is_any_of_rfc_3339_from_1970_on() {
+    let service = service().await;
+    let path = "/v1/campaigns/spring";
+    for (sent, answered) in [
+        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"),
+        ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
+        ("9999-12-31T22:00:00-01:59", "9999-12-31T23:59:00Z"),
+        ("2026-12-01t00:00:00.123456789012z", "2026-12-01T00:00:00.123Z"),
+        ("2026-12-31T23:59:60Z", "2026-12-31T23:59:59Z"),
+        ("1970-01-01T00:00:00+00:00", "1970-01-01T00:00:00Z"),
+    ] {
+        let changed = service.patch(path, json!({"ends_at": sent})).await.json(200);
+        assert_eq!(changed["ends_at"], answered, "{sent}");
+    }
+    for bad in ["9999-12-31T23:59:59-00:01", "1970-01-01T00:00:00+00:01", "10000-01-01T00:00:00Z", "9999"] {
+        assert_eq!(service.patch(path, json!({"ends_at": bad})).await.pointers(), ["/ends_at"], "{bad}");
+    }
+}

@@ -153,6 +153,37 @@ async fn a_prefix_limits_the_names() {
     assert!(answer.status == 403 || answer.json(200)["eligible"] == json!([]), "{}", answer.text());
 }
 
+/// What belongs to others is answered as what is not there, to the letter.
+#[tokio::test]
+async fn others_things_look_like_nothing() {
+    let service = service(options()).await;
+    let headers = [("authorization", "Bearer secret-root"), ("content-type", "text/plain")];
+    let import = request(Method::POST, "/v1/campaigns/c/imports?id=nightly", &headers, Body::from("u1\n"));
+    service.send(import).await.json(200);
+    let users = json!({"users": ["u1"]});
+    for (method, theirs, nobodys, body) in [
+        (Method::GET, "/v1/imports/nightly", "/v1/imports/none", Value::Null),
+        (Method::GET, "/v1/campaigns/c", "/v1/campaigns/none", Value::Null),
+        (Method::GET, "/v1/campaigns?prefix=c", "/v1/campaigns?prefix=none", Value::Null),
+        (Method::PUT, "/v1/campaigns/c", "/v1/campaigns/none", json!({"capacity": 10})),
+        (Method::PATCH, "/v1/campaigns/c", "/v1/campaigns/none", json!({"ends_at": null})),
+        (Method::POST, "/v1/campaigns/c/users", "/v1/campaigns/none/users", users.clone()),
+        (Method::POST, "/v1/campaigns/c/users/check", "/v1/campaigns/none/users/check", users),
+        (Method::GET, "/v1/coupons/p", "/v1/coupons/none", Value::Null),
+    ] {
+        let answer = async |path| {
+            let answer = send(&service, "eu", method.clone(), path, &body).await;
+            let mut text: Value = serde_json::from_slice(&answer.body).unwrap();
+            text["request_id"] = Value::Null;
+            (answer.status, text)
+        };
+        assert_eq!(answer(theirs).await, answer(nobodys).await, "{method} {theirs}");
+    }
+    let listed = send(&service, "eu", Method::GET, "/v1/imports", &Value::Null).await.json(200);
+    assert_eq!(listed, json!({"imports": []}));
+    send(&service, "root", Method::GET, "/v1/imports/nightly", &Value::Null).await.json(200);
+}
+
 #[tokio::test]
 async fn a_key_is_the_scope_of_idempotency_keys() {
     let service = service(options()).await;

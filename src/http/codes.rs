@@ -79,6 +79,7 @@ pub(super) async fn add(
     responses(
         (status = 200, description = "In the order of the request", body = CodesValid),
         (status = 404, description = "`coupon-not-found`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn check(
@@ -99,6 +100,7 @@ pub(super) async fn check(
     responses(
         (status = 200, description = "In the order of the request", body = ItemCounts),
         (status = 404, description = "`coupon-not-found`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn count(
@@ -119,6 +121,7 @@ pub(super) async fn count(
     responses(
         (status = 200, description = "In the order of the request", body = RemovedItems),
         (status = 404, description = "`coupon-not-found`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn remove(
@@ -140,6 +143,7 @@ pub(super) async fn remove(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`coupon-not-found`"),
         (status = 409, description = "`filter-full`: none of them was taken"),
+        (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn replace(

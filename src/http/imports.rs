@@ -176,7 +176,10 @@ struct ImportList {
     )),
     responses(
         (status = 200, description = "Read to the end", body = ImportAnswer),
-        (status = 404, description = "`campaign-not-found`"),
+        (
+            status = 404,
+            description = "`campaign-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
+        ),
         (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
     )
 )]
@@ -204,7 +207,10 @@ pub(super) async fn import_users(
     )),
     responses(
         (status = 200, description = "Read to the end", body = ImportAnswer),
-        (status = 404, description = "`coupon-not-found`"),
+        (
+            status = 404,
+            description = "`coupon-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
+        ),
         (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
     )
 )]

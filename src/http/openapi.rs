@@ -116,12 +116,10 @@ fn forbid_null(schema: &mut Value) {
 
 /// Adds what an operation can answer because of what it is, not because of what it does.
 fn complete(path: &str, method: &str, operation: &mut Value) {
-    let is_api = path.starts_with("/v1/");
     let is_import = path.ends_with("/imports") && method == "post";
     let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
     let takes_key =
         matches!(scope.as_str(), "write" | "redeem" | "admin") && path.contains('{') && !is_import;
-    let takes_body = operation.get("requestBody").is_some();
 
     // Not by index: that would leave a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
@@ -144,50 +142,79 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         );
     }
 
-    let responses = &mut operation["responses"];
-    let mut add = |status: &str, description: &str| {
-        let known = responses[status]["description"].as_str().map(str::to_owned);
-        responses[status] = json!({ "description": known.unwrap_or_else(|| description.to_owned()) });
-    };
-    if path != "/livez" {
-        add(
-            "503",
-            "`recovering`, `draining`, `overloaded`; `storage-failed`: the outcome of a write is unknown",
-        );
-    }
-    if is_api {
-        add("400", "`malformed-request`, `malformed-json`");
-        add("401", "`unauthenticated`");
-        add(
-            "403",
-            "`forbidden`; `foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
-        );
-        add("429", "`rate-limited`, `too-many-invalid-codes`, `idempotency-full`");
-        add("500", "`internal`");
-        if path.contains('{') || method != "get" || operation_has_query(operation) {
-            let responses = &mut operation["responses"];
-            let known = responses.get("422").is_some();
-            if !known {
-                responses["422"] = json!({ "description": "`invalid-request`, with a pointer to each fault; `idempotency-key-reused`" });
-            }
-        }
-        let responses = &mut operation["responses"];
-        if takes_body {
-            for (status, description) in [
-                ("408", "`request-timeout`: the body did not arrive in time"),
-                ("413", "`body-too-large`: the detail states the limit"),
-                ("415", "`unsupported-media-type`"),
-            ] {
-                responses[status] = json!({ "description": description });
-            }
-        }
-        if scope != "read" {
-            responses["507"] = json!({ "description": "`memory-limit`, `disk-full`" });
-        }
+    for (status, description) in general_problems(path, method, &scope, takes_key, operation) {
+        promise(&mut operation["responses"], status, description);
     }
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
         finish(status, takes_key, response);
     }
+}
+
+/// What can go wrong with an operation because of what it is, by status.
+fn general_problems(
+    path: &str,
+    method: &str,
+    scope: &str,
+    takes_key: bool,
+    operation: &Value,
+) -> Vec<(&'static str, &'static str)> {
+    let is_import = path.ends_with("/imports") && method == "post";
+    let takes_body = operation.get("requestBody").is_some();
+    let mut problems = match (path, scope) {
+        ("/livez" | "/readyz", _) => Vec::new(),
+        (_, "" | "read") => vec![("503", "`recovering`")],
+        _ => vec![
+            ("503", "`recovering`, `draining`, `overloaded`"),
+            ("503", "`storage-failed`: the outcome of a write is unknown"),
+            ("507", "`memory-limit`, `disk-full`"),
+        ],
+    };
+    if !matches!(path, "/livez" | "/readyz") {
+        problems.push((
+            "403",
+            "`foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
+        ));
+    }
+    if !path.starts_with("/v1/") {
+        return problems;
+    }
+    problems.extend([
+        ("400", "`malformed-request`"),
+        ("401", "`unauthenticated`"),
+        ("403", "`forbidden`"),
+        ("429", "`rate-limited`"),
+        ("500", "`internal`"),
+    ]);
+    if takes_body {
+        problems.extend([
+            ("408", "`request-timeout`: the body did not arrive in time"),
+            ("415", "`unsupported-media-type`"),
+        ]);
+    }
+    if takes_body && !is_import {
+        problems
+            .extend([("400", "`malformed-json`"), ("413", "`body-too-large`: the detail states the limit")]);
+    }
+    // What is no import's id is the id of no import.
+    let takes_name = path.contains("{campaign}") || path.contains("{coupon}");
+    if takes_name || takes_body || operation_has_query(operation) {
+        problems.push(("422", "`invalid-request`, with a pointer to each fault"));
+    }
+    if takes_key {
+        problems.push(("429", "`idempotency-full`"));
+    }
+    // A deletion says all in its path, so that under one key there are no two of them.
+    if takes_key && method != "delete" {
+        problems.push(("422", "`idempotency-key-reused`"));
+    }
+    problems
+}
+
+/// Adds to what a status may mean.
+fn promise(responses: &mut Value, status: &str, description: &str) {
+    let known = responses[status]["description"].as_str();
+    let description = known.map_or(description.to_owned(), |known| format!("{known}; {description}"));
+    responses[status] = json!({ "description": description });
 }
 
 fn operation_has_query(operation: &Value) -> bool {

@@ -166,6 +166,7 @@ struct ReferenceQuery {
         (status = 201, description = "Used or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`coupon-not-found`, `code-unknown`"),
         (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn redeem(
@@ -285,16 +286,16 @@ pub(super) async fn confirm(
 
 /// Give a held or used code back
 ///
-/// Repeatable; never undoes a newer redemption of the same code.
+/// Repeatable; never undoes a newer redemption of the same code. One that has expired stays so, with 200: its code is
+/// available already.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/redemptions/{id}/cancel",
     operation_id = "cancel_redemption",
     tag = "redemptions",
     responses(
-        (status = 200, description = "Cancelled", body = RedemptionAnswer),
+        (status = 200, description = "Cancelled, or expired before", body = RedemptionAnswer),
         (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
-        (status = 409, description = "`hold-expired`"),
     )
 )]
 pub(super) async fn cancel(

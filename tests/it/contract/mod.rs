@@ -4,11 +4,13 @@
 mod campaigns;
 mod conventions;
 mod coupons;
+mod document;
 mod eligibility;
 mod guessing;
 mod imports;
 mod keys;
 mod operations;
+mod problems;
 mod redemptions;
 mod service;
 mod sites;

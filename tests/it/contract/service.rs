@@ -1,5 +1,6 @@
 //! A service to send requests to: the router over an engine in a directory of its own, with time moved by hand.
 
+use super::document::Operation;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -9,7 +10,9 @@ use cuckood::engine::{Durability, Engine, EngineOptions, Status};
 use cuckood::http::options::HttpOptions;
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ pub struct Service {
     engine: Engine,
     time: Arc<ManualTime>,
     directory: TempDir,
+    problems: Mutex<BTreeSet<(String, String)>>,
 }
 
 impl Service {
@@ -38,17 +42,17 @@ impl Service {
         let time = Arc::new(ManualTime::at(NOON));
         let engine = engine(directory.path(), &time).await;
         let router = cuckood::http::router(engine.clone(), options).unwrap();
-        Self { router, engine, time, directory }
+        Self { router, engine, time, directory, problems: Mutex::default() }
     }
 
     /// The same service after a clean stop and a new start.
     pub async fn restart(self) -> Self {
-        let Self { router, engine, time, directory } = self;
+        let Self { router, engine, time, directory, .. } = self;
         engine.shutdown().await;
         drop((router, engine));
         let engine = engine_again(directory.path(), &time).await;
         let router = cuckood::http::router(engine.clone(), HttpOptions::default()).unwrap();
-        Self { router, engine, time, directory }
+        Self { router, engine, time, directory, problems: Mutex::default() }
     }
 
     /// Lets time go by.
@@ -61,11 +65,23 @@ impl Service {
         self.engine.shutdown().await;
     }
 
+    /// What the document does not promise of the operation fails the test.
     pub async fn send(&self, mut request: Request<Body>) -> Answer {
+        let operation = Operation::of(request.method(), request.uri().path());
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 40_000))));
         let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_vec() }
+        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_vec() };
+        if let Some(operation) = operation {
+            let problem = answer.is_promised(operation);
+            self.problems.lock().extend(problem.map(|code| (operation.id.clone(), code)));
+        }
+        answer
+    }
+
+    /// The problems that operations have answered so far, by the operation's id.
+    pub fn problems(&self) -> BTreeSet<(String, String)> {
+        self.problems.lock().clone()
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -137,6 +153,20 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Makes sure that the document promises this answer; the code if it is a problem.
+    fn is_promised(&self, operation: &Operation) -> Option<String> {
+        let id = &operation.id;
+        let codes = operation.responses.get(&self.status);
+        let codes = codes.unwrap_or_else(|| panic!("{id} promises no {}: {}", self.status, self.text()));
+        if self.status < 400 {
+            return None;
+        }
+        let problem: Value = serde_json::from_slice(&self.body).unwrap();
+        let code = problem["code"].as_str().unwrap().to_owned();
+        assert!(codes.contains(&code), "{id} promises {codes:?} with {}, not {problem}", self.status);
+        Some(code)
+    }
+
     /// A header's value, or nothing.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())

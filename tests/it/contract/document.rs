@@ -1,0 +1,73 @@
+//! What the OpenAPI document promises of each operation, for comparison with what the service does.
+
+use http::Method;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// The committed document.
+pub static DOCUMENT: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(&cuckood::http::openapi::pretty()).unwrap());
+
+/// All operations.
+pub static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    let operations = paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().iter();
+        methods.map(move |(method, operation)| Operation::new(path, method, operation))
+    });
+    operations.collect()
+});
+
+/// One operation.
+#[derive(Debug)]
+pub struct Operation {
+    pub id: String,
+    pub method: Method,
+    /// With parameters in braces.
+    pub path: String,
+    pub takes_body: bool,
+    /// Each status that is promised, with the problems that it may stand for.
+    pub responses: BTreeMap<u16, BTreeSet<String>>,
+}
+
+impl Operation {
+    fn new(path: &str, method: &str, operation: &Value) -> Self {
+        let responses = operation["responses"].as_object().unwrap().iter();
+        Self {
+            id: operation["operationId"].as_str().unwrap().to_owned(),
+            method: method.to_ascii_uppercase().parse().unwrap(),
+            path: path.to_owned(),
+            takes_body: operation.get("requestBody").is_some(),
+            responses: responses
+                .map(|(status, response)| {
+                    (status.parse().unwrap(), codes(response["description"].as_str().unwrap()))
+                })
+                .collect(),
+        }
+    }
+
+    /// The operation that this request is for, if it is for one.
+    pub fn of(method: &Method, path: &str) -> Option<&'static Operation> {
+        let path: Vec<&str> = path.split('/').collect();
+        OPERATIONS.iter().find(|operation| {
+            let template: Vec<&str> = operation.path.split('/').collect();
+            let same = |(template, part): (&&str, &&str)| template == part || template.starts_with('{');
+            operation.method == *method
+                && template.len() == path.len()
+                && template.iter().zip(&path).all(same)
+        })
+    }
+
+    /// Every problem that is promised, with its status.
+    pub fn problems(&self) -> impl Iterator<Item = (u16, &str)> {
+        self.responses.iter().flat_map(|(status, codes)| codes.iter().map(|code| (*status, code.as_str())))
+    }
+}
+
+/// The codes that a description names: they stand between backticks, as other things do.
+fn codes(description: &str) -> BTreeSet<String> {
+    let known = DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
+    let quoted = description.split('`').skip(1).step_by(2);
+    quoted.filter(|text| known.iter().any(|code| code == text)).map(str::to_owned).collect()
+}

@@ -1,0 +1,263 @@
+//! Every problem that the document promises can be had. That none else comes, `Service::send` makes sure of for each
+//! request of each test.
+
+use super::document::{OPERATIONS, Operation};
+use super::service::{Answer, Service, json as json_request, request};
+use axum::body::Body;
+use bytes::Bytes;
+use cuckood::http::options::{GuessingOptions, HttpOptions, LimitOptions};
+use futures_util::StreamExt;
+use http::Method;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::mpsc;
+
+/// What any request may meet, whatever it asks for: it depends on keys, rates, clocks, memory and disks.
+const GENERAL: [u16; 7] = [401, 403, 408, 429, 500, 503, 507];
+
+#[test]
+fn a_code_goes_with_one_status_and_each_is_promised() {
+    let mut statuses: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
+    for operation in OPERATIONS.iter() {
+        for (status, codes) in operation.responses.iter().filter(|(status, _)| **status >= 400) {
+            assert!(!codes.is_empty(), "{}: {status} names no code", operation.id);
+        }
+        for (status, code) in operation.problems() {
+            statuses.entry(code).or_default().insert(status);
+        }
+    }
+    for (code, statuses) in &statuses {
+        assert_eq!(statuses.len(), 1, "{code}: {statuses:?}");
+    }
+    // Those two come where there is no operation.
+    let known = super::document::DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
+    let unpromised: Vec<_> =
+        known.iter().filter(|code| !statuses.contains_key(code.as_str().unwrap())).collect();
+    assert_eq!(unpromised, ["route-not-found", "method-not-allowed"]);
+}
+
+#[tokio::test]
+async fn every_promised_problem_can_be_had() {
+    let service = Service::with(HttpOptions {
+        limits: LimitOptions { body_bytes_max: 40_000, ..LimitOptions::default() },
+        ..HttpOptions::default()
+    })
+    .await;
+    names_and_bodies(&service).await;
+    full_filters(&service).await;
+    redemptions(&service).await;
+    imports(&service).await;
+    used_keys(&service).await;
+
+    let seen = service.problems();
+    let promised = OPERATIONS.iter().flat_map(|operation| {
+        let problems = operation.problems().filter(|(status, _)| !GENERAL.contains(status));
+        problems.map(|(_, code)| (operation.id.clone(), code.to_owned()))
+    });
+    // What is malformed as HTTP may come to any operation, but no client of ours sends it.
+    let missing: Vec<_> = promised
+        .filter(|(_, code)| code != "malformed-request")
+        .filter(|pair| !seen.contains(pair))
+        .collect();
+    assert_eq!(missing, [], "promised, but not to be had");
+}
+
+#[tokio::test]
+async fn a_guesser_can_be_stopped_wherever_it_is_promised() {
+    let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };
+    let service = Service::with(HttpOptions { guessing, ..HttpOptions::default() }).await;
+    service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
+    service.post("/v1/coupons/p/codes/check", json!({"codes": ["wrong"]})).await.json(200);
+    let (mut promised, mut stopped) = (BTreeSet::new(), BTreeSet::new());
+    for operation in OPERATIONS.iter() {
+        if operation.problems().any(|(_, code)| code == "too-many-invalid-codes") {
+            promised.insert(&operation.id);
+        }
+        if operation.path.starts_with("/v1/coupons/") && operation.method != Method::DELETE {
+            let body = match operation.id.as_str() {
+                "redeem" => json!({"code": "wrong", "reference": "r"}),
+                "replace_codes" => json!({"replacements": [{"from": "wrong", "to": "other"}]}),
+                _ => json!({"codes": ["wrong"]}),
+            };
+            let answer = service.send(sample(operation, "p", &body)).await;
+            if answer.status == 429 {
+                stopped.insert(&operation.id);
+            }
+        }
+    }
+    assert_eq!(promised, stopped);
+}
+
+/// A request for an operation on the filter of this name.
+fn sample(operation: &Operation, name: &str, body: &Value) -> http::Request<Body> {
+    let path: Vec<&str> = operation
+        .path
+        .split('/')
+        .map(|part| match part {
+            "{campaign}" | "{coupon}" => name,
+            "{id}" => "00000000000000000000000000000000",
+            part => part,
+        })
+        .collect();
+    let path = path.join("/");
+    match (operation.takes_body, path.ends_with("/imports")) {
+        (false, _) => request(operation.method.clone(), &path, &[], Body::empty()),
+        (true, true) => {
+            let headers = [("content-type", "text/plain")];
+            request(operation.method.clone(), &path, &headers, Body::from("u1\n"))
+        }
+        (true, false) => json_request(operation.method.clone(), &path, &[], body),
+    }
+}
+
+/// Names that nothing bears, that are none; bodies that are too long, of another type, no JSON, not as wanted.
+async fn names_and_bodies(service: &Service) {
+    service.put("/v1/campaigns/c", json!({"capacity": 10})).await.json(201);
+    service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
+    for operation in OPERATIONS.iter() {
+        let name = if operation.path.contains("{coupon}") { "p" } else { "c" };
+        let send = async |name: &str, query: &str, media_type: Option<&'static str>, body: Option<String>| {
+            let mut sent = sample(operation, name, &json!({"users": ["u"], "codes": ["u"], "capacity": 10}));
+            if !query.is_empty() {
+                *sent.uri_mut() = format!("{}{query}", sent.uri().path()).parse().unwrap();
+            }
+            if let Some(media_type) = media_type {
+                sent.headers_mut().insert("content-type", media_type.parse().unwrap());
+            }
+            if let Some(body) = body {
+                *sent.body_mut() = Body::from(body);
+            }
+            service.send(sent).await
+        };
+        // Nothing is created or dropped: the others need it, or that it is not there.
+        send("NO%20NAME", "", None, None).await;
+        send("none", "", None, (operation.method == Method::PUT).then(|| "{}".to_owned())).await;
+        if operation.method != Method::DELETE {
+            send(name, "?nothing=1", None, None).await;
+        }
+        if operation.takes_body {
+            send(name, "", None, Some("{}".to_owned())).await;
+            send(name, "", None, Some("{".to_owned())).await;
+            send(name, "", None, Some("x".repeat(50_000))).await;
+            send(name, "", Some("image/png"), None).await;
+        }
+        if operation.path.ends_with("/{id}") || operation.path.contains("/{id}/") {
+            send(name, "", None, None).await;
+        }
+    }
+}
+
+async fn full_filters(service: &Service) {
+    let spec = json!({"capacity": 8, "mode": "strict", "growth": "fixed"});
+    let many: Vec<String> = (0..500).map(|number| format!("i{number}")).collect();
+    let pairs: Vec<Value> = many.iter().map(|item| json!({"from": item, "to": format!("{item}x")})).collect();
+    for (collection, items) in [("campaigns", "users"), ("coupons", "codes")] {
+        let path = format!("/v1/{collection}/small");
+        service.put(&path, spec.clone()).await.json(201);
+        service.put(&path, json!({"capacity": 9})).await.problem(409, "already-exists");
+        service.post(&format!("{path}/{items}"), json!({items: many})).await.problem(409, "filter-full");
+        let text = many.join("\n");
+        service.import(&format!("{path}/imports"), "text/plain", text).await.problem(409, "filter-full");
+        // As many as there is room for; each can be replaced only while one more has room.
+        let mut held = Vec::new();
+        for item in &many {
+            if service.post(&format!("{path}/{items}"), json!({items: [item]})).await.status == 200 {
+                held.push(item);
+            }
+        }
+        assert!(!held.is_empty());
+        let replace = format!("{path}/{items}/replace");
+        service.post(&replace, json!({"replacements": pairs})).await.problem(409, "filter-full");
+    }
+}
+
+async fn redemptions(service: &Service) {
+    let path = "/v1/coupons/used/redemptions";
+    service.put("/v1/coupons/used", json!({"capacity": 100})).await.json(201);
+    service.post("/v1/coupons/used/codes", json!({"codes": ["A", "B", "C", "D"]})).await.json(200);
+    let redeem = async |code: &str, reference: &str, hold: u64| {
+        service.post(path, json!({"code": code, "reference": reference, "hold_seconds": hold})).await
+    };
+    let id = |answer: Answer| answer.json(201)["id"].as_str().unwrap().to_owned();
+    id(redeem("A", "r1", 0).await);
+    redeem("A", "r2", 0).await.problem(409, "code-redeemed");
+    let held = id(redeem("B", "r1", 60).await);
+    redeem("B", "r2", 0).await.problem(409, "code-held");
+    redeem("none", "r1", 0).await.problem(404, "code-unknown");
+    service.pass(61);
+    service.command(&format!("{path}/{held}/confirm")).await.problem(409, "hold-expired");
+    assert_eq!(service.command(&format!("{path}/{held}/cancel")).await.json(200)["status"], "expired");
+    let cancelled = id(redeem("C", "r1", 60).await);
+    service.command(&format!("{path}/{cancelled}/cancel")).await.json(200);
+    service.command(&format!("{path}/{cancelled}/confirm")).await.problem(409, "redemption-cancelled");
+    service.patch("/v1/coupons/used", json!({"ends_at": "2026-01-01T00:00:00Z"})).await.json(200);
+    redeem("D", "r1", 0).await.problem(409, "outside-window");
+    service.put("/v1/coupons/probable", json!({"capacity": 100, "mode": "compact"})).await.json(201);
+    let answer = service.post("/v1/coupons/probable/redemptions", json!({"code": "A", "reference": "r"}));
+    answer.await.problem(409, "requires-strict-mode");
+}
+
+async fn imports(service: &Service) {
+    for collection in ["campaigns", "coupons"] {
+        service.put(&format!("/v1/{collection}/filled"), json!({"capacity": 100})).await.json(201);
+        let path = |query: &str| format!("/v1/{collection}/filled/imports?{query}");
+        let id = format!("id={collection}-");
+        service.import(&path(&format!("{id}1")), "text/plain", "u1\n").await.json(200);
+        let other_mode = path(&format!("{id}1&mode=replace"));
+        service.import(&other_mode, "text/plain", "u1\n").await.problem(409, "import-differs");
+
+        // An upload under way; then another takes its place beside the filter.
+        let (pieces, mut rest) = mpsc::unbounded_channel::<Bytes>();
+        let body = futures_util::stream::poll_fn(move |context| rest.poll_recv(context))
+            .map(Ok::<_, std::io::Error>);
+        let first = path(&format!("{id}2&mode=replace"));
+        let upload = service.import(&first, "text/plain", Body::from_stream(body));
+        let meanwhile = async {
+            pieces.send(Bytes::from("u1\n")).unwrap();
+            while service.get(&format!("/v1/imports/{collection}-2")).await.status == 404 {
+                tokio::task::yield_now().await;
+            }
+            service.import(&first, "text/plain", "u1\n").await.problem(409, "import-running");
+            let second = path(&format!("{id}3&mode=replace"));
+            service.import(&second, "text/plain", "u2\n").await.json(200);
+            drop(pieces);
+        };
+        let (answer, ()) = tokio::join!(upload, meanwhile);
+        answer.problem(404, "import-not-found");
+    }
+}
+
+/// Under one key, two requests.
+async fn used_keys(service: &Service) {
+    let headers = [("idempotency-key", "k")];
+    for operation in OPERATIONS.iter().filter(|operation| operation.path.contains("{c")) {
+        let key_is_promised = operation.problems().any(|(_, code)| code == "idempotency-key-reused");
+        if !key_is_promised {
+            continue;
+        }
+        let name = format!("keyed-{}", operation.id.replace('_', "-"));
+        let collection = if operation.path.contains("{coupon}") { "coupons" } else { "campaigns" };
+        let path = format!("/v1/{collection}/{name}");
+        let spec = json!({"capacity": 10, "mode": "strict"});
+        service.put(&path, spec.clone()).await.json(201);
+        let other = format!("{path}/{}/remove", if collection == "coupons" { "codes" } else { "users" });
+        let body = json!({"users": ["u"]})
+            .to_string()
+            .replace("users", if collection == "coupons" { "codes" } else { "users" });
+        let mut first = json_request(Method::POST, &other, &headers, &json!({}));
+        *first.body_mut() = Body::from(body);
+        service.send(first).await.json(200);
+        let bodies: [Value; 5] = [
+            spec,
+            json!({"users": ["u2"]}),
+            json!({"codes": ["u2"]}),
+            json!({"replacements": [{"from": "a", "to": "b"}]}),
+            json!({"code": "a", "reference": "r"}),
+        ];
+        for body in bodies.iter().chain([&json!({"ends_at": null})]) {
+            let mut sent = sample(operation, &name, body);
+            sent.headers_mut().insert("idempotency-key", "k".parse().unwrap());
+            service.send(sent).await;
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl RandomLog {
     /// A piece of an upload: its begin, lines, or an end.
     fn upload(&mut self, filter: usize, a: u64, b: u64, digests: Digests) -> Command {
         let target = self.target(filter);
-        let mode = (a / 8 % 3 != 0) as usize;
+        let mode = usize::from(!(a / 8).is_multiple_of(3));
         let Some(import) = self.uploads[filter][mode].clone() else {
             let import = ImportId::new(&format!("i{}", self.serial)).unwrap();
             self.uploads[filter][mode] = Some(import.clone());

@@ -10,6 +10,7 @@ RUN mkdir src \
     && echo 'fn main() {}' >src/main.rs \
     && cargo build --release --locked --bin cuckood \
     && rm -r src
+COPY assets assets
 COPY config.toml ./
 COPY migrations migrations
 COPY src src

@@ -8,6 +8,7 @@ mod body;
 mod campaigns;
 mod codes;
 mod coupons;
+mod docs;
 mod eligibility;
 mod error;
 mod filter_body;
@@ -48,7 +49,6 @@ use tower::ServiceBuilder;
 use tower::util::MapRequestLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
-use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The whole service over an engine. Callers' addresses, which guessing is counted by, are taken from
 /// [`axum::extract::ConnectInfo`] where the server provides it.
@@ -71,9 +71,8 @@ pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey
             request.map(Body::new)
         }));
     let (routes, _) = router::routes().split_for_parts();
-    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
     Ok(routes
-        .merge(Router::from(docs))
+        .merge(docs::routes())
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
         .with_state(api)

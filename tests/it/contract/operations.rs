@@ -5,6 +5,7 @@ use axum::body::Body;
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::io::Read;
 
 #[tokio::test]
 async fn probes_tell_life_from_readiness() {
@@ -95,16 +96,44 @@ async fn the_document_describes_every_route_once() {
 #[tokio::test]
 async fn the_docs_take_nothing_from_elsewhere() {
     let service = Service::start().await;
-    let mut page = service.get("/docs").await;
-    if (300..400).contains(&page.status) {
-        page = service.get(page.header("location")).await;
-    }
+    let moved = service.get("/docs").await;
+    assert_eq!((moved.status, moved.header("location")), (308, "/docs/"));
+    let page = service.get("/docs/").await;
     assert_eq!(page.status, 200);
     assert!(page.header("content-type").starts_with("text/html"));
-    let page = page.text();
-    for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "href=\"//"] {
-        assert!(!page.contains(elsewhere), "{elsewhere}");
+    assert!(page.header("content-security-policy").starts_with("default-src 'self'"));
+
+    let text = page.text();
+    let parts: Vec<&str> = ["src=\"", "href=\""]
+        .iter()
+        .flat_map(|attribute| text.split(attribute).skip(1).map(|rest| rest.split('"').next().unwrap()))
+        .filter(|part| !part.starts_with("data:"))
+        .collect();
+    assert_eq!(parts.len(), 3, "{parts:?}");
+    for part in parts {
+        let path = part.strip_prefix("./").expect("a part is beside its page");
+        let answer = service.get(&format!("/docs/{path}")).await;
+        assert_eq!(answer.status, 200, "{path}");
+        let expected = if path.ends_with(".css") { "text/css" } else { "text/javascript" };
+        assert!(answer.header("content-type").starts_with(expected), "{path}");
+        let mut body = answer.body.as_slice();
+        let mut unpacked = Vec::new();
+        match answer.header("content-encoding") {
+            "gzip" => flate2::read::GzDecoder::new(body).read_to_end(&mut unpacked).unwrap(),
+            coding => {
+                assert_eq!(coding, "");
+                body.read_to_end(&mut unpacked).unwrap()
+            }
+        };
+        let unpacked = String::from_utf8(unpacked).unwrap();
+        let expected = match path {
+            "start.js" => "\"../openapi.json\"",
+            "swagger-ui.css" => ".swagger-ui",
+            _ => "SwaggerUIBundle",
+        };
+        assert!(unpacked.contains(expected), "{path}");
     }
+    service.get("/docs/other.js").await.problem(404, "route-not-found");
 }
 
 #[tokio::test]

@@ -5,18 +5,20 @@ WORKDIR /src
 # zstd and mimalloc want.)
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
+COPY fuzz fuzz
+COPY tools tools
 RUN mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' >src/main.rs \
-    && cargo build --release --locked --bin cuckood \
+    && cargo build --profile dist --locked --bin cuckood \
     && rm -r src
 COPY assets assets
 COPY config.toml ./
 COPY migrations migrations
 COPY src src
 RUN touch src/lib.rs src/main.rs \
-    && cargo build --release --locked --bin cuckood \
-    && install -D --mode=755 target/release/cuckood /out/cuckood
+    && cargo build --profile dist --locked --bin cuckood \
+    && install -D --mode=755 target/dist/cuckood /out/cuckood
 
 FROM debian:bookworm-slim
 RUN useradd --system --uid 10001 --user-group --home-dir /data --shell /usr/sbin/nologin cuckood \

@@ -15,9 +15,11 @@ test: lint ## Everything that CI checks: format, lints, all tests, generated cli
 	$(CARGO) test --locked
 	$(MAKE) --no-print-directory clients
 
-lint: ## Format and lints.
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+# The tools and the fuzz targets are only looked at, so libFuzzer itself need not be compiled.
+lint: export CUSTOM_LIBFUZZER_PATH = /nowhere/libfuzzer.a
+lint: ## Format and lints, of the tools and fuzz targets, too.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 
 openapi: ## Write openapi/openapi.json anew from the code.
 	mkdir -p openapi
@@ -53,23 +55,23 @@ linearizable-long: ## 64 clients at the same 100 codes for a minute, with kills:
 	LINEARIZABLE_SECONDS=60 $(CARGO) test --locked --test linearizable -- --nocapture
 
 bench-filter: ## The filter beside other crates and the bare memory, all on huge pages.
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) bench --locked --bench filter -- $(ITEMS)
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) bench --profile dist --locked --features compare --bench filter -- $(ITEMS)
 
 bench-engine: ## Commands through the engine, by durability.
-	$(CARGO) bench --locked --bench engine
+	$(CARGO) bench --profile dist --locked --bench engine
 
 bench-storage: ## Snapshots, restarts and what they write, with a table of a gigabyte.
-	$(CARGO) bench --locked --bench storage
+	$(CARGO) bench --profile dist --locked --bench storage
 
 bench-latency: ## Waits at constant rates, and what the layers around a handler cost.
-	$(CARGO) bench --locked --bench latency
+	$(CARGO) bench --profile dist --locked --bench latency
 
 bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
-	$(CARGO) build --release --locked --bin cuckood
-	benches/http/run.sh
+	$(CARGO) build --profile dist --locked --bin cuckood
+	benches/http/run.sh target/dist/cuckood
 
 power-cut: ## 100 simulated power cuts; wants root, FUSE and loop mounts.
-	$(CARGO) run --release --manifest-path tools/power-cut/Cargo.toml -- 100
+	$(CARGO) run --release --locked --package power-cut -- 100
 
 docker: ## Build the container image.
 	docker build --tag cuckood .

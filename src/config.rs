@@ -188,7 +188,7 @@ pub struct Redemptions {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// A filter of `tracing-subscriber`.
+    /// Levels by module, as [`tracing_subscriber::filter::Targets`] reads them.
     pub level: String,
     /// How a line looks.
     pub format: LogFormat,

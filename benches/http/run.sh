@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Checks and durable adds over HTTP at 50 connections, server and load sharing the machine; Redis beside it in the same
-# run if redis-server is there. Needs wrk (apt install wrk redis-server) and a release build.
+# run if redis-server is there. Needs wrk (apt install wrk redis-server). Name the program: run.sh target/dist/cuckood
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-port=${PORT:-18080} seconds=${SECONDS_EACH:-5}
+program=${1:?which program?} port=${PORT:-18080} seconds=${SECONDS_EACH:-5}
 data=$(mktemp -d) url=http://127.0.0.1:$port
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$data"' EXIT
-CUCKOOD__SERVER__LISTEN=127.0.0.1:$port CUCKOOD__STORAGE__PATH=$data/cuckood CUCKOOD__LOG__LEVEL=warn target/release/cuckood &
+CUCKOOD__SERVER__LISTEN=127.0.0.1:$port CUCKOOD__STORAGE__PATH=$data/cuckood CUCKOOD__LOG__LEVEL=warn "$program" &
 until curl -sf $url/readyz >/dev/null; do sleep 0.1; done
 curl -sf -X PUT $url/v1/campaigns/bench -H 'Content-Type: application/json' -d '{"capacity":2000000}' >/dev/null
 seq -f 'u%015.0f' 0 999999 | curl -sf -X POST -T - -H 'Content-Type: text/plain' $url/v1/campaigns/bench/imports; echo

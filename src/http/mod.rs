@@ -13,7 +13,7 @@ mod eligibility;
 mod error;
 mod filter_body;
 mod filters;
-#[cfg(any(fuzzing, test))]
+#[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
 mod gate;
 mod idempotency;

@@ -125,9 +125,9 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
         forbid_null(&mut parameter["schema"]);
-        if parameter["in"] == "path" {
-            describe(path, parameter);
-        }
+    }
+    for name in path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
+        push(&mut operation["parameters"], path_parameter(path, name));
     }
     if takes_key {
         push(
@@ -221,17 +221,20 @@ fn operation_has_query(operation: &Value) -> bool {
     operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query")
 }
 
-/// What is in a path, more closely than "a string".
-fn describe(path: &str, parameter: &mut Value) {
-    let (description, schema) = match parameter["name"].as_str() {
-        Some("id") if path.contains("/redemptions/") => {
-            ("The redemption's id", json!({ "type": "string", "pattern": "^[0-9a-f]{32}$" }))
-        }
-        Some("id") => ("The import's id", json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$" })),
-        _ => ("Its name", json!({ "type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,127}$" })),
+/// What may stand in a path.
+fn path_parameter(path: &str, name: &str) -> Value {
+    let (description, pattern) = match name {
+        "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
+        "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
+        _ => ("Its name", "^[a-z0-9][a-z0-9._-]{0,127}$"),
     };
-    parameter["description"] = description.into();
-    parameter["schema"] = schema;
+    json!({
+        "name": name,
+        "in": "path",
+        "required": true,
+        "description": description,
+        "schema": { "type": "string", "pattern": pattern },
+    })
 }
 
 /// Headers that go with a status, and the problem that every failure is.

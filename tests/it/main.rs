@@ -12,6 +12,7 @@ mod journal;
 mod openapi;
 mod random_log;
 mod restores;
+mod schema;
 mod snapshots;
 mod state;
 mod storage_faults;

@@ -1,5 +1,6 @@
 //! What the OpenAPI document promises of each operation, for comparison with what the service does.
 
+use crate::schema;
 use http::Method;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,11 +30,18 @@ pub struct Operation {
     pub takes_body: bool,
     /// Each status that is promised, with the problems that it may stand for.
     pub responses: BTreeMap<u16, BTreeSet<String>>,
+    /// What the JSON of each status looks like, problems included.
+    schemas: BTreeMap<u16, &'static Value>,
 }
 
 impl Operation {
-    fn new(path: &str, method: &str, operation: &Value) -> Self {
+    fn new(path: &str, method: &str, operation: &'static Value) -> Self {
         let responses = operation["responses"].as_object().unwrap().iter();
+        let schemas = responses.clone().filter_map(|(status, response)| {
+            let content = response.get("content")?.as_object()?;
+            let (_, content) = content.iter().find(|(media_type, _)| media_type.ends_with("json"))?;
+            Some((status.parse().unwrap(), &content["schema"]))
+        });
         Self {
             id: operation["operationId"].as_str().unwrap().to_owned(),
             method: method.to_ascii_uppercase().parse().unwrap(),
@@ -44,7 +52,14 @@ impl Operation {
                     (status.parse().unwrap(), codes(response["description"].as_str().unwrap()))
                 })
                 .collect(),
+            schemas: schemas.collect(),
         }
+    }
+
+    /// What is wrong with the JSON of an answer, if anything is.
+    pub fn fault(&self, status: u16, body: &[u8]) -> Option<String> {
+        let schema = self.schemas.get(&status)?;
+        schema::fault(&serde_json::from_slice(body).unwrap(), schema, &DOCUMENT)
     }
 
     /// The operation that this request is for, if it is for one.

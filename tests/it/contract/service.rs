@@ -158,6 +158,9 @@ impl Answer {
         let id = &operation.id;
         let codes = operation.responses.get(&self.status);
         let codes = codes.unwrap_or_else(|| panic!("{id} promises no {}: {}", self.status, self.text()));
+        if self.header("content-encoding").is_empty() {
+            assert_eq!(operation.fault(self.status, &self.body), None, "{id} answers {}", self.status);
+        }
         if self.status < 400 {
             return None;
         }

@@ -155,6 +155,9 @@ pub struct Limits {
     /// Bytes of a body.
     #[serde(deserialize_with = "size")]
     pub body: u64,
+    /// Bytes of all bodies that are being read.
+    #[serde(deserialize_with = "memory")]
+    pub bodies: u64,
     /// Campaigns and coupons.
     pub filters: u64,
     /// Commands that may wait.
@@ -293,6 +296,7 @@ impl Config {
             auth: self.auth.clone(),
             limits: LimitOptions {
                 body_bytes_max: usize::try_from(self.limits.body).unwrap_or(usize::MAX),
+                bodies_bytes_max: self.limits.bodies,
                 ..LimitOptions::default()
             },
             guessing: self.guessing.clone(),
@@ -398,7 +402,9 @@ mod tests {
         assert_eq!(config.storage.path, Path::new("data"));
         assert_eq!(config.storage.durability, Durability::Fsync);
         assert_eq!(config.engine_options().settings, Settings::default());
-        assert_eq!(config.limits.body, 32 << 20);
+        let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
+        assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
+        assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
     }
 
     #[test]

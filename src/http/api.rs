@@ -1,8 +1,10 @@
 //! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
 
+use super::body_memory::BodyMemory;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::problem::{Code, Problem};
+use super::reading::{ReadBody, Reading};
 use super::{body, error, idempotency};
 use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
@@ -10,7 +12,6 @@ use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +30,8 @@ pub(super) struct Api {
     pub(super) rates: Rates,
     /// How many codes may be guessed.
     pub(super) guessing: Guessing,
+    /// How bodies are read.
+    pub(super) reading: Reading,
     /// Uploads under way.
     pub(super) live_imports: LiveImports,
     /// What has been counted.
@@ -45,7 +48,19 @@ impl Api {
         options: HttpOptions,
         metrics: HttpMetrics,
     ) -> Result<Self, InvalidKey> {
+        let limits = &options.limits;
+        let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
+        let memory = BodyMemory::new(limits.bodies_bytes_max, taken, refused);
+        let longest = usize::try_from(memory.body_bytes_max()).unwrap_or(usize::MAX);
+        if limits.body_bytes_max > longest {
+            tracing::warn!(
+                bytes = longest,
+                "limits.bodies has no room for longer bodies, whatever limits.body says"
+            );
+        }
+        let bytes_max = limits.body_bytes_max.min(longest);
         Ok(Self {
+            reading: Reading { memory: Arc::new(memory), bytes_max, timeout: options.timeouts.body },
             keys: Keys::new(&options.auth)?,
             rates: Rates::new(&options.rate_limit, &options.auth),
             guessing: Guessing::new(&options.guessing),
@@ -62,8 +77,8 @@ impl Api {
     }
 
     /// The request's whole JSON body.
-    pub(super) async fn body(&self, request: Request) -> Result<Bytes, Problem> {
-        body::read(request, self.options.limits.body_bytes_max, self.options.timeouts.body).await
+    pub(super) async fn body(&self, request: Request) -> Result<ReadBody, Problem> {
+        self.reading.json(request).await
     }
 
     /// The request's JSON body as a plain struct.
@@ -181,11 +196,14 @@ impl Decided {
 pub(super) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
         Ok(body) => json_bytes(status, replayed, body),
-        Err(error) => {
-            tracing::error!(%error, "an answer can't be written as JSON");
-            Problem::new(Code::Internal, "see the service's log").into_response()
-        }
+        Err(error) => unwritable(error).into_response(),
     }
+}
+
+/// An answer that can't be written as JSON.
+pub(super) fn unwritable(error: serde_json::Error) -> Problem {
+    tracing::error!(%error, "an answer can't be written as JSON");
+    Problem::new(Code::Internal, "see the service's log")
 }
 
 /// A JSON answer that is written already.

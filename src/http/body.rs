@@ -1,23 +1,15 @@
-//! Reading JSON bodies: media type, limit, and every fault with a pointer to it.
+//! What is in JSON bodies, and every fault with a pointer to it. What is not asked for takes no memory, however long it is.
 //!
 //! Bodies that carry items are read by visitors ([`Fields`]), so that an item is hashed where it lies and no copy
 //! of it is made; the rest are plain structs ([`json`]).
 
 use super::problem::{Code, FAULTS_MAX, Fault, Problem};
-use axum::body::Body;
-use axum::extract::Request;
-use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
-use http::{HeaderMap, header};
-use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::pin::pin;
-use std::time::Duration;
 
 /// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
 macro_rules! note_other_types {
@@ -33,76 +25,6 @@ macro_rules! note_other_types {
 }
 
 pub(super) use note_other_types;
-
-/// Reads a whole JSON body.
-///
-/// # Errors
-/// Another media type (415), too long (413), too slow (408), or broken off or badly compressed (400).
-pub(super) async fn read(request: Request, bytes_max: usize, timeout: Duration) -> Result<Bytes, Problem> {
-    require_json(request.headers())?;
-    let mut body = pin!(collect(request.into_body(), bytes_max));
-    // Most bodies come along with the head, and need no timer.
-    if let Some(body) = body.as_mut().now_or_never() {
-        return body;
-    }
-    match tokio::time::timeout(timeout, body).await {
-        Ok(body) => body,
-        Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the whole body has {timeout:?}"))),
-    }
-}
-
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let media_type = media_type(headers);
-    if matches!(media_type.as_deref(), Some("application/json" | "application/merge-patch+json")) {
-        return Ok(());
-    }
-    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"))
-}
-
-/// The media type without its parameters, in lower case.
-pub(super) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    let essence = value.split(';').next()?.trim();
-    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Some(Cow::Owned(essence.to_ascii_lowercase())),
-        false => Some(Cow::Borrowed(essence)),
-    }
-}
-
-async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
-    // The usual body is one frame, which needs no copy.
-    let mut first = Bytes::new();
-    let mut more = BytesMut::new();
-    let mut length = 0usize;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| {
-            Problem::new(Code::MalformedRequest, "the body breaks off or is badly compressed")
-        })?;
-        let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length > bytes_max.saturating_mul(2) {
-            break;
-        }
-        if length > bytes_max {
-            // A client that is still sending would not read an answer: take in as much again before giving it.
-            more = BytesMut::new();
-        } else if first.is_empty() {
-            first = data;
-        } else {
-            if more.is_empty() {
-                more.extend_from_slice(&first);
-            }
-            more.extend_from_slice(&data);
-        }
-    }
-    if length > bytes_max {
-        return Err(Problem::new(
-            Code::BodyTooLarge,
-            format!("the limit is {bytes_max} bytes, decompressed"),
-        ));
-    }
-    Ok(if more.is_empty() { first } else { more.freeze() })
-}
 
 /// Parses a body without items.
 ///
@@ -155,11 +77,37 @@ pub(super) fn present_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(CowStrDeserializer::new(Cow::deserialize(deserializer)?)).map(Some)
 }
 
-/// Objects within a body, none of them a list.
-pub(super) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+/// A list of which at most `KEPT` elements are kept: one more than there may be tells that there are too many.
+pub(super) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    Vec::deserialize(deserializer).map(|values| values.into_iter().map(|NoList(value)| value).collect())
+    struct List<const KEPT: usize, T>(PhantomData<T>);
+    impl<'de, const KEPT: usize, T: Deserialize<'de>> Visitor<'de> for List<KEPT, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+            let mut kept = Vec::new();
+            while kept.len() < KEPT {
+                let Some(element) = seq.next_element()? else { return Ok(kept) };
+                kept.push(element);
+            }
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(kept)
+        }
+    }
+    deserializer.deserialize_seq(List::<KEPT, T>(PhantomData))
+}
+
+/// The same of objects, none of them a list.
+pub(super) fn objects<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let kept: Vec<NoList<T>> = list::<KEPT, D, _>(deserializer)?;
+    Ok(kept.into_iter().map(|NoList(value)| value).collect())
 }
 
 fn pointer_step(segment: &serde_path_to_error::Segment) -> String {
@@ -294,7 +242,7 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Object { fields, pointer, faults } = self;
         let mut seen = 0u32;
-        while let Some(FieldName(name)) = map.next_key()? {
+        while let Some(Text(name)) = map.next_key()? {
             let at = || format!("{pointer}/{}", escaped(&name));
             match fields.names().iter().position(|known| *known == name) {
                 Some(index) if seen & (1 << index) == 0 => {
@@ -324,27 +272,128 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
     note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
 }
 
-/// A field's name, borrowed unless it has escapes.
-struct FieldName<'de>(Cow<'de, str>);
+/// A text, borrowed unless it has escapes.
+pub(super) struct Text<'de>(pub(super) Cow<'de, str>);
 
-impl<'de> Deserialize<'de> for FieldName<'de> {
+impl<'de> Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Name;
-        impl<'de> Visitor<'de> for Name {
-            type Value = FieldName<'de>;
+        struct Borrowed;
+        impl<'de> Visitor<'de> for Borrowed {
+            type Value = Text<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a field's name")
+                f.write_str("a string")
             }
 
-            fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> Result<FieldName<'de>, E> {
-                Ok(FieldName(Cow::Borrowed(name)))
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<FieldName<'de>, E> {
-                Ok(FieldName(Cow::Owned(name.to_owned())))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
             }
         }
-        deserializer.deserialize_str(Name)
+        deserializer.deserialize_str(Borrowed)
+    }
+}
+
+/// A value out of which at most one word is wanted: a list or an object is passed over.
+pub(super) enum Scalar<'de> {
+    Bool(bool),
+    Number(u64),
+    Text(Cow<'de, str>),
+    Other,
+}
+
+impl Scalar<'_> {
+    fn other_type(self) -> Self {
+        Scalar::Other
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Scalar::Other)
+    }
+}
+
+impl<'de> Visitor<'de> for Scalar<'de> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self, E> {
+        Ok(Scalar::Bool(value))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self, E> {
+        Ok(Scalar::Number(value))
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, value: &'de str) -> Result<Self, E> {
+        Ok(Scalar::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self, E> {
+        Ok(Scalar::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+
+    note_other_types!(visit_i64: i64, visit_f64: f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Names<'a> {
+        #[serde(borrow, deserialize_with = "list::<4, _, _>")]
+        names: Vec<Text<'a>>,
+    }
+
+    #[derive(Deserialize)]
+    struct Objects<'a> {
+        #[serde(borrow, deserialize_with = "objects::<2, _, _>")]
+        objects: Vec<Names<'a>>,
+    }
+
+    #[test]
+    fn of_a_list_no_more_is_kept_than_tells_that_it_is_too_long() {
+        let many = format!(r#"{{"names":["a","\u0062"{}]}}"#, r#","c""#.repeat(100_000));
+        let Names { names } = json(many.as_bytes()).unwrap();
+        assert!(names.len() == 4 && names.capacity() < 16);
+        assert!(matches!(&names[..2], [Text(Cow::Borrowed("a")), Text(Cow::Owned(b))] if b == "b"));
+        // What is passed over still has to be JSON.
+        for broken in [r#"{"names":["a","b","c","d","e",]}"#, r#"{"names":["a","b","c","d","#] {
+            assert_eq!(json::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);
+        }
+        let Objects { objects } =
+            json(br#"{"objects":[{"names":[]},{"names":["a"]},{"names":[]}]}"#).unwrap();
+        assert_eq!(objects.len(), 2);
+        assert!(json::<Objects<'_>>(br#"{"objects":[[["a"]]]}"#).is_err());
+    }
+
+    #[test]
+    fn of_a_value_only_a_word_is_kept() {
+        let of = |text: &'static str| serde_json::from_str::<Scalar<'_>>(text).unwrap();
+        assert!(matches!(of("true"), Scalar::Bool(true)));
+        assert!(matches!(of("7"), Scalar::Number(7)));
+        assert!(matches!(of("\"a\""), Scalar::Text(text) if text == "a"));
+        for other in ["null", "-1", "1.5", "[1,[2]]", "{\"a\":[]}"] {
+            assert!(matches!(of(other), Scalar::Other), "{other}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
 use super::api::{self, Api, Sender};
-use super::body::{self, Faults};
+use super::body::{self, Faults, Text};
 use super::item_list;
 use super::problem::Problem;
 use crate::access::Caller;
@@ -33,9 +33,9 @@ struct EligibilityRequest<'a> {
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Cow<'a, str>,
     /// Names in order of preference.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "body::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
-    campaigns: Vec<Cow<'a, str>>,
+    campaigns: Vec<Text<'a>>,
     /// Stop when so many are found.
     #[serde(default = "limit_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
@@ -64,13 +64,14 @@ struct Eligibility {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EligibilityBatch<'a> {
-    #[serde(borrow, deserialize_with = "body::objects")]
+    #[serde(borrow, deserialize_with = "body::objects::<{ REQUESTS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 1_000)]
     requests: Vec<EligibilityRequest<'a>>,
 }
 
 /// Their answers.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[allow(dead_code)] // For the document: they are written one by one.
 struct EligibilityResults {
     /// In the order of the requests.
     results: Vec<Eligibility>,
@@ -90,9 +91,9 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     let body = api.body(request).await?;
     let question: EligibilityRequest<'_> = body::json(&body)?;
     let mut faults = Faults::default();
-    let names = question.check("", &sender.caller, &mut faults)?;
+    question.check("", &sender.caller, &mut faults)?;
     faults.check()?;
-    Ok(api::json(StatusCode::OK, false, &answer(&api, &question, names, api.engine.now())))
+    Ok(api::json(StatusCode::OK, false, &answer(&api, &question, api.engine.now())))
 }
 
 /// Tell which campaigns users may see
@@ -106,6 +107,7 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
 )]
 pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
+    let mut share = api.reading.share()?;
     let body = api.body(request).await?;
     let EligibilityBatch { requests } = body::json(&body)?;
     let mut faults = Faults::default();
@@ -113,51 +115,57 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         faults.note(|| "/requests".into(), format!("expected 1 to {REQUESTS_MAX} elements"));
         return Err(faults.check().err().unwrap_or_else(|| Problem::invalid(Vec::new())));
     }
-    let mut names = Vec::with_capacity(requests.len());
     for (index, request) in requests.iter().enumerate() {
-        names.push(request.check(&format!("/requests/{index}"), &sender.caller, &mut faults)?);
+        request.check(&format!("/requests/{index}"), &sender.caller, &mut faults)?;
     }
     faults.check()?;
+    let campaigns: usize = requests.iter().map(|request| request.campaigns.capacity()).sum();
+    let taken = size_of_val(&requests[..]) + campaigns * size_of::<Text<'_>>();
     let now = api.engine.now();
-    let mut results = Vec::with_capacity(requests.len());
-    for (request, names) in requests.iter().zip(names) {
-        results.push(answer(&api, request, names, now));
-        if results.len().is_multiple_of(REQUESTS_AT_ONCE) {
+    let mut results = b"{\"results\":[".to_vec();
+    for (index, request) in requests.iter().enumerate() {
+        if index > 0 {
+            results.push(b',');
+        }
+        serde_json::to_writer(&mut results, &answer(&api, request, now)).map_err(api::unwritable)?;
+        if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
+            // What the questions were made into lies there while others have their turn, and so do the answers.
+            share.hold((taken + results.capacity()) as u64)?;
             tokio::task::yield_now().await;
         }
     }
-    Ok(api::json(StatusCode::OK, false, &EligibilityResults { results }))
+    results.extend_from_slice(b"]}");
+    Ok(api::json_bytes(StatusCode::OK, false, results))
 }
 
 impl EligibilityRequest<'_> {
-    /// The campaigns' names; what is wrong with the question goes to `faults`.
-    fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<Vec<Name>, Problem> {
+    /// What is wrong with the question goes to `faults`.
+    fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
         if let Some(fault) = item_list::fault(&self.user) {
             faults.note(|| format!("{at}/user"), fault);
         }
         if !(1..=CAMPAIGNS_MAX).contains(&self.campaigns.len()) {
             faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
-            return Ok(Vec::new());
+            return Ok(());
         }
         if !(1..=CAMPAIGNS_MAX).contains(&self.limit) {
             faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
         }
-        let mut names = Vec::with_capacity(self.campaigns.len());
-        for (index, campaign) in self.campaigns.iter().enumerate() {
-            match Name::new(campaign) {
-                Ok(name) => names.push(name),
-                Err(error) => faults.note(|| format!("{at}/campaigns/{index}"), error.to_string()),
+        for (index, Text(campaign)) in self.campaigns.iter().enumerate() {
+            if let Err(error) = Name::new(campaign) {
+                faults.note(|| format!("{at}/campaigns/{index}"), error.to_string());
             }
             caller.require_name(campaign)?;
         }
-        Ok(names)
+        Ok(())
     }
 }
 
-fn answer(api: &Api, question: &EligibilityRequest<'_>, names: Vec<Name>, now: Timestamp) -> Eligibility {
+fn answer(api: &Api, question: &EligibilityRequest<'_>, now: Timestamp) -> Eligibility {
     let mut found =
         Eligibility { eligible: Vec::new(), evaluated: 0, unknown: Vec::new(), inactive: Vec::new() };
-    for name in names {
+    // Names that are none were found by `check`.
+    for name in question.campaigns.iter().filter_map(|Text(campaign)| Name::new(campaign).ok()) {
         found.evaluated += 1;
         match api.engine.find(Kind::Campaign, &name) {
             None => found.unknown.push(name.into()),

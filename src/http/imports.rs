@@ -1,12 +1,12 @@
 //! Imports: the routes, and how an upload becomes commands. Parsing is [`super::import_lines`]'s.
 
 use super::api::{self, Api, Sender};
-use super::body;
 use super::error;
 use super::import_lines::Format;
 use super::openapi::Bytes;
 use super::problem::{Code, Problem};
 use super::query;
+use super::reading::media_type;
 use super::time::Time;
 use super::upload::Upload;
 use crate::domain::{Import, ImportId, ImportMode, ImportState, Kind, LineError, LineFault};
@@ -238,15 +238,16 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
     let Some(live) = api.live_imports.begin(id.clone()) else {
         return Err(Problem::new(Code::ImportRunning, "an upload of this id is under way"));
     };
+    let pieces = api.reading.upload(request)?;
     let upload = Upload { api, view, id, mode, _live: live };
     // In a task of its own: a handler is dropped when its client goes away, and the log has to be told then.
-    let imported = tokio::spawn(upload.run(format, request.into_body())).await;
+    let imported = tokio::spawn(upload.run(format, pieces)).await;
     let import = imported.map_err(|_| Problem::new(Code::Internal, "the import failed"))??;
     Ok(api::json(StatusCode::OK, false, &ImportAnswer::from(import)))
 }
 
 fn format(request: &Request, column: Option<String>) -> Result<Format, Problem> {
-    let format = match body::media_type(request.headers()).as_deref() {
+    let format = match media_type(request.headers()).as_deref() {
         Some("text/plain") => Format::Text,
         Some("application/x-ndjson") => Format::NdJson,
         Some("text/csv") => return Ok(Format::Csv { column }),

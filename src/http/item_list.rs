@@ -1,6 +1,6 @@
 //! Bodies that carry items: each is hashed where it lies in the body, and only its digest goes on from here.
 
-use super::body::{Faults, Fields, Object, note_other_types};
+use super::body::{Faults, Fields, Object, Scalar, note_other_types};
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -49,7 +49,7 @@ impl<'de> Fields<'de> for ItemsBody<'_> {
         let name = self.names[index];
         if index == 1 {
             match map.next_value()? {
-                serde_json::Value::Bool(flag) => self.flag = flag,
+                Scalar::Bool(flag) => self.flag = flag,
                 _ => faults.note(|| format!("/{name}"), "expected true or false"),
             }
             return Ok(());
@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for Item<'_> {
     }
 
     fn visit_str<E: de::Error>(self, item: &str) -> Result<Self::Value, E> {
-        Ok(fault(item).map_or_else(|| Ok(self.0.digest(item)), Err))
+        Ok(digest(self.0, item))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -290,6 +290,17 @@ impl<'de> Visitor<'de> for Item<'_> {
     }
 
     note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
+}
+
+/// An item's digest, or what is wrong with it.
+fn digest(view: &FilterView, item: &str) -> Result<Digest, &'static str> {
+    match fault(item) {
+        Some(fault) => Err(fault),
+        None if view.is_blank(item) => {
+            Err("empty but for white space, which this coupon takes no account of")
+        }
+        None => Ok(view.digest(item)),
+    }
 }
 
 /// What is wrong with an item's length, if anything.

@@ -4,10 +4,12 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The media type of [`HttpMetrics::render`].
@@ -40,6 +42,10 @@ pub(super) struct HttpMetrics {
     registry: Registry,
     routes: HashMap<String, Route>,
     other: Route,
+    /// Bytes that bodies take while they are read.
+    pub(super) body_bytes: Gauge<u64, AtomicU64>,
+    /// Bodies refused because others took all of that.
+    pub(super) bodies_refused: Counter,
     /// Requests refused because their end user had tried too many codes.
     pub(super) guesses_refused: Counter,
     /// Codes that were not valid, in checks and redemptions.
@@ -61,6 +67,9 @@ impl HttpMetrics {
         let help = "Requests refused after too many invalid codes";
         registry.register("guesses_refused", help, guesses_refused.clone());
         registry.register("invalid_codes", "Codes that were not valid", invalid_codes.clone());
+        let (body_bytes, bodies_refused) = (Gauge::default(), Counter::default());
+        registry.register("body_bytes", "Bytes that bodies take while they are read", body_bytes.clone());
+        registry.register("bodies_refused", "Bodies refused beyond limits.bodies", bodies_refused.clone());
         let figures = |route: String| Route {
             by_class: STATUS_CLASSES
                 .map(|status| requests.get_or_create(&ByStatus { route: route.clone(), status }).clone()),
@@ -68,7 +77,7 @@ impl HttpMetrics {
         };
         let other = figures(NO_ROUTE.into());
         let routes = routes.map(|route| (route.clone(), figures(route))).collect();
-        Self { registry, routes, other, guesses_refused, invalid_codes }
+        Self { registry, routes, other, body_bytes, bodies_refused, guesses_refused, invalid_codes }
     }
 
     /// Counts an answer.

@@ -5,8 +5,10 @@
 
 mod api;
 mod body;
+mod body_memory;
 mod campaigns;
 mod codes;
+mod coding;
 mod coupons;
 mod docs;
 mod eligibility;
@@ -27,6 +29,7 @@ mod operations;
 pub mod options;
 pub mod problem;
 mod query;
+mod reading;
 mod redemptions;
 mod router;
 mod sites;
@@ -40,15 +43,12 @@ use crate::access::InvalidKey;
 use crate::engine::Engine;
 use api::Api;
 use axum::Router;
-use axum::body::Body;
 use axum::middleware::from_fn_with_state;
 use gate::Gate;
 use metrics::HttpMetrics;
 use std::sync::Arc;
 use tower::ServiceBuilder;
-use tower::util::MapRequestLayer;
 use tower_http::compression::CompressionLayer;
-use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 
 /// The whole service over an engine. Callers' addresses, which guessing is counted by, are taken from
 /// [`axum::extract::ConnectInfo`] where the server provides it.
@@ -63,13 +63,8 @@ pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey
     let gate = Arc::new(Gate::new(api.clone(), &document));
 
     // From the outside to the inside.
-    let layers = ServiceBuilder::new()
-        .layer(CompressionLayer::new())
-        .layer(from_fn_with_state(gate, gate::pass))
-        .layer(RequestDecompressionLayer::new())
-        .layer(MapRequestLayer::new(|request: axum::http::Request<DecompressionBody<Body>>| {
-            request.map(Body::new)
-        }));
+    let layers =
+        ServiceBuilder::new().layer(CompressionLayer::new()).layer(from_fn_with_state(gate, gate::pass));
     let (routes, _) = router::routes().split_for_parts();
     Ok(routes
         .merge(docs::routes())

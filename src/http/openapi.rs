@@ -12,7 +12,9 @@ use utoipa::{OpenApi, ToSchema};
         title = "cuckood",
         description = "Which users may still see which campaign, and which codes may still be used.\n\nAn item (a user \
             id or a code) is a string of 1 to 512 bytes. A command either answers 2xx with outcomes, or refuses as a \
-            whole and changes nothing. Absent fields are omitted, never null; unknown fields are refused.",
+            whole and changes nothing. Absent fields are omitted, never null; unknown fields are refused.\n\nRequests may be \
+            compressed with gzip (of any number of members) or zstd (with windows of up to 8 MiB, as RFC 9659 has it); bytes \
+            behind the end are an error. Answers are compressed when asked.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),

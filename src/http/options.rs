@@ -89,12 +89,14 @@ impl Default for Timeouts {
 pub struct LimitOptions {
     /// The longest body once decompressed, in bytes; imports have no limit.
     pub body_bytes_max: usize,
+    /// What all bodies that are being read may take together, in bytes.
+    pub bodies_bytes_max: u64,
     /// The most items in one request, at most [`crate::domain::ITEMS_MAX`].
     pub items_max: usize,
 }
 
 impl Default for LimitOptions {
     fn default() -> Self {
-        Self { body_bytes_max: 32 << 20, items_max: crate::domain::ITEMS_MAX }
+        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20, items_max: crate::domain::ITEMS_MAX }
     }
 }

@@ -221,6 +221,9 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     if problem.code == Code::Unauthenticated {
         parts.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
+    if problem.code == Code::UnsupportedMediaType {
+        parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd"));
+    }
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
@@ -237,9 +240,6 @@ fn bare(response: &Response) -> Option<Problem> {
         StatusCode::NOT_FOUND => (Code::RouteNotFound, "no route of this service"),
         StatusCode::METHOD_NOT_ALLOWED => (Code::MethodNotAllowed, "see the header Allow"),
         StatusCode::PAYLOAD_TOO_LARGE => (Code::BodyTooLarge, "the body is longer than allowed"),
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
-            (Code::UnsupportedMediaType, "the body may be compressed with gzip or zstd only")
-        }
         status if status.is_server_error() => (Code::Internal, "see the service's log"),
         status if status.is_client_error() => (Code::MalformedRequest, "the request can't be read"),
         _ => return None,

@@ -1,7 +1,7 @@
 //! `/v1/coupons/{coupon}/redemptions`: using codes, once each.
 
 use super::api::{self, Api, Decided, Sender, target};
-use super::body::{self, Faults, Fields};
+use super::body::{self, Faults, Fields, Scalar};
 use super::error;
 use super::item_list::Item;
 use super::problem::{Code, Problem};
@@ -66,18 +66,22 @@ impl<'de> Fields<'de> for RedemptionBody<'_> {
             }
             return Ok(());
         }
-        let value: serde_json::Value = map.next_value()?;
+        let value: Scalar<'_> = map.next_value()?;
         if index == 1 {
-            match value.as_str().map(Reference::new) {
-                Some(Ok(reference)) => self.reference = Some(reference),
-                _ => faults.note(
+            let reference = match value {
+                Scalar::Text(text) => Reference::new(&text).ok(),
+                _ => None,
+            };
+            match reference {
+                Some(reference) => self.reference = Some(reference),
+                None => faults.note(
                     || "/reference".into(),
                     format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes"),
                 ),
             }
         } else {
-            match value.as_u64() {
-                Some(seconds @ 0..=HOLD_SECONDS_MAX) => self.hold_seconds = seconds,
+            match value {
+                Scalar::Number(seconds @ 0..=HOLD_SECONDS_MAX) => self.hold_seconds = seconds,
                 _ => faults.note(
                     || "/hold_seconds".into(),
                     format!("expected a whole number from 0 to {HOLD_SECONDS_MAX}"),

@@ -4,6 +4,7 @@ use super::api::{Api, target};
 use super::error;
 use super::import_lines::{Format, Line, Lines, UploadFault};
 use super::problem::{Code, Problem};
+use super::reading::Pieces;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, LineError, LineFault, Outcome,
@@ -11,9 +12,6 @@ use crate::domain::{
 };
 use crate::engine::imports::LiveImport;
 use crate::engine::{Engine, FilterView, SubmitError};
-use axum::body::Body;
-use bytes::Bytes;
-use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -34,7 +32,7 @@ pub(super) struct Upload {
 
 impl Upload {
     /// Reads the whole upload. However it ends, the log is told.
-    pub(super) async fn run(self, format: Format, mut body: Body) -> Result<Import, Problem> {
+    pub(super) async fn run(self, format: Format, mut pieces: Pieces) -> Result<Import, Problem> {
         let begun = self.submit(Command::ImportBegin {
             target: target(&self.view),
             import: self.id.clone(),
@@ -43,11 +41,11 @@ impl Upload {
         let import = begun.await?;
         if import.state == ImportState::Done {
             // Done before. A client that is still sending would not read the answer.
-            while self.piece(&mut body).await?.is_some() {}
+            while pieces.next().await?.is_some() {}
             return Ok(import);
         }
         let mut in_flight = None;
-        let read = self.read(Lines::new(format), Intake::after(&import), &mut body, &mut in_flight).await;
+        let read = self.read(Lines::new(format), Intake::after(&import), &mut pieces, &mut in_flight).await;
         // Whatever went wrong, the end comes after the last batch.
         let landed = self.land(&mut in_flight).await;
         let read = read.and(landed);
@@ -65,41 +63,16 @@ impl Upload {
         &self,
         mut lines: Lines,
         mut intake: Intake,
-        body: &mut Body,
+        pieces: &mut Pieces,
         in_flight: &mut Option<InFlight>,
     ) -> Result<(), Problem> {
-        while let Some(piece) = self.piece(body).await? {
-            lines.push(&piece, &mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
+        while let Some(piece) = pieces.next().await? {
+            lines.push(piece, &mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
             self.pass_on(&mut intake, in_flight).await?;
         }
         lines.finish(&mut |line| intake.take(&self.view, line)).map_err(unreadable)?;
         intake.finish();
         self.pass_on(&mut intake, in_flight).await
-    }
-
-    /// The next piece of the body.
-    async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Problem> {
-        let silence = self.api.options.timeouts.body;
-        loop {
-            let frame = tokio::time::timeout(silence, body.frame()).await.map_err(|_| {
-                Problem::new(
-                    Code::RequestTimeout,
-                    format!("nothing arrived for {silence:?}; continue under the same id"),
-                )
-            })?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(_)) => {
-                    let detail = "the upload breaks off or is badly compressed; continue under the same id";
-                    return Err(Problem::new(Code::MalformedRequest, detail));
-                }
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-            }
-        }
     }
 
     /// Gives what is complete to the engine: one batch at a time, since order matters, while the next is read.
@@ -200,6 +173,7 @@ impl Intake {
 
     fn take(&mut self, view: &FilterView, line: Line<'_>) {
         let (digest, fault) = match line {
+            Line::Item(item) if view.is_blank(item) => (None, Some(LineFault::Empty)),
             Line::Item(item) => (Some(view.digest(item)), None),
             Line::Blank => (None, None),
             Line::Rejected(fault) => (None, Some(fault)),

@@ -66,6 +66,12 @@ impl FilterView {
         }
     }
 
+    /// Whether nothing is left of an item once case and white space are folded as its spec says.
+    #[inline]
+    pub fn is_blank(&self, item: &str) -> bool {
+        self.spec.ignore_case && item.trim_ascii().is_empty()
+    }
+
     /// Campaigns: whether the user is in (the window is not judged). Coupons: whether the code may be
     /// redeemed at `now`: it is available or its hold has run out, and the coupon is active.
     #[inline]

@@ -4,6 +4,7 @@
 
 mod api_keys;
 mod backup;
+mod bodies;
 mod certificates;
 mod connections;
 mod full_disk;

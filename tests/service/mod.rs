@@ -136,6 +136,14 @@ impl Service {
         written.parse().expect("a number")
     }
 
+    /// The most memory that it has taken at a time, in bytes.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux tells");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
+        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
     /// Has every write fail from now on that would make a file longer than this, or write behind it.
     pub fn limit_files(&self, bytes: u64) {
         let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };

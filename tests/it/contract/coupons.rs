@@ -123,3 +123,29 @@ async fn no_code_is_valid_outside_the_window() {
     let body = json!({"code": "A", "reference": "order-1"});
     service.post("/v1/coupons/welcome/redemptions", body).await.problem(409, "outside-window");
 }
+
+#[tokio::test]
+async fn blanks_are_no_code_where_white_space_does_not_count() {
+    let service = Service::start().await;
+    service.put("/v1/coupons/folded", json!({"capacity": 100, "ignore_case": true})).await.json(201);
+    service.put("/v1/coupons/exact", json!({"capacity": 100})).await.json(201);
+    let codes = json!({"codes": ["A", " ", "\t\r\n ", " b "]});
+    for operation in ["", "/check", "/count", "/remove"] {
+        let pointers =
+            service.post(&format!("/v1/coupons/folded/codes{operation}"), codes.clone()).await.pointers();
+        assert_eq!(pointers, ["/codes/1", "/codes/2"], "{operation}");
+    }
+    let pairs = json!({"replacements": [{"from": " ", "to": "x"}, {"from": "x", "to": "  "}]});
+    let pointers = service.post("/v1/coupons/folded/codes/replace", pairs).await.pointers();
+    assert_eq!(pointers, ["/replacements/0/from", "/replacements/1/to"]);
+    let redeem = json!({"code": "  ", "reference": "r"});
+    assert_eq!(service.post("/v1/coupons/folded/redemptions", redeem).await.pointers(), ["/code"]);
+    let lines = " \nA\n\t\n b\n";
+    let done = service.import("/v1/coupons/folded/imports", "text/plain", lines).await.json(200);
+    assert_eq!((&done["added"], &done["rejected"]), (&json!(2), &json!(2)), "{done}");
+    assert_eq!(done["errors"], json!([{"line": 1, "code": "empty"}, {"line": 3, "code": "empty"}]));
+    // Elsewhere a blank is a character like any other.
+    service.post("/v1/coupons/exact/codes", json!({"codes": [" "]})).await.json(200);
+    let done = service.import("/v1/coupons/exact/imports", "text/plain", "  \n").await.json(200);
+    assert_eq!((&done["added"], &done["rejected"]), (&json!(1), &json!(0)), "{done}");
+}

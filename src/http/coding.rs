@@ -1,0 +1,341 @@
+//! Content codings of bodies that come in: gzip of any number of members, zstd of any number of frames.
+//!
+//! All of a body belongs to it: bytes behind its end that are no further member or frame are an error, as is an end that
+//! is missing. A body is expanded in pieces, so that one that expands to much holds up nobody for long.
+
+use super::problem::{Code, Problem};
+use flate2::write::MultiGzDecoder;
+use http::{HeaderMap, header};
+use std::io::Write;
+use zstd::stream::raw::{DParameter, Decoder, Operation};
+
+/// A piece is complete with so many bytes; it has at most [`PIECE_BYTES_MAX`].
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The longest piece: what a decoder gives at once may come on top.
+pub(super) const PIECE_BYTES_MAX: u64 = 256 << 10;
+
+/// Steps of a decoder for one piece: what expands to nothing takes time as well.
+const PIECE_STEPS: usize = 64;
+
+/// zstd: the longest window, as a power of two. RFC 9659 allows no longer one in this content coding.
+const WINDOW_LOG_MAX: u32 = 23;
+
+/// How a body is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Coding {
+    Identity,
+    Gzip,
+    Zstd,
+}
+
+impl Coding {
+    /// What the headers say.
+    ///
+    /// # Errors
+    /// 415 for another coding, or several.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let mut coding = Coding::Identity;
+        for value in headers.get_all(header::CONTENT_ENCODING) {
+            for name in value.to_str().map_err(|_| other())?.split(',').map(str::trim) {
+                let named = match () {
+                    () if name.is_empty() || name.eq_ignore_ascii_case("identity") => continue,
+                    () if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") => {
+                        Coding::Gzip
+                    }
+                    () if name.eq_ignore_ascii_case("zstd") => Coding::Zstd,
+                    () => return Err(other()),
+                };
+                if coding != Coding::Identity {
+                    return Err(other());
+                }
+                coding = named;
+            }
+        }
+        Ok(coding)
+    }
+
+    /// Memory that its decoder takes, at most.
+    pub(super) fn decoder_bytes(self) -> u64 {
+        match self {
+            Coding::Identity => 0,
+            // Also the optional fields of a header.
+            Coding::Gzip => 384 << 10,
+            // Besides the window: blocks of 128 KiB coming in and going out, and tables.
+            Coding::Zstd => (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64,
+        }
+    }
+
+    /// A decoder for one body, if one is needed.
+    pub(super) fn expander(self) -> Option<Expander> {
+        match self {
+            Coding::Identity => None,
+            Coding::Gzip => Some(Expander::Gzip(MultiGzDecoder::new(Vec::new()))),
+            Coding::Zstd => Some(Expander::Zstd(None)),
+        }
+    }
+}
+
+fn other() -> Problem {
+    Problem::new(Code::UnsupportedMediaType, "the body may be compressed with gzip or with zstd, once")
+}
+
+/// Why a body can't be expanded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unexpandable {
+    /// It is broken off, damaged, or has bytes behind its end.
+    Broken,
+    /// A zstd frame wants a longer window than [`WINDOW_LOG_MAX`] allows.
+    Window,
+    /// There is no memory for a decoder.
+    NoMemory,
+}
+
+impl Unexpandable {
+    /// What to tell of it.
+    pub(super) fn detail(self) -> &'static str {
+        match self {
+            Unexpandable::Broken => {
+                "the body is badly compressed: broken off, damaged, or with bytes behind its end"
+            }
+            Unexpandable::Window => {
+                "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
+            }
+            Unexpandable::NoMemory => "there is no memory to decompress the body with",
+        }
+    }
+}
+
+/// Expands one body.
+pub(super) enum Expander {
+    Gzip(MultiGzDecoder<Vec<u8>>),
+    /// None until the first piece.
+    Zstd(Option<Frames>),
+}
+
+impl Expander {
+    /// Takes bytes from the front of `input`, and appends what they expand to to `piece`: all of them, or as many as
+    /// give a piece.
+    pub(super) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+        match self {
+            Expander::Gzip(members) => {
+                let mut steps = 0;
+                while !input.is_empty() && members.get_ref().len() < PIECE_BYTES && steps < PIECE_STEPS {
+                    let taken = members.write(input).map_err(|_| Unexpandable::Broken)?;
+                    *input = &input[taken..];
+                    steps += 1;
+                }
+                piece.append(members.get_mut());
+                Ok(())
+            }
+            Expander::Zstd(frames) => Frames::of(frames)?.expand(input, piece),
+        }
+    }
+
+    /// Takes the end of the body, and appends what is left to `piece`.
+    pub(super) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+        match self {
+            Expander::Gzip(members) => {
+                members.try_finish().map_err(|_| Unexpandable::Broken)?;
+                piece.append(members.get_mut());
+                Ok(())
+            }
+            Expander::Zstd(frames) => Frames::of(frames)?.finish(piece),
+        }
+    }
+}
+
+/// Frames of zstd.
+pub(super) struct Frames {
+    decoder: Decoder<'static>,
+    buffer: Box<[u8]>,
+    /// A frame is not at its end, or none has begun.
+    is_open: bool,
+}
+
+impl Frames {
+    fn of(frames: &mut Option<Self>) -> Result<&mut Self, Unexpandable> {
+        if let Some(frames) = frames {
+            return Ok(frames);
+        }
+        let decoder = Decoder::new().and_then(|mut decoder| {
+            decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))?;
+            Ok(decoder)
+        });
+        let decoder = decoder.map_err(|_| Unexpandable::NoMemory)?;
+        Ok(frames.insert(Self { decoder, buffer: vec![0; PIECE_BYTES].into(), is_open: true }))
+    }
+
+    fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+        let (begin, mut steps) = (piece.len(), 0);
+        while !input.is_empty() && piece.len() - begin < PIECE_BYTES && steps < PIECE_STEPS {
+            self.step(input, piece)?;
+            steps += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+        while self.is_open {
+            if self.step(&mut &[][..], piece)? == 0 {
+                return Err(Unexpandable::Broken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives how many bytes came of it.
+    fn step(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<usize, Unexpandable> {
+        let status = self.decoder.run_on_buffers(input, &mut self.buffer).map_err(|error| {
+            // The library tells by its message alone.
+            match error.to_string().contains("too much memory") {
+                true => Unexpandable::Window,
+                false => Unexpandable::Broken,
+            }
+        })?;
+        *input = &input[status.bytes_read..];
+        piece.extend_from_slice(&self.buffer[..status.bytes_written]);
+        self.is_open = status.remaining != 0;
+        Ok(status.bytes_written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    /// Compresses a text in so many parts, each a member or frame of its own.
+    fn compressed(coding: Coding, text: &[u8], parts: usize) -> Vec<u8> {
+        let part = |part: &[u8]| match coding {
+            Coding::Identity => part.to_vec(),
+            Coding::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(part).unwrap();
+                encoder.finish().unwrap()
+            }
+            Coding::Zstd => zstd::stream::encode_all(part, 1).unwrap(),
+        };
+        if text.is_empty() {
+            return part(text);
+        }
+        text.chunks(text.len().div_ceil(parts)).flat_map(part).collect()
+    }
+
+    /// Expands what comes in such pieces; gives the text and the longest piece that came of it.
+    fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), Unexpandable> {
+        let mut expander = coding.expander().unwrap();
+        let (mut text, mut piece, mut longest) = (Vec::new(), Vec::new(), 0);
+        let mut take = |piece: &mut Vec<u8>| {
+            longest = longest.max(piece.len());
+            text.append(piece);
+        };
+        for mut input in bytes.chunks(piece_bytes) {
+            while !input.is_empty() {
+                expander.expand(&mut input, &mut piece)?;
+                take(&mut piece);
+            }
+        }
+        expander.finish(&mut piece)?;
+        take(&mut piece);
+        Ok((text, longest))
+    }
+
+    #[test]
+    fn a_bomb_expands_in_pieces() {
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            let bomb = compressed(coding, &vec![b' '; 32 << 20], 1);
+            assert!(bomb.len() < 200 << 10, "{}", bomb.len());
+            let (text, longest) = expanded(coding, &bomb, usize::MAX).unwrap();
+            assert_eq!(text.len(), 32 << 20);
+            assert!(longest as u64 <= PIECE_BYTES_MAX, "{coding:?}: {longest}");
+        }
+    }
+
+    #[test]
+    fn parts_that_expand_to_nothing_give_way_as_well() {
+        let empty_frame = compressed(Coding::Zstd, b"", 1);
+        let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"abc"].concat();
+        for (coding, part) in [
+            (Coding::Gzip, compressed(Coding::Gzip, b"", 1)),
+            (Coding::Zstd, empty_frame),
+            (Coding::Zstd, skippable),
+        ] {
+            let many = part.repeat(1_000);
+            let mut expander = coding.expander().unwrap();
+            let (mut input, mut piece) = (&many[..], Vec::new());
+            expander.expand(&mut input, &mut piece).unwrap();
+            assert!(!input.is_empty() && piece.is_empty());
+            assert_eq!(expanded(coding, &many, 7).unwrap().0, b"");
+        }
+    }
+
+    #[test]
+    fn a_window_has_a_limit() {
+        let frame = |log: u32| {
+            let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.window_log(log).unwrap();
+            encoder.write_all(b"text").unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(expanded(Coding::Zstd, &frame(23), 1).unwrap().0, b"text");
+        assert_eq!(expanded(Coding::Zstd, &frame(24), 1), Err(Unexpandable::Window));
+        // Behind a frame that is well.
+        let second = [compressed(Coding::Zstd, b"text", 1), frame(27)].concat();
+        assert_eq!(expanded(Coding::Zstd, &second, 1_000), Err(Unexpandable::Window));
+    }
+
+    #[test]
+    fn headers_name_at_most_one_coding() {
+        let of = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::CONTENT_ENCODING, value.parse().unwrap());
+            }
+            Coding::of(&headers).ok()
+        };
+        assert_eq!(of(&[]), Some(Coding::Identity));
+        for (name, coding) in [
+            ("identity", Coding::Identity),
+            ("gzip", Coding::Gzip),
+            ("x-gzip", Coding::Gzip),
+            ("GZip", Coding::Gzip),
+            ("zstd", Coding::Zstd),
+            (" , gzip", Coding::Gzip),
+        ] {
+            assert_eq!(of(&[name]), Some(coding), "{name}");
+        }
+        for bad in [&["br"][..], &["gzip, gzip"], &["gzip", "zstd"], &["deflate"], &["gzip;q=1"]] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+    }
+
+    proptest! {
+        /// However a text is compressed in parts, and however it arrives, it is read whole; cut short or with something
+        /// behind it, it is refused.
+        #[test]
+        fn a_body_is_read_whole_or_refused(
+            is_gzip: bool,
+            text in prop::collection::vec(any::<u8>(), 0..3_000),
+            parts in 1usize..6,
+            piece_bytes in 1usize..400,
+            cut in 1usize..40,
+            behind in prop::collection::vec(any::<u8>(), 1..30),
+        ) {
+            let coding = if is_gzip { Coding::Gzip } else { Coding::Zstd };
+            let whole = compressed(coding, &text, parts);
+            prop_assert_eq!(expanded(coding, &whole, piece_bytes).map(|(text, _)| text), Ok(text.clone()));
+            let one = compressed(coding, &text, 1);
+            let cut = one.len() - cut.min(one.len());
+            prop_assert!(expanded(coding, &one[..cut], piece_bytes).is_err());
+            // What looks like the beginning of a further part is none either.
+            let begin = &one[..behind.len().min(one.len() - 1)];
+            for behind in [&behind[..], &[0], begin] {
+                let longer = [&whole[..], behind].concat();
+                prop_assert!(expanded(coding, &longer, piece_bytes).is_err(), "{behind:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Reading bodies: whole, up to a limit, or piece by piece without one. They are decompressed here, and count towards the
+//! limit that all bodies share for as long as they are held.
+
+use super::body_memory::{BodyMemory, Buffer, Share};
+use super::coding::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
+use super::problem::{Code, Problem};
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, header};
+use http_body_util::BodyExt;
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What an upload takes beside its decoder: the piece that is being read, a line that has not ended, and the items of a
+/// few commands.
+const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
+
+/// How bodies are read.
+pub(super) struct Reading {
+    /// What all of them may take together.
+    pub(super) memory: Arc<BodyMemory>,
+    /// The longest body that is read whole, compressed and decompressed.
+    pub(super) bytes_max: usize,
+    /// Until a whole body is there; of an upload, until the next piece is.
+    pub(super) timeout: Duration,
+}
+
+/// A whole body, decompressed.
+pub(super) struct ReadBody {
+    /// Dropped before the share that it takes.
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl Deref for ReadBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Reading {
+    /// Reads a whole JSON body.
+    ///
+    /// # Errors
+    /// Another media type or coding (415), too long (413), too slow (408), broken off or badly compressed (400), or too
+    /// much is being read (503).
+    pub(super) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
+        require_json(request.headers())?;
+        let coding = Coding::of(request.headers())?;
+        let arrived = {
+            let mut arriving = pin!(self.collect(request.into_body()));
+            // Most bodies come along with the head, and need no timer.
+            match arriving.as_mut().now_or_never() {
+                Some(arrived) => arrived?,
+                None => match tokio::time::timeout(self.timeout, arriving).await {
+                    Ok(arrived) => arrived?,
+                    Err(_) => return Err(too_slow(format!("the whole body has {:?}", self.timeout))),
+                },
+            }
+        };
+        match coding.expander() {
+            None => Ok(arrived),
+            Some(expander) => self.expand(&arrived, coding, expander).await,
+        }
+    }
+
+    async fn collect(&self, mut body: Body) -> Result<ReadBody, Problem> {
+        // The usual body is one frame, which needs no copy.
+        let Some(first) = next_frame(&mut body).await? else {
+            return Ok(ReadBody { bytes: Bytes::new(), _share: Share::of(&self.memory, 0)? });
+        };
+        let mut length = first.len();
+        let share = self.within_limit(length).and_then(|()| Share::of(&self.memory, first.len() as u64));
+        let share = match share {
+            Ok(share) => share,
+            Err(refused) => return Err(self.let_arrive(body, length, refused).await),
+        };
+        let Some(second) = next_frame(&mut body).await? else {
+            return Ok(ReadBody { bytes: first, _share: share });
+        };
+        let mut buffer = Buffer::new(&self.memory)?;
+        let mut append = |bytes: &[u8]| {
+            self.within_limit(buffer.len() + bytes.len()).and_then(|()| buffer.extend(bytes, self.bytes_max))
+        };
+        let mut appended = append(&first).and_then(|()| append(&second));
+        drop((first, share));
+        length += second.len();
+        while appended.is_ok()
+            && let Some(frame) = next_frame(&mut body).await?
+        {
+            appended = append(&frame);
+            length += frame.len();
+        }
+        let (bytes, share) = buffer.into_parts();
+        match appended {
+            Ok(()) => Ok(ReadBody { bytes: bytes.into(), _share: share }),
+            Err(refused) => {
+                drop((bytes, share));
+                Err(self.let_arrive(body, length, refused).await)
+            }
+        }
+    }
+
+    fn within_limit(&self, length: usize) -> Result<(), Problem> {
+        if length <= self.bytes_max {
+            return Ok(());
+        }
+        let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
+        Err(Problem::new(Code::BodyTooLarge, detail))
+    }
+
+    /// A client that is still sending would not read an answer: takes in some more, and throws it away, before giving it.
+    async fn let_arrive(&self, mut body: Body, mut length: usize, refused: Problem) -> Problem {
+        while length <= self.bytes_max.saturating_mul(2)
+            && let Ok(Some(frame)) = next_frame(&mut body).await
+        {
+            length += frame.len();
+        }
+        refused
+    }
+
+    async fn expand(
+        &self,
+        compressed: &[u8],
+        coding: Coding,
+        mut expander: Expander,
+    ) -> Result<ReadBody, Problem> {
+        let _decoder = Share::of(&self.memory, coding.decoder_bytes() + PIECE_BYTES_MAX)?;
+        let unexpandable = |fault: Unexpandable| Problem::new(Code::MalformedRequest, fault.detail());
+        let mut buffer = Buffer::new(&self.memory)?;
+        let (mut rest, mut piece) = (compressed, Vec::new());
+        while !rest.is_empty() {
+            expander.expand(&mut rest, &mut piece).map_err(unexpandable)?;
+            self.within_limit(buffer.len() + piece.len())?;
+            buffer.extend(&piece, self.bytes_max)?;
+            piece.clear();
+            if !rest.is_empty() {
+                // Others on this worker have their turn.
+                tokio::task::yield_now().await;
+            }
+        }
+        expander.finish(&mut piece).map_err(unexpandable)?;
+        self.within_limit(buffer.len() + piece.len())?;
+        buffer.extend(&piece, self.bytes_max)?;
+        let (bytes, share) = buffer.into_parts();
+        Ok(ReadBody { bytes: bytes.into(), _share: share })
+    }
+
+    /// A share of the memory for what a body is made into.
+    ///
+    /// # Errors
+    /// 503 `overloaded`.
+    pub(super) fn share(&self) -> Result<Share, Problem> {
+        Share::of(&self.memory, 0)
+    }
+
+    /// Begins to read an upload of any length.
+    ///
+    /// # Errors
+    /// Another coding (415), or too much is being read (503).
+    pub(super) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
+        let coding = Coding::of(request.headers())?;
+        Ok(Pieces {
+            body: request.into_body(),
+            frame: Bytes::new(),
+            piece: Vec::new(),
+            expander: coding.expander(),
+            has_ended: false,
+            silence: self.timeout,
+            _share: Share::of(&self.memory, UPLOAD_BYTES + coding.decoder_bytes())?,
+        })
+    }
+}
+
+/// An upload, piece by piece.
+pub(super) struct Pieces {
+    body: Body,
+    /// What has arrived and is not expanded yet.
+    frame: Bytes,
+    piece: Vec<u8>,
+    /// None where nothing is to be expanded.
+    expander: Option<Expander>,
+    has_ended: bool,
+    silence: Duration,
+    _share: Share,
+}
+
+impl Pieces {
+    /// The next piece, decompressed; none at the end.
+    ///
+    /// # Errors
+    /// Nothing came for too long (408), or it breaks off or is badly compressed (400).
+    pub(super) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
+        let Some(expander) = &mut self.expander else {
+            let Some(frame) = arrives(&mut self.body, self.silence).await? else { return Ok(None) };
+            self.frame = frame;
+            return Ok(Some(&self.frame));
+        };
+        self.piece.clear();
+        while self.piece.is_empty() && !self.has_ended {
+            if self.frame.is_empty() {
+                let Some(frame) = arrives(&mut self.body, self.silence).await? else {
+                    self.has_ended = true;
+                    expander.finish(&mut self.piece).map_err(unexpandable_upload)?;
+                    break;
+                };
+                self.frame = frame;
+            } else {
+                // Of a frame that expands to many pieces each gives others their turn.
+                tokio::task::yield_now().await;
+            }
+            let mut rest = &self.frame[..];
+            expander.expand(&mut rest, &mut self.piece).map_err(unexpandable_upload)?;
+            let taken = self.frame.len() - rest.len();
+            self.frame = self.frame.split_off(taken);
+        }
+        Ok((!self.piece.is_empty()).then_some(&self.piece[..]))
+    }
+}
+
+fn unexpandable_upload(fault: Unexpandable) -> Problem {
+    Problem::new(Code::MalformedRequest, format!("{}; continue under the same id", fault.detail()))
+}
+
+/// The next bytes of an upload.
+async fn arrives(body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Problem> {
+    let arriving = tokio::time::timeout(silence, next_frame(body)).await;
+    let arrived = arriving
+        .map_err(|_| too_slow(format!("nothing arrived for {silence:?}; continue under the same id")))?;
+    arrived.map_err(|broken| {
+        let detail = format!("{}; continue under the same id", broken.detail);
+        Problem { detail: detail.into(), ..broken }
+    })
+}
+
+/// The next bytes of a body.
+async fn next_frame(body: &mut Body) -> Result<Option<Bytes>, Problem> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body breaks off"))?;
+        // Else it is trailers.
+        if let Ok(data) = frame.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+fn too_slow(detail: String) -> Problem {
+    Problem::new(Code::RequestTimeout, detail)
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let media_type = media_type(headers);
+    if matches!(media_type.as_deref(), Some("application/json" | "application/merge-patch+json")) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"))
+}
+
+/// The media type without its parameters, in lower case.
+pub(super) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next()?.trim();
+    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Some(Cow::Owned(essence.to_ascii_lowercase())),
+        false => Some(Cow::Borrowed(essence)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use futures_util::{future, stream, task};
+    use http::Request;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::gauge::Gauge;
+    use proptest::prelude::*;
+    use std::future::Future;
+    use std::io::Write;
+    use std::pin::Pin;
+    use std::task::Context;
+
+    const BYTES_MAX: usize = 300_000;
+
+    /// One body.
+    #[derive(Clone, Debug)]
+    struct Sent {
+        coding: &'static str,
+        /// Of the whole text.
+        length: usize,
+        parts: usize,
+        frame_bytes: usize,
+        is_upload: bool,
+        /// It breaks off in the middle.
+        breaks_off: bool,
+    }
+
+    fn sent() -> impl Strategy<Value = Sent> {
+        let coding = prop::sample::select(vec!["identity", "gzip", "zstd"]);
+        let kind = (any::<bool>(), prop::bool::weighted(0.2));
+        (coding, 0usize..400_000, 1usize..4, 1_000usize..100_000, kind).prop_map(
+            |(coding, length, parts, frame_bytes, (is_upload, breaks_off))| Sent {
+                coding,
+                length,
+                parts,
+                frame_bytes,
+                is_upload,
+                breaks_off,
+            },
+        )
+    }
+
+    impl Sent {
+        fn text(&self) -> Vec<u8> {
+            // Half of it compresses well.
+            (0..self.length as u32)
+                .map(|n| if n % 2 == 0 { b' ' } else { (n.wrapping_mul(0x9E37_79B1) >> 24) as u8 })
+                .collect()
+        }
+
+        fn request(&self) -> Request<Body> {
+            let text = self.text();
+            let part = |part: &[u8]| match self.coding {
+                "gzip" => {
+                    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                    encoder.write_all(part).unwrap();
+                    encoder.finish().unwrap()
+                }
+                "zstd" => zstd::stream::encode_all(part, 1).unwrap(),
+                _ => part.to_vec(),
+            };
+            let bytes: Vec<u8> = match &text[..] {
+                [] => part(&text),
+                text => text.chunks(self.length.div_ceil(self.parts)).flat_map(part).collect(),
+            };
+            let mut frames: Vec<_> =
+                bytes.chunks(self.frame_bytes).map(|frame| Ok(Bytes::copy_from_slice(frame))).collect();
+            if self.breaks_off {
+                frames.truncate(frames.len() / 2);
+                frames.push(Err(std::io::Error::other("the line is dead")));
+            }
+            // Each frame is awaited.
+            let frames = stream::unfold(frames.into_iter(), |mut frames| async {
+                tokio::task::yield_now().await;
+                frames.next().map(|frame| (frame, frames))
+            });
+            Request::builder()
+                .header("content-type", "application/json")
+                .header("content-encoding", self.coding)
+                .body(Body::from_stream(futures_util::StreamExt::fuse(frames)))
+                .unwrap()
+        }
+
+        /// Reads it; gives what came, or the problem.
+        async fn read(&self, reading: &Reading) -> Result<Vec<u8>, Code> {
+            let request = self.request();
+            if self.is_upload {
+                let mut pieces = reading.upload(request).map_err(|problem| problem.code)?;
+                let mut text = Vec::new();
+                while let Some(piece) = pieces.next().await.map_err(|problem| problem.code)? {
+                    text.extend_from_slice(piece);
+                    tokio::task::yield_now().await;
+                }
+                return Ok(text);
+            }
+            let body = reading.json(request).await.map_err(|problem| problem.code)?;
+            tokio::task::yield_now().await;
+            Ok(body.to_vec())
+        }
+
+        fn check(&self, read: Result<Vec<u8>, Code>, may_be_overloaded: bool) {
+            match read {
+                Ok(text) => {
+                    assert!(!self.breaks_off && text == self.text());
+                    assert!(self.is_upload || self.length <= BYTES_MAX);
+                }
+                Err(Code::Overloaded) => assert!(may_be_overloaded),
+                Err(Code::BodyTooLarge) => assert!(!self.is_upload && self.length > BYTES_MAX),
+                Err(code) => assert!(self.breaks_off && code == Code::MalformedRequest, "{code:?}"),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Bodies of any kind, read in any order of their steps and given up at any: what they take never passes the
+        /// limit, each comes whole or with the problem that it has, and in the end all is given back.
+        #[test]
+        fn bodies_together_stay_within_the_limit(
+            bodies in prop::collection::vec(sent(), 1..8),
+            steps in prop::collection::vec((0usize..8, 0u8..40), 0..300),
+            is_scarce: bool,
+        ) {
+            let limit: u64 = if is_scarce { 12 << 20 } else { 256 << 20 };
+            let taken: Gauge<u64, std::sync::atomic::AtomicU64> = Gauge::default();
+            let memory = Arc::new(BodyMemory::new(limit, taken.clone(), Counter::default()));
+            let reading = Reading { memory, bytes_max: BYTES_MAX, timeout: Duration::from_secs(3_600) };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let _entered = runtime.enter();
+            let mut context = Context::from_waker(task::noop_waker_ref());
+            type UnderWay<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+            let mut under_way: Vec<Option<UnderWay<'_>>> = bodies
+                .iter()
+                .map(|sent| {
+                    let read = async { sent.check(sent.read(&reading).await, is_scarce) };
+                    Some(Box::pin(read) as UnderWay<'_>)
+                })
+                .collect();
+            for (which, action) in steps {
+                let Some(place) = under_way.get_mut(which) else { continue };
+                let is_done = place.as_mut().is_some_and(|body| body.as_mut().poll(&mut context).is_ready());
+                if is_done || action == 0 {
+                    *place = None;
+                }
+                prop_assert!(taken.get() <= limit);
+            }
+            // The rest to their ends, all at once.
+            while under_way.iter().any(Option::is_some) {
+                for place in &mut under_way {
+                    if place.as_mut().is_some_and(|body| body.as_mut().poll(&mut context).is_ready()) {
+                        *place = None;
+                    }
+                    prop_assert!(taken.get() <= limit);
+                }
+            }
+            prop_assert_eq!(taken.get(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bomb_gives_way_while_it_expands() {
+        let memory = Arc::new(BodyMemory::new(256 << 20, Gauge::default(), Counter::default()));
+        let reading = Reading { memory, bytes_max: 32 << 20, timeout: Duration::from_secs(3_600) };
+        for coding in ["gzip", "zstd"] {
+            let bomb =
+                Sent { coding, length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };
+            let bytes = match coding {
+                "gzip" => {
+                    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                    encoder.write_all(&vec![b' '; 32 << 20]).unwrap();
+                    encoder.finish().unwrap()
+                }
+                _ => zstd::stream::encode_all(&vec![b' '; 32 << 20][..], 1).unwrap(),
+            };
+            let request = bomb.request().map(|_| Body::from(bytes));
+            let mut expanding = pin!(reading.json(request));
+            let mut turns = 0;
+            let body = future::poll_fn(|context| {
+                turns += 1;
+                expanding.as_mut().poll(context)
+            });
+            assert_eq!(body.await.map_err(|problem| problem.code).unwrap().len(), 32 << 20);
+            // Each turn is at most a piece.
+            assert!(turns > 100, "{coding}: {turns}");
+        }
+    }
+}

@@ -121,7 +121,7 @@ fn secret() -> Secret {
 }
 
 fn layout(items: usize) -> Layout {
-    Layout::compact_with(items as u64, 16, 4, MAX_SEARCH_DEFAULT).unwrap()
+    Layout::compact_with(items as u64, 16, 4, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap()
 }
 
 /// What only we have, beside two reads of memory an item: the floor under any filter of two buckets. The floor under a

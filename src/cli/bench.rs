@@ -141,7 +141,8 @@ impl Subject for CompactFilter {
     type Reader = CompactReader;
 
     fn layout(args: &FilterArgs) -> Result<Layout, LayoutError> {
-        Layout::compact_with(args.items, args.fingerprint_bits, 4, crate::filter::layout::MAX_SEARCH_DEFAULT)
+        let search = crate::filter::layout::MAX_SEARCH_DEFAULT;
+        Layout::compact_with(args.items, args.fingerprint_bits, 4, search, Growth::Fixed)
     }
 
     fn new(layout: Layout) -> Self {

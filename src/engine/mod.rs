@@ -392,7 +392,7 @@ fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
     match spec.sizing {
         Sizing::ErrorRate(rate) => Layout::compact(spec.capacity, rate, spec.growth),
         Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-            Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search)
+            Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)
         }
         Sizing::Exact => Layout::strict(spec.capacity),
     }

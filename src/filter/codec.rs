@@ -146,8 +146,11 @@ impl Restoring<'_> {
             if loaded.len() != words.len() {
                 return Err(bad(BadChunk::Length));
             }
-            for (word, bytes) in words.iter().zip(loaded) {
-                word.store(u64::from_le_bytes(*bytes), Relaxed);
+            // The words of a table that is being restored are zero: what stays so is not even touched.
+            if let ChunkWords::Written(loaded) = loaded {
+                for (word, bytes) in words.iter().zip(loaded) {
+                    word.store(u64::from_le_bytes(*bytes), Relaxed);
+                }
             }
             self.loaded.fetch_add(1, Relaxed);
         }
@@ -160,7 +163,8 @@ pub(super) fn chunks(words: u64) -> u32 {
     words.div_ceil(CHUNK_WORDS as u64) as u32
 }
 
-/// Writes a chunk in the place of what `out` held.
+/// Writes a chunk in the place of what `out` held. One whose words are all zero says so and has none of them: an empty table
+/// is as many small chunks, each of which must be there when it is restored.
 pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut Vec<u8>) {
     out.clear();
     out.reserve(HEADER_BYTES + words.len() * 8 + CHECKSUM_BYTES);
@@ -169,18 +173,44 @@ pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut 
     out.extend_from_slice(&table.0.to_le_bytes());
     out.extend_from_slice(&chunk.to_le_bytes());
     out.extend_from_slice(&(words.len() as u32).to_le_bytes());
-    for word in words {
-        out.extend_from_slice(&word.to_le_bytes());
+    if words.iter().any(|word| *word != 0) {
+        for word in words {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
     }
     let checksum = xxh3_64(out);
     out.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// What a chunk holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChunkWords<'a> {
+    /// So many words, all zero.
+    Zero(usize),
+    /// These, little-endian.
+    Written(&'a [[u8; 8]]),
+}
+
+impl ChunkWords<'_> {
+    /// How many words there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Zero(words) => *words,
+            Self::Written(words) => words.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The words of a chunk, if it is whole and the one that is wanted.
 ///
 /// # Errors
 /// [`BadChunk`], whatever the bytes are.
-pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<&[[u8; 8]], BadChunk> {
+pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWords<'_>, BadChunk> {
     if bytes.len() > CHUNK_BYTES_MAX {
         return Err(BadChunk::Length);
     }
@@ -197,7 +227,13 @@ pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<&[[u8; 8
         return Err(BadChunk::Checksum);
     }
     let (words, rest) = words.as_chunks::<8>();
-    if !rest.is_empty() || words.len() != field(20) as usize {
+    let count = field(20) as usize;
+    let words = match words.len() {
+        0 if count <= CHUNK_WORDS => ChunkWords::Zero(count),
+        written if written == count => ChunkWords::Written(words),
+        _ => return Err(BadChunk::Length),
+    };
+    if !rest.is_empty() {
         return Err(BadChunk::Length);
     }
     let found = TableId(u64::from(field(8)) | u64::from(field(12)) << 32);

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::sizing::{buckets_for, buckets_for_search, fill_limit, fingerprints_suffice, planned_bits_min};
 use super::slots::{Lanes, STRICT_SLOTS};
 
 /// Items that a filter can be planned for.
@@ -28,6 +29,9 @@ pub const ERROR_RATE_MAX: f64 = 0.5;
 pub const MAX_SEARCH_DEFAULT: u32 = 2_000;
 /// Buckets looked at for a path to a free slot, at most.
 pub const MAX_SEARCH_LIMIT: u32 = 16_384;
+
+/// Buckets looked at for a path to a free slot, at least, in a filter of fixed size: it promises its capacity.
+pub const FIXED_SEARCH_MIN: u32 = 250;
 
 /// What a filter's slots hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -82,6 +86,24 @@ pub enum LayoutError {
     /// The search limit is out of range.
     #[error("layout.max_search must be between 1 and {MAX_SEARCH_LIMIT}, not {0}")]
     MaxSearch(u32),
+    /// The search is too short for a filter that may not grow.
+    #[error("layout.max_search must be at least {FIXED_SEARCH_MIN} where growth is fixed, not {0}")]
+    FixedSearch(u32),
+    /// The fingerprints are too short for a filter that may not grow.
+    #[error(
+        "layout.fingerprint_bits must be at least {least} for {capacity} items in buckets of {bucket_size} where growth is fixed, not {bits}: \
+         fewer lead to too few buckets"
+    )]
+    FixedFingerprintBits {
+        /// Bits asked for.
+        bits: u8,
+        /// Bits that would do.
+        least: u8,
+        /// Items.
+        capacity: u64,
+        /// Slots of a bucket.
+        bucket_size: u8,
+    },
     /// The number of buckets does not fit the rest. Only a damaged or foreign layout gets here.
     #[error("a table of {0} buckets can't be")]
     Buckets(u64),
@@ -104,37 +126,69 @@ impl Layout {
         // Of layouts of one size the first wins: four slots fill best for what a look-up reads.
         [4, 2, 8]
             .into_iter()
-            .filter_map(|bucket_size| Self::smallest(capacity, share, bucket_size))
+            .filter_map(|bucket_size| Self::smallest(capacity, share, growth, bucket_size))
             .min_by_key(Self::memory_bytes)
             .ok_or(LayoutError::ErrorRate(error_rate))
     }
 
-    fn smallest(capacity: u64, error_rate: f64, bucket_size: u8) -> Option<Self> {
+    fn smallest(capacity: u64, error_rate: f64, growth: Growth, bucket_size: u8) -> Option<Self> {
+        let buckets = buckets_for(capacity, bucket_size);
         (planned_bits_min(bucket_size)..=FINGERPRINT_BITS_MAX)
             .map(|fingerprint_bits| Self {
                 fingerprint_bits,
                 bucket_size,
-                buckets: buckets_for(capacity, bucket_size),
+                buckets,
                 max_search: MAX_SEARCH_DEFAULT,
             })
-            .find(|layout| layout.error_rate_at(1.0) <= error_rate)
+            .find(|layout| {
+                let bits = layout.fingerprint_bits;
+                layout.error_rate_at(1.0) <= error_rate
+                    && (growth == Growth::Auto || fingerprints_suffice(capacity, bits, bucket_size, buckets))
+            })
     }
 
     /// A compact layout for `capacity` items with the rest as given.
+    ///
+    /// # Errors
+    /// When a value is out of range, or with `growth` fixed promises no room for `capacity` items.
     pub fn compact_with(
         capacity: u64,
         fingerprint_bits: u8,
         bucket_size: u8,
         max_search: u32,
+        growth: Growth,
     ) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
         if !matches!(bucket_size, 2 | 4 | 8) {
             return Err(LayoutError::BucketSize(bucket_size));
         }
-        let layout =
-            Self { fingerprint_bits, bucket_size, buckets: buckets_for(capacity, bucket_size), max_search };
+        let buckets = buckets_for(capacity, bucket_size);
+        let mut layout = Self { fingerprint_bits, bucket_size, buckets, max_search };
         layout.check(Mode::Compact)?;
+        if growth == Growth::Fixed {
+            layout.buckets = layout.fixed_buckets(capacity)?;
+        }
         Ok(layout)
+    }
+
+    /// Buckets that hold `capacity` items for certain.
+    fn fixed_buckets(&self, capacity: u64) -> Result<u64, LayoutError> {
+        let Self { fingerprint_bits: bits, bucket_size, max_search, .. } = *self;
+        if max_search < FIXED_SEARCH_MIN {
+            return Err(LayoutError::FixedSearch(max_search));
+        }
+        let fewest = buckets_for_search(capacity, bucket_size, max_search);
+        // Short fingerprints fit a table that is emptier; but one that is half empty for their sake saves nothing.
+        let fitting = |bits| {
+            (0..=8)
+                .map(|eighths| (fewest + fewest * eighths / 8).next_multiple_of(2))
+                .find(|&buckets| fingerprints_suffice(capacity, bits, bucket_size, buckets))
+        };
+        fitting(bits).ok_or_else(|| {
+            let least = (bits..FINGERPRINT_BITS_MAX).find(|&bits| fitting(bits).is_some());
+            let least = least.unwrap_or(FINGERPRINT_BITS_MAX);
+            LayoutError::FixedFingerprintBits { bits, least, capacity, bucket_size }
+        })
     }
 
     /// The strict layout for `capacity` items.
@@ -180,8 +234,8 @@ impl Layout {
         self.buckets * u64::from(self.bucket_size)
     }
 
-    /// Items that the first table takes before a filter that grows does so; one that doesn't fills on to the last free slot
-    /// that a search finds.
+    /// Items that the first table takes, whatever they are: then a filter that grows does so; one that doesn't fills on to the
+    /// last free slot that a search finds.
     pub fn capacity(&self) -> u64 {
         fill_limit(self.buckets, self.bucket_size)
     }
@@ -219,46 +273,6 @@ pub(super) fn fingerprints(base_bits: u8, k: u32) -> f64 {
 /// The error rate of a table with so many distinct fingerprints; see [`Layout::error_rate_at`].
 pub(super) fn error_rate(fingerprints: f64, bucket_size: u8, load: f64) -> f64 {
     -f64::exp_m1(2.0 * f64::from(bucket_size) * load * f64::ln_1p(-1.0 / fingerprints))
-}
-
-/// Items that a table of so many buckets is meant for: what a breadth-first search reaches with ease.
-pub(super) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
-    let percent = load_percent(bucket_size);
-    let slots = buckets * u64::from(bucket_size);
-    let spare = spare_slots(slots);
-    (slots * percent / 100).saturating_sub(spare).max(1)
-}
-
-const fn load_percent(bucket_size: u8) -> u64 {
-    match bucket_size {
-        2 => 80,
-        4 => 95,
-        _ => 98,
-    }
-}
-
-/// Bits of the shortest fingerprint that is planned with. A shorter one leads to so few other buckets that a large table is
-/// full before its share of slots is taken (Fan et al., section 4 and figure 2): it takes an explicit layout to have one.
-const fn planned_bits_min(bucket_size: u8) -> u8 {
-    match bucket_size {
-        2 => 8,
-        4 => 6,
-        _ => 5,
-    }
-}
-
-/// Slots that a small table keeps free beyond its share, where chance weighs more.
-const fn spare_slots(slots: u64) -> u64 {
-    if slots < 1 << 10 { 1 } else { 0 }
-}
-
-fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
-    let slots = (capacity * 100).div_ceil(load_percent(bucket_size));
-    let mut buckets = slots.div_ceil(u64::from(bucket_size)).next_multiple_of(2);
-    while fill_limit(buckets, bucket_size) < capacity {
-        buckets += 2;
-    }
-    buckets
 }
 
 fn check_capacity(capacity: u64) -> Result<(), LayoutError> {

@@ -3,7 +3,7 @@
 //! [`compact`] filters keep fingerprints, [`strict`] ones 62 bits of digest and a state. Each has a writer's side,
 //! owned by one thread, and a reader's side that takes no lock. Both lie in tables ([`table`], written by
 //! [`writer`], as a [`plan`] has them): buckets of slots in atomic words ([`slots`], [`memory`]) at the places that
-//! [`place`] gives.
+//! [`place`] gives. How many buckets a capacity needs is for [`sizing`] to say.
 
 pub mod codec;
 pub mod compact;
@@ -13,6 +13,7 @@ pub mod layout;
 mod memory;
 mod place;
 mod plan;
+mod sizing;
 mod slots;
 pub mod strict;
 mod strict_view;

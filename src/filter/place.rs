@@ -70,8 +70,7 @@ impl Place for Nested {
     #[inline(always)]
     fn other(&self, bucket: u64, value: u64) -> u64 {
         let mixed = mix(value >> self.0.k);
-        // Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
-        let sum = multiply_high(mixed, self.0.base_buckets) | 1;
+        let sum = sum_of_mixed(mixed, self.0.base_buckets);
         let base = bucket >> self.0.k;
         let other = if sum >= base { sum - base } else { sum + self.0.base_buckets - base };
         // The top k of 32 bits: one more for each segment, the earlier ones the same.
@@ -138,6 +137,17 @@ impl Place for Whole {
         let [first, second] = self.pair(value);
         if bucket == first { second } else { first }
     }
+}
+
+/// What the two buckets of a fingerprint add up to, modulo their number, in a first segment.
+pub(super) fn sum_of_pair(value: u64, buckets: u64) -> u64 {
+    sum_of_mixed(mix(value), buckets)
+}
+
+/// Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
+#[inline(always)]
+fn sum_of_mixed(mixed: u64, buckets: u64) -> u64 {
+    multiply_high(mixed, buckets) | 1
 }
 
 #[inline(always)]

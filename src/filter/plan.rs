@@ -1,6 +1,7 @@
 //! What a table is to be: how many buckets of how many slots, and whose. All else about a table follows from it.
 
 use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
+use super::sizing;
 use super::slots::{Lanes, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +44,9 @@ impl Plan {
         self.lanes().words(self.buckets())
     }
 
-    /// Items that the table is meant for.
+    /// Items that the table takes, whatever they are.
     pub(super) fn fill_limit(&self) -> u64 {
-        layout::fill_limit(self.buckets(), self.bucket_size())
+        sizing::fill_limit(self.buckets(), self.bucket_size())
     }
 
     /// Whether a table can have this shape, wherever it was read.

@@ -129,9 +129,11 @@ impl From<LayoutError> for Problem {
         let pointer = match error {
             LayoutError::Capacity(_) | LayoutError::Buckets(_) => "/capacity",
             LayoutError::ErrorRate(_) => "/error_rate",
-            LayoutError::FingerprintBits(_) => "/layout/fingerprint_bits",
+            LayoutError::FingerprintBits(_) | LayoutError::FixedFingerprintBits { .. } => {
+                "/layout/fingerprint_bits"
+            }
             LayoutError::BucketSize(_) => "/layout/bucket_size",
-            LayoutError::MaxSearch(_) => "/layout/max_search",
+            LayoutError::MaxSearch(_) | LayoutError::FixedSearch(_) => "/layout/max_search",
         };
         Problem::invalid_at(pointer, error.to_string())
     }

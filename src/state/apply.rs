@@ -260,35 +260,35 @@ impl State {
         Outcome::Inserted(Inserted { outcomes, added })
     }
 
+    /// Takes items out, as if one by one: used codes stay, a hold is withdrawn before its code goes.
     fn remove(&mut self, filter: FilterId, digests: &[Digest], all: bool) -> Outcome {
-        let mut removed = 0;
-        let mut outcomes = Vec::with_capacity(digests.len());
-        for &digest in digests {
-            let (outcome, copies) = self.remove_one(filter, digest, all);
-            removed += copies;
-            outcomes.push(outcome);
-        }
-        if let Some(bearer) = self.filters.get(&filter) {
-            bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
-        }
-        Outcome::Removed(Removed { outcomes, removed })
-    }
-
-    fn remove_one(&mut self, filter: FilterId, digest: Digest, all: bool) -> (ItemOutcome, u64) {
-        let Some(bearer) = self.filters.get_mut(&filter) else { return (ItemOutcome::Absent, 0) };
-        match bearer.tables.state(digest) {
-            Some(SlotState::Redeemed) => return (ItemOutcome::AlreadyRedeemed, 0),
-            Some(SlotState::Held) => {
+        let Some(bearer) = self.filters.get(&filter) else {
+            return Outcome::Refused(Refusal::FilterGone);
+        };
+        let counters = bearer.view.counters.clone();
+        let states = bearer.tables.states(digests);
+        let is_used = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
+        let mut leaving = Vec::with_capacity(digests.len());
+        for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_used(state)) {
+            if *state == Some(SlotState::Held) {
                 self.withdraw_hold(filter, digest);
             }
-            _ => {}
+            leaving.push(digest);
         }
-        let Some(bearer) = self.filters.get_mut(&filter) else { return (ItemOutcome::Absent, 0) };
-        let mut copies = u64::from(bearer.tables.remove(digest));
-        while all && copies > 0 && bearer.tables.remove(digest) {
-            copies += 1;
-        }
-        (if copies > 0 { ItemOutcome::Removed } else { ItemOutcome::Absent }, copies)
+        let Some(bearer) = self.filters.get_mut(&filter) else {
+            return Outcome::Refused(Refusal::FilterGone);
+        };
+        let copies = bearer.tables.remove_many(&leaving, all);
+        let mut left = copies.iter();
+        let outcomes = states.iter().map(|state| match is_used(state) {
+            true => ItemOutcome::AlreadyRedeemed,
+            false if left.next().is_some_and(|copies| *copies > 0) => ItemOutcome::Removed,
+            false => ItemOutcome::Absent,
+        });
+        let outcomes = outcomes.collect();
+        let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
+        counters.removes.fetch_add(removed, Ordering::Relaxed);
+        Outcome::Removed(Removed { outcomes, removed })
     }
 
     /// Replaces pairs in order; all or none. Every `to` goes in before any `from` goes out, so that undoing
@@ -333,15 +333,13 @@ impl State {
             }
             outcomes.push(ItemOutcome::Replaced);
         }
-        let mut removed = 0;
         let counters = bearer.view.counters.clone();
-        for (digest, count) in leaving {
-            for _ in 0..count {
-                removed += self.remove_one(filter, digest, false).1;
-            }
-        }
+        let leaving: Vec<Digest> = leaving
+            .into_iter()
+            .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
+            .collect();
+        self.remove(filter, &leaving, false);
         counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
-        counters.removes.fetch_add(removed, Ordering::Relaxed);
         Outcome::Replaced(outcomes)
     }
 }

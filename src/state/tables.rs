@@ -117,6 +117,30 @@ impl Tables {
         }
     }
 
+    /// Takes out of each item one copy, or all, in order; tells how many went (strict: one, whatever its state).
+    pub(super) fn remove_many(&mut self, digests: &[Digest], all: bool) -> Vec<u32> {
+        match &mut self.filter {
+            Filter::Compact(filter) if all => {
+                digests.iter().map(|&digest| filter.remove_all(digest)).collect()
+            }
+            Filter::Compact(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
+            Filter::Strict(filter) => {
+                let removed = filter.remove_many(digests).into_iter();
+                removed.map(|state| u32::from(state.is_some())).collect()
+            }
+        }
+    }
+
+    /// The codes' states; compact filters have none.
+    pub(super) fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        let mut states = Vec::new();
+        match &self.filter {
+            Filter::Compact(_) => states.resize(digests.len(), None),
+            Filter::Strict(filter) => filter.reader().view().get_many(digests, &mut states),
+        }
+        states
+    }
+
     /// A code's state; compact filters have none.
     pub(super) fn state(&self, digest: Digest) -> Option<SlotState> {
         match &self.filter {

@@ -74,7 +74,7 @@ proptest! {
         bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
         capacity in 10_u64..400,
     ) {
-        let layout = Layout::compact_with(capacity, bits, bucket_size, 500).unwrap();
+        let layout = Layout::compact_with(capacity, bits, bucket_size, 500, Growth::Auto).unwrap();
         let mut filter = CompactFilter::new(layout, Growth::Auto);
         let mut twin = CompactFilter::new(layout, Growth::Auto);
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
@@ -185,7 +185,7 @@ struct SlotStateModel(SlotState);
 /// The case that segments which don't nest fail: short fingerprints, growth by 200, half of it removed.
 #[test]
 fn half_of_a_filter_grown_by_two_hundred_stays() {
-    let layout = Layout::compact_with(1_000, 8, 4, 500).unwrap();
+    let layout = Layout::compact_with(1_000, 8, 4, 500, Growth::Auto).unwrap();
     let mut filter = CompactFilter::new(layout, Growth::Auto);
     let digests: Vec<Digest> = (0..200_000).map(scrambled).collect();
     assert!(filter.insert_many(&digests, false).unwrap().iter().all(|outcome| *outcome == Insert::Added));
@@ -240,7 +240,7 @@ fn a_fixed_filter_holds_its_capacity_and_a_refused_batch_is_undone() {
     for (capacity, bits, bucket_size) in
         [(1_000, 16, 4), (1_000, 12, 8), (1_000, 16, 2), (1, 8, 4), (7, 8, 2)]
     {
-        let layout = Layout::compact_with(capacity, bits, bucket_size, 2_000).unwrap();
+        let layout = Layout::compact_with(capacity, bits, bucket_size, 2_000, Growth::Fixed).unwrap();
         let mut filter = CompactFilter::new(layout, Growth::Fixed);
         let digests: Vec<Digest> = (0..10 * capacity + 100).map(scrambled).collect();
         let within = &digests[..capacity as usize];
@@ -275,7 +275,7 @@ fn the_error_holds_while_a_filter_grows() {
 /// Where there is no room, or nothing to add, not a bit changes.
 #[test]
 fn an_insert_that_adds_nothing_leaves_the_bytes_as_they_were() {
-    let layout = Layout::compact_with(500, 12, 4, 200).unwrap();
+    let layout = Layout::compact_with(500, 12, 4, 300, Growth::Fixed).unwrap();
     let mut filter = CompactFilter::new(layout, Growth::Fixed);
     let (mut refused, mut next) = (0, 0);
     while refused < 50 {
@@ -299,7 +299,7 @@ fn an_insert_that_adds_nothing_leaves_the_bytes_as_they_were() {
 /// misses nothing meanwhile, though what it looks for moves.
 #[test]
 fn a_filter_folds_back_as_it_empties() {
-    let layout = Layout::compact_with(1_000, 10, 4, 500).unwrap();
+    let layout = Layout::compact_with(1_000, 10, 4, 500, Growth::Auto).unwrap();
     let digests: Vec<Digest> = (0..60_000).map(scrambled).collect();
     // The last ones lie in the newest segments.
     let (leaving, staying) = digests.split_at(59_980);
@@ -337,25 +337,57 @@ fn a_filter_folds_back_as_it_empties() {
     }
 }
 
-/// A chunk with any bit flipped, and one cut short anywhere, is refused.
+/// A chunk with any bit flipped, and one cut short anywhere, is refused: full or empty.
 #[test]
 fn a_damaged_chunk_is_refused() {
-    let mut filter = CompactFilter::new(Layout::compact_with(200, 8, 4, 500).unwrap(), Growth::Auto);
+    let layout = Layout::compact_with(200, 8, 4, 500, Growth::Auto).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let empty = snapshot!(filter, ());
     filter.insert_many(&(0..150).map(scrambled).collect::<Vec<_>>(), false).unwrap();
-    let (image, chunks) = snapshot!(filter, ());
-    for (key, whole) in &chunks {
-        let refused = |bytes: Vec<u8>| {
-            let mut damaged = chunks.clone();
-            damaged.insert(*key, bytes);
-            CompactFilter::restore(&image, &mut load(&damaged)).is_err()
-        };
-        for bit in 0..whole.len() * 8 {
-            let mut bytes = whole.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(refused(bytes), "bit {bit}");
+    for (image, chunks) in [empty, snapshot!(filter, ())] {
+        for (key, whole) in &chunks {
+            let refused = |bytes: Vec<u8>| {
+                let mut damaged = chunks.clone();
+                damaged.insert(*key, bytes);
+                CompactFilter::restore(&image, &mut load(&damaged)).is_err()
+            };
+            for bit in 0..whole.len() * 8 {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(refused(bytes), "bit {bit}");
+            }
+            assert!((0..whole.len()).all(|length| refused(whole[..length].to_vec())));
+            assert!(!refused(whole.clone()));
         }
-        assert!((0..whole.len()).all(|length| refused(whole[..length].to_vec())));
-        assert!(!refused(whole.clone()));
+    }
+}
+
+/// What is empty takes next to no room in a snapshot, and is still missed when it is gone.
+#[test]
+fn a_chunk_of_zeros_is_small_and_not_to_be_left_out() {
+    let layout = Layout::compact_with(100_000, 16, 4, 500, Growth::Fixed).unwrap();
+    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let (image, chunks) = snapshot!(filter, ());
+    assert!(chunks.len() > 20 && chunks.values().all(|chunk| chunk.len() <= 64));
+    // One item: one chunk or two have something in them.
+    filter.insert(scrambled(1), false).unwrap();
+    let (image_of_one, chunks_of_one) = snapshot!(filter, ());
+    assert_eq!(chunks_of_one.values().filter(|chunk| chunk.len() > 64).count(), 1);
+
+    for (image, chunks, items) in [(&image, &chunks, 0), (&image_of_one, &chunks_of_one, 1)] {
+        let mut restored = CompactFilter::restore(image, &mut load(chunks)).unwrap();
+        assert_eq!(restored.reader().view().items(), items);
+        assert_eq!(restored.reader().view().contains(scrambled(1)), items == 1);
+        assert!(snapshot!(restored, ()).1 == *chunks);
+    }
+    for key in chunks_of_one.keys() {
+        let mut without = chunks_of_one.clone();
+        without.insert(*key, Vec::new());
+        assert!(CompactFilter::restore(&image_of_one, &mut load(&without)).is_err(), "{key:?} is gone");
+        // Nor is another's taken for it, however alike they are inside.
+        let other = (key.0, (key.1 + 1) % chunks.len() as u32);
+        without.insert(*key, chunks_of_one[&other].clone());
+        assert!(CompactFilter::restore(&image_of_one, &mut load(&without)).is_err(), "{key:?} is another");
     }
 }
 
@@ -363,7 +395,8 @@ fn a_damaged_chunk_is_refused() {
 #[test]
 fn a_table_is_loaded_in_any_order_but_whole() {
     let items: Vec<Digest> = (0..40_000).map(scrambled).collect();
-    let mut filter = CompactFilter::new(Layout::compact_with(50_000, 16, 4, 500).unwrap(), Growth::Fixed);
+    let mut filter =
+        CompactFilter::new(Layout::compact_with(50_000, 16, 4, 500, Growth::Fixed).unwrap(), Growth::Fixed);
     filter.insert_many(&items, false).unwrap();
     let (image, chunks) = snapshot!(filter, ());
     let restore = |leave_out: Option<u32>| {

@@ -7,6 +7,7 @@ mod damage;
 mod directory;
 mod filter;
 mod filter_figures;
+mod filter_fill;
 mod format;
 mod journal;
 mod openapi;

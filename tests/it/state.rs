@@ -105,6 +105,41 @@ proptest! {
         prop_assert!(snapshot(&mut restored, |_| ()) == snapshot(&mut straight, |_| ()), "the end differs");
     }
 
+    /// A batch is taken out as if item by item, whatever is in it twice, held or used.
+    #[test]
+    fn a_batch_is_removed_as_if_one_by_one(
+        operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
+    ) {
+        fn apply(state: &mut State, at: Timestamp, command: Command) -> Outcome {
+            let proposal = Proposal { at, command, idempotency: None };
+            state.apply(Entry { seq: state.applied().next(), proposal }).outcome
+        }
+        let (mut batch, mut single) = (State::new(), State::new());
+        for Entry { proposal: Proposal { at, command, .. }, .. } in log(&operations) {
+            match command {
+                // They keep the writes of others, which are batches there and single ones here.
+                Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {}
+                Command::Remove { target, mut digests, all } => {
+                    digests.0.extend_from_within(digests.0.len() / 2..);
+                    let (mut outcomes, mut removed) = (Vec::new(), 0);
+                    for &digest in &digests.0 {
+                        let digests = Digests(vec![digest]);
+                        if let Outcome::Removed(one) = apply(&mut single, at, Command::Remove { target, digests, all }) {
+                            outcomes.extend(one.outcomes);
+                            removed += one.removed;
+                        }
+                    }
+                    match apply(&mut batch, at, Command::Remove { target, digests, all }) {
+                        Outcome::Removed(all) => prop_assert_eq!((all.outcomes, all.removed), (outcomes, removed)),
+                        refused => prop_assert!(outcomes.is_empty(), "{:?}", refused),
+                    }
+                }
+                command => prop_assert_eq!(apply(&mut batch, at, command.clone()), apply(&mut single, at, command)),
+            }
+        }
+        prop_assert!(snapshot(&mut batch, |_| ()).1 == snapshot(&mut single, |_| ()).1, "the end differs");
+    }
+
     /// Whatever happens, a code has one redemption that stands, and is in the state that goes with it.
     #[test]
     fn slot_and_redemption_agree(numbers in numbers(300)) {

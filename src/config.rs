@@ -2,6 +2,7 @@
 
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::domain::Settings;
+use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
 use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, Timeouts};
 use crate::store::{Durability, StoreOptions};
@@ -71,6 +72,8 @@ pub struct Config {
     pub rate_limit: RateLimitOptions,
     /// Stored answers.
     pub idempotency: Idempotency,
+    /// Imports that were broken off.
+    pub imports: Imports,
     /// Stored redemptions.
     pub redemptions: Redemptions,
     /// What is told.
@@ -174,8 +177,39 @@ pub struct Idempotency {
     /// How long an answer is kept.
     #[serde(deserialize_with = "duration")]
     pub retention: Duration,
-    /// The most that are.
-    pub records_max: u64,
+    /// How long one is kept however little room there is.
+    #[serde(deserialize_with = "duration")]
+    pub retention_min: Duration,
+    /// What they may take up.
+    #[serde(deserialize_with = "room")]
+    pub room: Room,
+}
+
+/// A part of `limits.memory`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// So many of a hundred parts.
+    Percent(u64),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Room {
+    fn bytes(self, memory: u64) -> u64 {
+        match self {
+            Room::Percent(percent) => memory / 100 * percent,
+            Room::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The section `imports`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Imports {
+    /// How long one that was broken off can be continued.
+    #[serde(deserialize_with = "duration")]
+    pub retention: Duration,
 }
 
 /// The section `redemptions`.
@@ -276,7 +310,13 @@ impl Config {
             settings: Settings {
                 redemptions_retention_seconds: self.redemptions.retention.as_secs(),
                 idempotency_retention_seconds: self.idempotency.retention.as_secs(),
-                idempotency_records_max: self.idempotency.records_max,
+                idempotency_retention_min_seconds: self.idempotency.retention_min.as_secs(),
+                idempotency_room_bytes: self
+                    .idempotency
+                    .room
+                    .bytes(self.limits.memory)
+                    .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
+                imports_retention_seconds: self.imports.retention.as_secs(),
                 filters_max: self.limits.filters,
             },
             snapshots: SnapshotOptions {
@@ -369,11 +409,30 @@ fn parse_size<E: de::Error>(text: &str) -> Result<u64, E> {
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(bytes) => Ok(bytes),
-        NumberOrText::Text(text) => match text.strip_suffix('%').map(|share| share.trim().parse::<u8>()) {
-            Some(Ok(share)) if share <= 100 => Ok(memory_there_is() / 100 * u64::from(share)),
-            Some(_) => Err(de::Error::custom(format!("'{text}' is no share of 0% to 100%"))),
+        NumberOrText::Text(text) => match parse_percent(&text)? {
+            Some(percent) => Ok(memory_there_is() / 100 * percent),
             None => parse_size(&text),
         },
+    }
+}
+
+/// A size, or a share of `limits.memory`, such as `"10%"`.
+fn room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Room, D::Error> {
+    Ok(match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(bytes) => Room::Bytes(bytes),
+        NumberOrText::Text(text) => match parse_percent(&text)? {
+            Some(percent) => Room::Percent(percent),
+            None => Room::Bytes(parse_size(&text)?),
+        },
+    })
+}
+
+/// The number before a percent sign, if there is one.
+fn parse_percent<E: de::Error>(text: &str) -> Result<Option<u64>, E> {
+    match text.strip_suffix('%').map(|share| share.trim().parse::<u64>()) {
+        None => Ok(None),
+        Some(Ok(share)) if share <= 100 => Ok(Some(share)),
+        Some(_) => Err(E::custom(format!("'{text}' is no share of 0% to 100%"))),
     }
 }
 
@@ -401,7 +460,12 @@ mod tests {
         assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.storage.path, Path::new("data"));
         assert_eq!(config.storage.durability, Durability::Fsync);
-        assert_eq!(config.engine_options().settings, Settings::default());
+        let engine = config.engine_options();
+        let room =
+            (engine.memory_max_bytes / 10).clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES);
+        assert!(engine.settings.idempotency_room_bytes.abs_diff(room) <= 10, "a tenth");
+        let room = Settings::default().idempotency_room_bytes;
+        assert_eq!(Settings { idempotency_room_bytes: room, ..engine.settings }, Settings::default());
         let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
@@ -443,6 +507,7 @@ mod tests {
             ("CUCKOOD__SERVER__LISTEN", "nowhere", "server.listen"),
             ("CUCKOOD__REDEMPTIONS__RETENTION", "soon", "redemptions.retention"),
             ("CUCKOOD__LIMITS__MEMORY", "200%", "limits.memory"),
+            ("CUCKOOD__IDEMPOTENCY__ROOM", "101%", "idempotency.room"),
             ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
             ("CUCKOOD__SERVER__TLS_CERT", "cert.pem", "server.tls_key"),
             ("CUCKOOD__SERVER__HOSTS", "[\"a b\"]", "server.hosts"),

@@ -1,8 +1,8 @@
 //! Commands: everything that can change the state, and the log entries that carry them.
 
 use super::{
-    Digests, FilterId, ImportId, ImportMode, Kind, LineError, Name, RedemptionId, Reference, Settings, Spec,
-    Timestamp, Window,
+    Digests, FilterId, ImportId, ImportMode, KeyName, Kind, LineError, Name, RedemptionId, Reference,
+    Settings, Spec, Timestamp, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,10 @@ pub enum Command {
         import: ImportId,
         /// Append or replace.
         mode: ImportMode,
+        /// Who asks.
+        owner: KeyName,
+        /// Whether the name was given rather than made up.
+        is_named: bool,
     },
     /// The next piece of an import.
     ImportLines {
@@ -200,10 +204,11 @@ impl Command {
 /// The caller's promise that two requests are one, with what tells whether they really are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct IdempotencyKey {
-    /// Hash of the API key's name, the kind and name of the filter, and the key itself.
+    /// Cryptographic hash of the API key's name, the kind and name of the filter, and the key itself: nobody can
+    /// make up a key that is taken for another caller's.
     pub scope: u128,
-    /// Hash of the request.
-    pub request: u128,
+    /// Hash of the request: another one under the same key is a mistake, and only the caller's own.
+    pub request: u64,
 }
 
 /// A command on its way to the log.

@@ -8,8 +8,28 @@ use thiserror::Error;
 /// The most line errors that an import tells of.
 pub const LINE_ERRORS_MAX: usize = 100;
 
-/// The most finished imports that are remembered.
+/// The most imports of one owner that are remembered when they are over.
 pub const IMPORTS_KEPT_MAX: usize = 100;
+
+/// The most imports that one owner may have running, or broken off and to be continued.
+pub const IMPORTS_UNFINISHED_MAX: usize = 1_000;
+
+/// Whose an import is: the name of an API key, or nothing where there are no keys.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyName(Box<str>);
+
+impl KeyName {
+    /// The key of this name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 /// An import's name, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -88,6 +108,10 @@ pub struct LineError {
 pub struct Import {
     /// Its name.
     pub id: ImportId,
+    /// Who began it.
+    pub owner: KeyName,
+    /// Whether its name was given: one that was made up is known to nobody until the end.
+    pub is_named: bool,
     /// Where it goes.
     pub filter: FilterId,
     /// Whose filter that is.
@@ -116,4 +140,16 @@ pub struct Import {
     pub errors: Vec<LineError>,
     /// XXH3 over the digests of all lines so far, chained batch by batch: what a resumed upload must repeat.
     pub chain: u64,
+}
+
+impl Import {
+    /// Whether somebody can go on with it. A broken `replace` begins anew, and nobody knows the name of one that was not
+    /// given one.
+    pub fn is_unfinished(&self) -> bool {
+        match self.state {
+            ImportState::Running => true,
+            ImportState::Interrupted => self.mode == ImportMode::Append && self.is_named,
+            ImportState::Done | ImportState::Failed => false,
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub mod time;
 
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Seq, Target};
 pub use digests::Digests;
-pub use import::{Import, ImportId, ImportMode, ImportState, LineError, LineFault};
+pub use import::{Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};

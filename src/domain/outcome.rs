@@ -74,10 +74,15 @@ pub enum Refusal {
     WindowEndsFirst,
     /// Another request came under the same idempotency key.
     KeyReused,
-    /// No room for another idempotency record.
-    IdempotencyFull,
+    /// No room for another idempotency record, and none is old enough to make way.
+    IdempotencyFull {
+        /// Until the oldest one is.
+        retry_after_seconds: u64,
+    },
     /// The import of this id went elsewhere, in another mode, or with other lines.
     ImportDiffers,
+    /// Its owner has as many unfinished imports as one may have.
+    TooManyImports,
     /// No import of this id is running.
     ImportNotFound,
 }

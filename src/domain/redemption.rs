@@ -109,6 +109,16 @@ impl Redemption {
         self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now)
     }
 
+    /// Whether nobody can look it up any more at `now`: its last change, or the end of its hold, lies so many seconds back.
+    pub fn is_over(&self, now: Timestamp, retention_seconds: u64) -> bool {
+        let last = match (self.status, self.expires_at) {
+            (Status::Held, Some(expires_at)) => expires_at,
+            (Status::Held, None) => return false,
+            _ => self.changed_at,
+        };
+        last.plus_seconds(retention_seconds) <= now
+    }
+
     /// The redemption as a reader at `now` should see it: a hold that has run out is expired.
     pub fn seen_at(mut self, now: Timestamp) -> Self {
         if self.has_run_out(now) {

@@ -24,7 +24,8 @@ impl LiveImports {
     }
 
     /// An import as it really is: one that is running by the log, but not here, was interrupted.
-    pub fn corrected(&self, mut import: Import) -> Import {
+    pub fn corrected(&self, import: &Import) -> Import {
+        let mut import = import.clone();
         if import.state == ImportState::Running && !self.0.lock().contains(&import.id) {
             import.state = ImportState::Interrupted;
         }

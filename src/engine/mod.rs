@@ -12,7 +12,7 @@ mod start;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
-pub use crate::state::FilterView;
+pub use crate::state::{Change, FilterView, RedemptionPage, RedemptionQuery};
 pub use crate::store::Durability;
 pub use metrics::Metrics;
 pub use recovery::{Progress, RecoveryError};
@@ -102,6 +102,10 @@ pub struct Info {
     pub redemptions: u64,
     /// Answers kept for repeated requests.
     pub idempotency_records: u64,
+    /// Bytes of them.
+    pub idempotency_bytes: u64,
+    /// What those may come to.
+    pub idempotency_room_bytes: u64,
     /// Bytes of tables.
     pub tables_bytes: u64,
     /// Bytes of redemptions and answers, about.
@@ -137,6 +141,7 @@ struct Figures {
     applied: AtomicU64,
     redemptions: AtomicU64,
     idempotency_records: AtomicU64,
+    idempotency_bytes: AtomicU64,
     tables_bytes: AtomicU64,
     records_bytes: AtomicU64,
 }
@@ -146,6 +151,7 @@ impl Figures {
         self.applied.store(state.applied().0, Ordering::Relaxed);
         self.redemptions.store(state.redemptions(), Ordering::Relaxed);
         self.idempotency_records.store(state.idempotency_records(), Ordering::Relaxed);
+        self.idempotency_bytes.store(state.idempotency_bytes(), Ordering::Relaxed);
         self.tables_bytes.store(state.tables_bytes(), Ordering::Relaxed);
         self.records_bytes.store(state.records_bytes(), Ordering::Relaxed);
     }
@@ -214,12 +220,12 @@ impl Engine {
     }
 
     /// The imports on record.
-    pub fn imports(&self) -> Vec<Import> {
+    pub fn imports(&self) -> Vec<Arc<Import>> {
         self.inner.view.get().map(View::imports).unwrap_or_default()
     }
 
     /// One import.
-    pub fn import(&self, id: &ImportId) -> Option<Import> {
+    pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
         self.inner.view.get()?.import(id)
     }
 
@@ -334,6 +340,8 @@ impl Engine {
             filters: inner.view.get().map_or(0, |view| view.len() as u64),
             redemptions: figures.redemptions.load(Ordering::Relaxed),
             idempotency_records: figures.idempotency_records.load(Ordering::Relaxed),
+            idempotency_bytes: figures.idempotency_bytes.load(Ordering::Relaxed),
+            idempotency_room_bytes: inner.options.settings.idempotency_room_bytes,
             tables_bytes: figures.tables_bytes.load(Ordering::Relaxed),
             records_bytes: figures.records_bytes.load(Ordering::Relaxed),
             memory_max_bytes: inner.options.memory_max_bytes,

@@ -40,15 +40,20 @@ pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::KeyReused => {
             Problem::new(Code::IdempotencyKeyReused, "the key was sent before, with another request")
         }
-        Refusal::IdempotencyFull => Problem::new(
+        Refusal::IdempotencyFull { retry_after_seconds } => Problem::new(
             Code::IdempotencyFull,
-            "as many keys are remembered as the configuration allows, and none is forgotten early",
+            "the room for keys (idempotency.room) is full of keys younger than idempotency.retention_min",
         )
-        .retry_after(60),
+        .retry_after(retry_after_seconds),
         Refusal::ImportDiffers => Problem::new(
             Code::ImportDiffers,
             "the import of this id went elsewhere, in another mode, or had other lines",
         ),
+        Refusal::TooManyImports => Problem::new(
+            Code::TooManyImports,
+            "as many imports of this key as may be are running or broken off: wait for them, or continue them",
+        )
+        .retry_after(60),
         Refusal::ImportNotFound => import_not_found(),
     }
 }

@@ -36,8 +36,17 @@ pub(super) struct PageQuery {
     prefix: String,
 }
 
-fn limit_default() -> usize {
+/// Entries of a page unless said otherwise.
+pub(super) fn limit_default() -> usize {
     100
+}
+
+/// Refuses a page that is too long, or has nothing on it.
+pub(super) fn check_limit(limit: usize) -> Result<(), Problem> {
+    if (1..=PAGE_MAX).contains(&limit) {
+        return Ok(());
+    }
+    Err(Problem::invalid_at("/limit", format!("expected 1 to {PAGE_MAX}")))
 }
 
 /// `PUT`: makes a filter, or finds the same one standing.
@@ -79,9 +88,7 @@ pub(super) fn list(
     request: &Request,
 ) -> Result<(Vec<Filter>, Option<String>), Problem> {
     let page: PageQuery = query::parse(request)?;
-    if !(1..=PAGE_MAX).contains(&page.limit) {
-        return Err(Problem::invalid_at("/limit", format!("expected 1 to {PAGE_MAX}")));
-    }
+    check_limit(page.limit)?;
     let after = page.cursor.as_deref().map(cursor_name).transpose()?;
     let sender = Sender::of(api, request)?;
     let allowed = sender.caller.prefix();
@@ -103,7 +110,12 @@ fn cursor_name(cursor: &str) -> Result<Name, Problem> {
         .decode(cursor)
         .ok()
         .and_then(|name| Name::new(str::from_utf8(&name).ok()?).ok());
-    name.ok_or_else(|| Problem::invalid_at("/cursor", "not a next_cursor of this service"))
+    name.ok_or_else(strange_cursor)
+}
+
+/// A cursor that was not given out.
+pub(super) fn strange_cursor() -> Problem {
+    Problem::invalid_at("/cursor", "not a next_cursor of this service")
 }
 
 /// `PATCH`: changes when a filter is active.

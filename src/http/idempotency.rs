@@ -4,7 +4,8 @@ use super::problem::{Code, Problem};
 use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
 use crate::engine::Secret;
 use http::{HeaderMap, HeaderValue};
-use xxhash_rust::xxh3::Xxh3;
+use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The header's longest value, in bytes.
 pub(super) const KEY_BYTES_MAX: usize = 255;
@@ -31,14 +32,14 @@ pub(super) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: 
         Kind::Campaign => b"campaign",
         Kind::Coupon => b"coupon",
     };
-    let mut scope = Xxh3::new();
+    let mut scope = Sha256::new();
     for part in [caller.as_bytes(), kind, name.as_bytes(), header] {
-        scope.update(&(part.len() as u64).to_le_bytes());
+        scope.update((part.len() as u64).to_le_bytes());
         scope.update(part);
     }
-    let mut request = Xxh3::new();
-    request.update(&canonical(command));
-    IdempotencyKey { scope: scope.digest128(), request: request.digest128() }
+    let scope: [u8; 32] = scope.finalize().into();
+    let (scope, _) = scope.split_first_chunk().expect("a hash of 32 bytes has 16");
+    IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
 }
 
 /// What a command asks for, without what was drawn at random for it. It says which route it came by, and carries

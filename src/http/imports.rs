@@ -9,7 +9,8 @@ use super::query;
 use super::reading::media_type;
 use super::time::Time;
 use super::upload::Upload;
-use crate::domain::{Import, ImportId, ImportMode, ImportState, Kind, LineError, LineFault};
+use crate::domain::import::IMPORTS_KEPT_MAX;
+use crate::domain::{Import, ImportId, ImportMode, ImportState, KeyName, Kind, LineError, LineFault};
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::StatusCode;
@@ -181,6 +182,7 @@ struct ImportList {
             description = "`campaign-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
         ),
         (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
+        (status = 429, description = "`too-many-imports`"),
     )
 )]
 pub(super) async fn import_users(
@@ -212,6 +214,7 @@ pub(super) async fn import_users(
             description = "`coupon-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
         ),
         (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
+        (status = 429, description = "`too-many-imports`"),
     )
 )]
 pub(super) async fn import_codes(
@@ -226,6 +229,8 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
     let view = api.filter(kind, name)?;
     let ImportQuery { mode, id, column } = query::parse(&request)?;
     let format = format(&request, column)?;
+    let owner = KeyName::new(Sender::of(&api, &request)?.caller.name());
+    let is_named = id.is_some();
     let id = match id {
         Some(id) => ImportId::new(&id),
         None => ImportId::new(&api.engine.redemption_id().to_string()),
@@ -239,7 +244,7 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
         return Err(Problem::new(Code::ImportRunning, "an upload of this id is under way"));
     };
     let pieces = api.reading.upload(request)?;
-    let upload = Upload { api, view, id, mode, _live: live };
+    let upload = Upload { api, view, id, mode, owner, is_named, _live: live };
     // In a task of its own: a handler is dropped when its client goes away, and the log has to be told then.
     let imported = tokio::spawn(upload.run(format, pieces)).await;
     let import = imported.map_err(|_| Problem::new(Code::Internal, "the import failed"))??;
@@ -268,14 +273,19 @@ fn format(request: &Request, column: Option<String>) -> Result<Format, Problem> 
     path = "/v1/imports",
     operation_id = "list_imports",
     tag = "imports",
-    responses((status = 200, description = "Those running and the last 100", body = ImportList))
+    responses((status = 200, description = "Those running or to be continued, and the last 100 others", body = ImportList))
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let mut imports = api.engine.imports();
     imports.retain(|import| sender.caller.require_name(import.name.as_str()).is_ok());
     imports.sort_by(|a, b| b.started_at.cmp(&a.started_at).then_with(|| a.id.cmp(&b.id)));
-    let imports = imports.into_iter().map(|import| api.live_imports.corrected(import).into()).collect();
+    let mut over = 0;
+    imports.retain(|import| {
+        over += usize::from(!import.is_unfinished());
+        over <= IMPORTS_KEPT_MAX || import.is_unfinished()
+    });
+    let imports = imports.iter().map(|import| api.live_imports.corrected(import).into()).collect();
     Ok(api::json(StatusCode::OK, false, &ImportList { imports }))
 }
 
@@ -300,5 +310,5 @@ pub(super) async fn get(
     // Whether another tenant has an import of this id is nobody else's business.
     let own = found.filter(|import| sender.caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or_else(error::import_not_found)?;
-    Ok(api::json(StatusCode::OK, false, &ImportAnswer::from(api.live_imports.corrected(import))))
+    Ok(api::json(StatusCode::OK, false, &ImportAnswer::from(api.live_imports.corrected(&import))))
 }

@@ -90,6 +90,10 @@ struct Info {
     redemptions: u64,
     /// Answers kept for repeated requests.
     idempotency_records: u64,
+    /// Bytes of them.
+    idempotency_bytes: u64,
+    /// What those may come to.
+    idempotency_room_bytes: u64,
     /// The last log entry applied.
     last_seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,6 +166,8 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
         filters: info.filters,
         redemptions: info.redemptions,
         idempotency_records: info.idempotency_records,
+        idempotency_bytes: info.idempotency_bytes,
+        idempotency_room_bytes: info.idempotency_room_bytes,
         last_seq: info.last_seq.0,
         snapshot: info
             .snapshot

@@ -3,15 +3,18 @@
 use super::api::{self, Api, Decided, Sender, target};
 use super::body::{self, Faults, Fields, Scalar};
 use super::error;
+use super::filters;
 use super::item_list::Item;
 use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
-use crate::engine::{Digest, FilterView};
+use crate::engine::{Change, Digest, FilterView, RedemptionQuery};
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::{HeaderValue, StatusCode, header};
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
@@ -93,7 +96,7 @@ impl<'de> Fields<'de> for RedemptionBody<'_> {
 }
 
 /// What has become of a redemption.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum RedemptionStatus {
     /// The code is set aside until `expires_at`.
@@ -104,6 +107,28 @@ enum RedemptionStatus {
     Cancelled,
     /// A hold that ran out; the code is available again.
     Expired,
+}
+
+impl From<Status> for RedemptionStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Held => RedemptionStatus::Held,
+            Status::Redeemed => RedemptionStatus::Redeemed,
+            Status::Cancelled => RedemptionStatus::Cancelled,
+            Status::Expired => RedemptionStatus::Expired,
+        }
+    }
+}
+
+impl From<RedemptionStatus> for Status {
+    fn from(status: RedemptionStatus) -> Self {
+        match status {
+            RedemptionStatus::Held => Status::Held,
+            RedemptionStatus::Redeemed => Status::Redeemed,
+            RedemptionStatus::Cancelled => Status::Cancelled,
+            RedemptionStatus::Expired => Status::Expired,
+        }
+    }
 }
 
 /// One use of one code.
@@ -127,12 +152,7 @@ impl From<Redemption> for RedemptionAnswer {
     fn from(redemption: Redemption) -> Self {
         Self {
             id: redemption.id.to_string(),
-            status: match redemption.status {
-                Status::Held => RedemptionStatus::Held,
-                Status::Redeemed => RedemptionStatus::Redeemed,
-                Status::Cancelled => RedemptionStatus::Cancelled,
-                Status::Expired => RedemptionStatus::Expired,
-            },
+            status: redemption.status.into(),
             reference: redemption.reference.as_str().to_owned(),
             created_at: Time(redemption.created_at),
             expires_at: redemption.expires_at.map(Time),
@@ -140,21 +160,39 @@ impl From<Redemption> for RedemptionAnswer {
     }
 }
 
-/// The redemptions of one reference.
+/// A page of redemptions, in the order of their last change.
 #[derive(Serialize, ToSchema)]
 struct RedemptionList {
     redemptions: Vec<RedemptionAnswer>,
+    /// Where the next page begins; absent on the last one. A page may be short though it is not the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// Which redemptions to show.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ReferenceQuery {
-    /// The caller's own id.
+struct ListQuery {
+    /// Only those with this id of the caller's own.
     #[param(min_length = 1, max_length = 128)]
-    reference: String,
+    reference: Option<String>,
+    /// Only those of which this has become.
+    #[param(inline)]
+    status: Option<RedemptionStatus>,
+    /// Only those that changed after this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    changed_after: Option<Time>,
+    /// The most entries to show.
+    #[serde(default = "filters::limit_default")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
 }
+
+/// How often one request looks at a part of the ledger before it answers with what it has found.
+const LOOKS_MAX: usize = 100;
 
 /// Use a code, or hold it
 ///
@@ -216,15 +254,17 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
     }
 }
 
-/// List the redemptions of a reference
+/// List redemptions
+///
+/// In the order of their last change: who asks for the next page again and again sees every change.
 #[utoipa::path(
     get,
     path = "/v1/coupons/{coupon}/redemptions",
     operation_id = "list_redemptions",
     tag = "redemptions",
-    params(ReferenceQuery),
+    params(ListQuery),
     responses(
-        (status = 200, description = "Those within their retention; none is an empty list", body = RedemptionList),
+        (status = 200, description = "A page of those within their retention", body = RedemptionList),
         (status = 404, description = "`coupon-not-found`"),
     )
 )]
@@ -234,12 +274,34 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Response, Problem> {
     let view = api.filter(Kind::Coupon, &coupon)?;
-    let ReferenceQuery { reference } = query::parse(&request)?;
-    let reference =
-        Reference::new(&reference).map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
-    let redemptions = view.redemptions(&reference, api.engine.now());
-    let redemptions = redemptions.into_iter().map(RedemptionAnswer::from).collect();
-    Ok(api::json(StatusCode::OK, false, &RedemptionList { redemptions }))
+    let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
+    filters::check_limit(limit)?;
+    let reference = reference.as_deref().map(Reference::new).transpose();
+    let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
+    let query = RedemptionQuery {
+        reference,
+        status: status.map(Status::from),
+        changed_after: changed_after.map(|time| time.0),
+    };
+    let mut next = cursor.as_deref().map(change_of).transpose()?;
+    let mut redemptions = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        let page = view.redemptions(&query, next, limit - redemptions.len(), api.engine.now());
+        redemptions.extend(page.redemptions.into_iter().map(RedemptionAnswer::from));
+        next = page.next;
+        if next.is_none() || redemptions.len() == limit {
+            break;
+        }
+        // Others on this processor come first for a moment.
+        tokio::task::yield_now().await;
+    }
+    let next_cursor = next.map(|change| BASE64_URL_SAFE_NO_PAD.encode(change.0.to_be_bytes()));
+    Ok(api::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
+}
+
+fn change_of(cursor: &str) -> Result<Change, Problem> {
+    let change = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| bytes.try_into().ok());
+    change.map(|bytes| Change(u64::from_be_bytes(bytes))).ok_or_else(filters::strange_cursor)
 }
 
 /// Show a redemption

@@ -7,8 +7,8 @@ use super::problem::{Code, Problem};
 use super::reading::Pieces;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
-    Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, LineError, LineFault, Outcome,
-    Refusal,
+    Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault,
+    Outcome, Refusal,
 };
 use crate::engine::imports::LiveImport;
 use crate::engine::{Engine, FilterView, SubmitError};
@@ -27,6 +27,8 @@ pub(super) struct Upload {
     pub(super) view: Arc<FilterView>,
     pub(super) id: ImportId,
     pub(super) mode: ImportMode,
+    pub(super) owner: KeyName,
+    pub(super) is_named: bool,
     pub(super) _live: LiveImport,
 }
 
@@ -37,6 +39,8 @@ impl Upload {
             target: target(&self.view),
             import: self.id.clone(),
             mode: self.mode,
+            owner: self.owner.clone(),
+            is_named: self.is_named,
         });
         let import = begun.await?;
         if import.state == ImportState::Done {

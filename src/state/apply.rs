@@ -1,13 +1,14 @@
 //! `apply`: what each command does to the state.
 
-use super::idempotency::Lookup;
+use super::answers::Asked;
+use super::idempotency::{Bounds, Lookup, Records};
 use super::ledger::Ledger;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
 use super::{Bearer, SWEEP_MAX, State};
 use crate::domain::{
-    Applied, Command, Digests, Entry, FilterId, Inserted, ItemOutcome, Outcome, Refusal, Removed, Target,
-    Timestamp,
+    Applied, Command, Digests, Entry, FilterId, IdempotencyKey, Inserted, ItemOutcome, Kind, Name, Outcome,
+    Refusal, Removed, Target, Timestamp,
 };
 use crate::filter::{Digest, SlotState};
 use parking_lot::RwLock;
@@ -27,35 +28,59 @@ impl State {
         self.sweep();
 
         let command = entry.proposal.command;
-        let Some(key) = entry.proposal.idempotency else {
-            return Applied { outcome: self.execute(command), replayed: false };
-        };
-        if let Some(scope) = self.idempotency_scope(&command) {
-            match self.records.look_up(scope, &key) {
+        match entry.proposal.idempotency {
+            None => Applied { outcome: self.execute(command), replayed: false },
+            Some(key) => self.execute_once(command, &key),
+        }
+    }
+
+    /// Executes a command unless it was before under the same key.
+    fn execute_once(&mut self, command: Command, key: &IdempotencyKey) -> Applied {
+        let (bounds, asked) = (self.idempotency_bounds(), Asked::of(&command));
+        let scope = IdempotencyScope::of(&command);
+        if let Some(filter) = self.scope_filter(&scope) {
+            match self.records.look_up(filter, key, &asked, bounds.forgotten) {
                 Lookup::New => {}
-                Lookup::Answered(outcome) => return Applied { outcome: outcome.clone(), replayed: true },
+                Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
                 Lookup::Reused => return refused(Refusal::KeyReused),
             }
         }
-        if self.records.len() as u64 >= self.settings.idempotency_records_max {
-            return refused(Refusal::IdempotencyFull);
+        let room = self.records.make_room(Records::bytes_max(&command), &bounds, SWEEP_MAX);
+        if let Err(full) = room {
+            let until = full.oldest.unwrap_or(self.now).0.saturating_add(self.retention_min_milliseconds());
+            let retry_after_seconds = until.saturating_sub(self.now.0).div_ceil(1_000).max(1);
+            return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }
-        let asked = command.clone();
         let outcome = self.execute(command);
-        // A creation has a scope only now.
-        if let Some(scope) = self.idempotency_scope(&asked) {
-            self.records.store(scope, key, outcome.clone(), self.now);
+        if let Some(filter) = self.scope_filter(&scope) {
+            self.records.store(filter, key, &asked, &outcome, self.now);
         }
         Applied { outcome, replayed: false }
     }
 
-    /// Whose answers a command's key is looked up among. A deletion outlives its filter.
-    fn idempotency_scope(&self, command: &Command) -> Option<FilterId> {
-        match command {
-            Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
-            Command::Delete { .. } => Some(FilterId(0)),
-            _ => command.target().map(|target| target.0),
+    fn scope_filter(&self, scope: &IdempotencyScope) -> Option<FilterId> {
+        match scope {
+            IdempotencyScope::Filter(filter) => Some(*filter),
+            IdempotencyScope::Bearer(kind, name) => self.catalog.get(*kind, name).map(|view| view.id),
+            IdempotencyScope::None => None,
         }
+    }
+
+    /// What is kept of answers at this time.
+    fn idempotency_bounds(&self) -> Bounds {
+        let before = |milliseconds| self.now.0.checked_sub(milliseconds).map(Timestamp);
+        Bounds {
+            forgotten: before(self.settings.idempotency_retention_seconds.saturating_mul(1_000)),
+            expendable: before(self.retention_min_milliseconds()),
+            room_bytes: self.settings.idempotency_room_bytes,
+        }
+    }
+
+    /// Nothing is kept for longer than the retention.
+    fn retention_min_milliseconds(&self) -> u64 {
+        let settings = &self.settings;
+        let seconds = settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds);
+        seconds.saturating_mul(1_000)
     }
 
     /// Expires holds that are due, and forgets redemptions and answers whose retention is over.
@@ -80,16 +105,14 @@ impl State {
             self.ended.pop_first();
             self.forget_redemption(filter, &id);
         }
-        let retention_ms = self.settings.idempotency_retention_seconds.saturating_mul(1_000);
-        if let Some(before) = self.now.0.checked_sub(retention_ms) {
-            self.records.forget(Timestamp(before), SWEEP_MAX);
-        }
+        self.records.forget(&self.idempotency_bounds(), SWEEP_MAX);
+        self.forget_unmoved_imports();
     }
 
     fn execute(&mut self, command: Command) -> Outcome {
         match command {
             Command::Configure(settings) => {
-                self.settings = settings;
+                self.configure(settings);
                 Outcome::Configured
             }
             Command::Create { .. } => self.create(command),
@@ -103,7 +126,7 @@ impl State {
             }
             Command::Confirm { target, redemption } => self.confirm(target, &redemption),
             Command::Cancel { target, redemption } => self.cancel(target, &redemption),
-            Command::ImportBegin { target, import, mode } => self.import_begin(target, import, mode),
+            Command::ImportBegin { .. } => self.import_begin(command),
             Command::ImportLines { .. } => self.import_lines(command),
             Command::ImportEnd { target, import, complete } => self.import_end(target, &import, complete),
             Command::Insert { target, .. }
@@ -151,6 +174,7 @@ impl State {
             reader: tables.reader(),
             counters: Arc::new(Counters::default()),
             ledger: Arc::new(RwLock::new(ledger)),
+            redemptions_retention: self.view.redemptions_retention.clone(),
         });
         self.tables_bytes += tables.memory_bytes();
         self.show(view.clone());
@@ -341,6 +365,27 @@ impl State {
         self.remove(filter, &leaving, false);
         counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
         Outcome::Replaced(outcomes)
+    }
+}
+
+/// Whose answers a command's key is looked up among.
+enum IdempotencyScope {
+    /// The answers about this filter.
+    Filter(FilterId),
+    /// Those about the filter that bears a name: a creation's has an id only afterwards.
+    Bearer(Kind, Name),
+    /// A command that goes to no filter has none.
+    None,
+}
+
+impl IdempotencyScope {
+    fn of(command: &Command) -> Self {
+        match command {
+            Command::Create { kind, name, .. } => Self::Bearer(*kind, name.clone()),
+            // A deletion's answer outlives its filter.
+            Command::Delete { .. } => Self::Filter(FilterId(0)),
+            _ => command.target().map_or(Self::None, |target| Self::Filter(target.0)),
+        }
     }
 }
 

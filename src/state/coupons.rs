@@ -114,12 +114,17 @@ impl State {
         }
     }
 
-    /// Ends a hold whose time has come.
+    /// Ends a hold whose time has come. One that ended so long ago that nobody can look it up is forgotten at once: it
+    /// would be seen again otherwise.
     pub(super) fn expire_hold(&mut self, filter: FilterId, id: &RedemptionId) {
         match self.stored(filter, id) {
             Some(redemption) => {
-                let expires_at = redemption.expires_at;
-                self.settle(filter, redemption, Status::Expired, expires_at);
+                let (expires_at, is_over) = (redemption.expires_at, self.is_over(&redemption));
+                let expired = self.settle(filter, redemption, Status::Expired, expires_at);
+                if is_over {
+                    self.dequeue(filter, &expired);
+                    self.forget_redemption(filter, id);
+                }
             }
             // Its filter was deleted.
             None => drop(self.holds.pop_first()),
@@ -143,7 +148,7 @@ impl State {
             self.expire_hold(filter, &current.id);
             return None;
         }
-        Some(current)
+        self.unless_over(filter, current)
     }
 
     /// A redemption, its hold ended first if it has run out.
@@ -153,7 +158,21 @@ impl State {
             self.expire_hold(filter, id);
             return self.stored(filter, id);
         }
-        Some(redemption)
+        self.unless_over(filter, redemption)
+    }
+
+    /// A redemption, unless its retention is over and it only waits to be forgotten: then it is forgotten now.
+    fn unless_over(&mut self, filter: FilterId, redemption: Redemption) -> Option<Redemption> {
+        if !self.is_over(&redemption) {
+            return Some(redemption);
+        }
+        self.dequeue(filter, &redemption);
+        self.forget_redemption(filter, &redemption.id);
+        None
+    }
+
+    fn is_over(&self, redemption: &Redemption) -> bool {
+        redemption.is_over(self.now, self.settings.redemptions_retention_seconds)
     }
 
     fn stored(&self, filter: FilterId, id: &RedemptionId) -> Option<Redemption> {

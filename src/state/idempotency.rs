@@ -1,133 +1,414 @@
 //! The answers that are kept for repeated requests. They are state like everything else, so they survive a
 //! crash, and a replica would give the same.
+//!
+//! A record is a string in a queue, the oldest first, and a place in an index. Time never runs backwards in the
+//! log, so the oldest record is always the next one to go.
 
-use super::slab::{DamagedSlab, Slab};
-use crate::domain::{FilterId, IdempotencyKey, Outcome, Timestamp};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use super::answers::{self, Asked};
+use super::queue::{self, ByteQueue, DamagedQueue, Extent, PAGE_BYTES};
+use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
+use crate::domain::{Command, FilterId, IdempotencyKey, Outcome, Timestamp};
+use xxhash_rust::xxh3::xxh3_128;
 
-/// Memory of one record with its places in the indexes, in bytes, without the answer: rounded up.
-pub const RECORD_BYTES: u64 = 200;
+/// Bytes of a record before its answer: when it was stored, the hash of its request, and its key.
+const HEADER_BYTES: usize = 30;
 
-/// An answer and the request that it was given to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
-    /// Whose filter; a filter that was deleted and made again is another.
-    filter: FilterId,
-    key: IdempotencyKey,
-    stored_at: Timestamp,
-    outcome: Outcome,
-}
+/// Memory of a record's place in the index, in bytes: eight, and what lists have in reserve.
+const PLACE_BYTES: u64 = 10;
+
+/// The index is so many lists: each stays short enough to be moved for one record.
+const LISTS: usize = 4_096;
+
+/// Memory that goes with the first record: the ends of the queue's pages, and the index's lists with a place each.
+pub const FIXED_BYTES: u64 = (2 * PAGE_BYTES + LISTS * (size_of::<Vec<u64>>() + 8)) as u64;
 
 /// What is known of a key.
-pub enum Lookup<'a> {
+#[derive(Debug, PartialEq)]
+pub enum Lookup {
     /// It is new.
     New,
     /// The same request was answered before.
-    Answered(&'a Outcome),
+    Answered(Outcome),
     /// Another request came under it.
     Reused,
+}
+
+/// How long answers are kept, and how much of them, as of one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// What was stored by then is forgotten in any case; none is that old if there is no such time.
+    pub forgotten: Option<Timestamp>,
+    /// What was stored by then may go to make room for others.
+    pub expendable: Option<Timestamp>,
+    /// What all records may take up, in bytes.
+    pub room_bytes: u64,
+}
+
+/// There is no room, and nobody's record may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full {
+    /// When the oldest record was stored, if there is one.
+    pub oldest: Option<Timestamp>,
 }
 
 /// The answers that are kept.
 #[derive(Debug, Default)]
 pub struct Records {
-    records: Slab<Record>,
-    by_scope: BTreeMap<(FilterId, u128), u32>,
-    by_age: BTreeSet<(Timestamp, u32)>,
-    bytes: u64,
+    queue: ByteQueue,
+    index: Index,
+    count: u64,
 }
 
-fn bytes_of(record: &Record) -> u64 {
-    let items = match &record.outcome {
-        Outcome::Inserted(inserted) => inserted.outcomes.len(),
-        Outcome::Removed(removed) => removed.outcomes.len(),
-        Outcome::Replaced(outcomes) => outcomes.len(),
-        Outcome::Created(_) | Outcome::Exists(_) | Outcome::Rescheduled(_) => 512,
-        _ => 0,
-    };
-    RECORD_BYTES + items as u64
+/// A record as it lies in the queue.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    stored_at: Timestamp,
+    request: u64,
+    key: u128,
+    answer: &'a [u8],
+}
+
+/// What a record is found by: a filter that was deleted and made again is another.
+fn record_key(filter: FilterId, key: &IdempotencyKey) -> u128 {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&filter.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&key.scope.to_le_bytes());
+    xxh3_128(&bytes)
+}
+
+/// Six bytes of milliseconds last until the year 10889.
+fn stored(now: Timestamp) -> Timestamp {
+    Timestamp(now.0.min((1 << 48) - 1))
+}
+
+impl<'a> Record<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (stored_at, rest) = bytes.split_first_chunk::<6>()?;
+        let (request, rest) = rest.split_first_chunk()?;
+        let (key, answer) = rest.split_first_chunk()?;
+        let mut milliseconds = [0; 8];
+        milliseconds[..6].copy_from_slice(stored_at);
+        Some(Self {
+            stored_at: Timestamp(u64::from_le_bytes(milliseconds)),
+            request: u64::from_le_bytes(*request),
+            key: u128::from_le_bytes(*key),
+            answer,
+        })
+    }
+
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..6].copy_from_slice(&self.stored_at.0.to_le_bytes()[..6]);
+        bytes[6..14].copy_from_slice(&self.request.to_le_bytes());
+        bytes[14..].copy_from_slice(&self.key.to_le_bytes());
+        bytes
+    }
 }
 
 impl Records {
-    /// The records whose snapshot these bytes are.
+    /// The records whose snapshot these pages are.
     ///
     /// # Errors
-    /// When the bytes can't be read.
-    pub fn restore(bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
-        let records: Slab<Record> = Slab::restore(bytes, changes)?;
-        let (mut by_scope, mut by_age, mut bytes) = (BTreeMap::new(), BTreeSet::new(), 0);
-        for (slot, record) in records.iter() {
-            by_scope.insert((record.filter, record.key.scope), slot);
-            by_age.insert((record.stored_at, slot));
-            bytes += bytes_of(record);
+    /// When the pages can't be read.
+    pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Result<Self, DamagedQueue> {
+        let queue = ByteQueue::restore(extent, pages)?;
+        let (mut index, mut count) = (Index::default(), 0);
+        for (position, bytes) in queue.iter() {
+            let record = Record::read(bytes).ok_or(DamagedQueue("a record is too short"))?;
+            index.append(record.key, position);
+            count += 1;
         }
-        Ok(Self { records, by_scope, by_age, bytes })
+        index.sort();
+        Ok(Self { queue, index, count })
     }
 
     /// Answers kept.
-    pub fn len(&self) -> usize {
-        self.records.len()
+    pub fn len(&self) -> u64 {
+        self.count
     }
 
-    /// Their memory, about.
+    /// Their memory: at least what they really take.
     pub fn memory_bytes(&self) -> u64 {
-        self.bytes
+        let fixed = if self.queue.has_pages() { FIXED_BYTES } else { 0 };
+        fixed + self.queue.span_bytes() + self.count * PLACE_BYTES
     }
 
-    /// What is known of a key.
-    pub fn look_up(&self, filter: FilterId, key: &IdempotencyKey) -> Lookup<'_> {
-        let slot = self.by_scope.get(&(filter, key.scope));
-        match slot.and_then(|&slot| self.records.get(slot)) {
+    /// The most memory that the record of a command can take, in bytes.
+    pub fn bytes_max(command: &Command) -> u64 {
+        queue::stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
+    }
+
+    /// What is known of a key, by the records that are younger than `forgotten`.
+    pub fn look_up(
+        &self,
+        filter: FilterId,
+        key: &IdempotencyKey,
+        asked: &Asked,
+        forgotten: Option<Timestamp>,
+    ) -> Lookup {
+        let wanted = record_key(filter, key);
+        let head = self.queue.head();
+        let found = self.index.find(wanted, head).filter_map(|position| {
+            Some((position, Record::read(self.queue.get(position)?).filter(|record| record.key == wanted)?))
+        });
+        // An older one under the same key may wait to be forgotten.
+        let newest = found.max_by_key(|(position, _)| *position).map(|(_, record)| record);
+        match newest.filter(|record| Some(record.stored_at) > forgotten) {
             None => Lookup::New,
-            Some(record) if record.key.request == key.request => Lookup::Answered(&record.outcome),
+            Some(record) if record.request == key.request => {
+                answers::unpack(record.answer, asked, record.stored_at)
+                    .map_or(Lookup::Reused, Lookup::Answered)
+            }
             Some(_) => Lookup::Reused,
         }
     }
 
-    /// Keeps the answer to a new key.
-    pub fn store(&mut self, filter: FilterId, key: IdempotencyKey, outcome: Outcome, now: Timestamp) {
-        let record = Record { filter, key, stored_at: now, outcome };
-        self.bytes += bytes_of(&record);
-        let slot = self.records.insert(record);
-        self.by_scope.insert((filter, key.scope), slot);
-        self.by_age.insert((now, slot));
+    /// Keeps the answer to a new key. There must be room for it.
+    pub fn store(
+        &mut self,
+        filter: FilterId,
+        key: &IdempotencyKey,
+        asked: &Asked,
+        outcome: &Outcome,
+        now: Timestamp,
+    ) {
+        let stored_at = stored(now);
+        let answer = answers::pack(asked, outcome, stored_at);
+        let record =
+            Record { stored_at, request: key.request, key: record_key(filter, key), answer: &answer };
+        let position = self.queue.push(&record.header(), &answer);
+        self.index.insert(record.key, position);
+        self.count += 1;
     }
 
-    /// Forgets the oldest answers that were stored at or before `before`, at most so many.
-    pub fn forget(&mut self, before: Timestamp, records_max: usize) {
+    /// Forgets what is too old, and what is beyond the room and may go; the oldest first, at most so many.
+    pub fn forget(&mut self, bounds: &Bounds, records_max: usize) {
         for _ in 0..records_max {
-            match self.by_age.first() {
-                Some(&(stored_at, slot)) if stored_at <= before => {
-                    self.by_age.pop_first();
-                    if let Some(record) = self.records.remove(slot) {
-                        self.bytes -= bytes_of(&record);
-                        self.by_scope.remove(&(record.filter, record.key.scope));
-                    }
-                }
-                _ => break,
+            let Some(oldest) = self.oldest() else { break };
+            let is_beyond = self.memory_bytes() > bounds.room();
+            if !(is_by(oldest, bounds.forgotten) || is_beyond && is_by(oldest, bounds.expendable)) {
+                break;
             }
+            self.forget_oldest();
         }
     }
 
-    /// Their slab's snapshot and its number of changes.
-    pub(super) fn changes(&self) -> u64 {
-        self.records.changes()
+    /// Makes room for a record of at most so many bytes. Where the room has just become much smaller, it is enough that
+    /// so many have gone: that is more than one record takes.
+    ///
+    /// # Errors
+    /// [`Full`] when there is none, and the oldest record may not go.
+    pub fn make_room(&mut self, bytes: u64, bounds: &Bounds, records_max: usize) -> Result<(), Full> {
+        for _ in 0..records_max {
+            let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
+            if self.queue.span_bytes() + self.count * PLACE_BYTES + needed <= bounds.room() {
+                return Ok(());
+            }
+            let oldest = self.oldest();
+            if !oldest.is_some_and(|oldest| is_by(oldest, bounds.expendable)) {
+                return Err(Full { oldest });
+            }
+            self.forget_oldest();
+        }
+        Ok(())
     }
 
-    pub(super) fn begin_snapshot(&mut self) {
-        self.records.begin_snapshot();
+    fn oldest(&self) -> Option<Timestamp> {
+        self.queue.front().and_then(Record::read).map(|record| record.stored_at)
     }
 
-    pub(super) fn take_chunk(&mut self, out: &mut Vec<u8>) -> bool {
-        self.records.take_chunk(out)
+    fn forget_oldest(&mut self) {
+        if let Some(record) = self.queue.front().and_then(Record::read) {
+            self.index.remove(record.key, self.queue.head());
+            self.queue.pop();
+            self.count -= 1;
+        }
     }
 
-    pub(super) fn end_snapshot(&mut self) {
-        self.records.end_snapshot();
+    /// Their queue, for the snapshot.
+    pub(super) fn queue(&self) -> &ByteQueue {
+        &self.queue
     }
 
-    pub(super) fn snapshot_slots(&self) -> usize {
-        self.records.snapshot_slots()
+    /// Their queue, for the snapshot.
+    pub(super) fn queue_mut(&mut self) -> &mut ByteQueue {
+        &mut self.queue
+    }
+}
+
+fn is_by(at: Timestamp, limit: Option<Timestamp>) -> bool {
+    limit.is_some_and(|limit| at <= limit)
+}
+
+impl Bounds {
+    /// Beyond this the index could not tell positions apart.
+    fn room(&self) -> u64 {
+        self.room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES)
+    }
+}
+
+/// Where the record of a key lies: 32 bits of its key over 32 bits of its position, sorted, in the list that other
+/// bits of the key tell.
+#[derive(Debug, Default)]
+struct Index(Vec<Vec<u64>>);
+
+fn list_of(key: u128) -> usize {
+    (key >> (128 - LISTS.ilog2())) as usize
+}
+
+fn place(key: u128, position: u64) -> u64 {
+    (key as u64) << 32 | u64::from((position / queue::ALIGNMENT as u64) as u32)
+}
+
+impl Index {
+    /// The list that a place is to be entered into: it has room for one more, and little more than that.
+    fn list_for_one_more(&mut self, key: u128) -> &mut Vec<u64> {
+        if self.0.is_empty() {
+            self.0.resize_with(LISTS, Vec::new);
+        }
+        let list = &mut self.0[list_of(key)];
+        if list.len() == list.capacity() {
+            list.reserve_exact(list.len() / 8 + 1);
+        }
+        list
+    }
+
+    /// The positions of the records that may be this key's; none lies before `head`.
+    fn find(&self, key: u128, head: u64) -> impl Iterator<Item = u64> {
+        let (tag, head) = (key as u32, head / queue::ALIGNMENT as u64);
+        let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
+        let from = list.partition_point(|place| (place >> 32) < u64::from(tag));
+        let same = list[from..].iter().take_while(move |place| **place >> 32 == u64::from(tag));
+        same.map(move |place| {
+            (head + u64::from((*place as u32).wrapping_sub(head as u32))) * queue::ALIGNMENT as u64
+        })
+    }
+
+    fn insert(&mut self, key: u128, position: u64) {
+        let (list, place) = (self.list_for_one_more(key), place(key, position));
+        let at = list.partition_point(|other| *other < place);
+        list.insert(at, place);
+    }
+
+    fn remove(&mut self, key: u128, position: u64) {
+        let Some(list) = self.0.get_mut(list_of(key)) else { return };
+        if let Ok(at) = list.binary_search(&place(key, position)) {
+            list.remove(at);
+        }
+        if list.capacity() > list.len() + list.len() / 4 + 1 {
+            list.shrink_to(list.len() + list.len() / 8);
+        }
+    }
+
+    /// Enters a place where it may be out of order, until [`Self::sort`].
+    fn append(&mut self, key: u128, position: u64) {
+        let place = place(key, position);
+        self.list_for_one_more(key).push(place);
+    }
+
+    fn sort(&mut self) {
+        self.0.iter_mut().for_each(|list| list.sort_unstable());
+    }
+
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
+        self.0.iter().map(|list| size_of_val(list) + 8 * list.capacity()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Digests, Target};
+
+    fn asked() -> Asked {
+        Asked::of(&Command::Clear { target: Target(FilterId(1)) })
+    }
+
+    fn key(number: u64) -> IdempotencyKey {
+        IdempotencyKey { scope: xxh3_128(&number.to_le_bytes()), request: number }
+    }
+
+    fn bounds(expendable: u64, room_bytes: u64) -> Bounds {
+        Bounds { forgotten: None, expendable: Some(Timestamp(expendable)), room_bytes }
+    }
+
+    fn store(records: &mut Records, number: u64) {
+        records.store(FilterId(1), &key(number), &asked(), &Outcome::Cleared(number), Timestamp(number));
+    }
+
+    fn look_up(records: &Records, number: u64) -> Lookup {
+        records.look_up(FilterId(1), &key(number), &asked(), None)
+    }
+
+    fn real_bytes(records: &Records) -> u64 {
+        records.queue.extent().pages * PAGE_BYTES as u64 + records.index.memory_bytes() as u64
+    }
+
+    /// While records come, stay and go, and after a restart.
+    #[test]
+    fn memory_is_what_is_told_or_less() {
+        let mut records = Records::default();
+        let room = 8 << 20;
+        for number in 0..400_000 {
+            let clear = Command::Clear { target: Target(FilterId(1)) };
+            records.make_room(Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
+            store(&mut records, number);
+            assert!(records.memory_bytes() <= room, "at {number}");
+            if number % 997 == 0 {
+                assert!(real_bytes(&records) <= records.memory_bytes(), "at {number}");
+            }
+        }
+        assert!(records.len() > 140_000, "{} records in 8 MiB", records.len());
+        assert_eq!(look_up(&records, 399_999), Lookup::Answered(Outcome::Cleared(399_999)));
+        let pages = records.queue.begin_snapshot().collect::<Vec<_>>().into_iter().map(|(page, _)| {
+            let (mut bytes, mut chunk, mut number) = (Vec::new(), Vec::new(), 0);
+            while records.queue.take_chunk(page, number, &mut chunk) {
+                bytes.extend_from_slice(&chunk);
+                number += 1;
+            }
+            bytes
+        });
+        let pages = pages.collect();
+        let restored = Records::restore(records.queue.extent(), pages).unwrap();
+        assert_eq!((restored.len(), restored.memory_bytes()), (records.len(), records.memory_bytes()));
+        assert!(real_bytes(&restored) <= restored.memory_bytes());
+        for number in 0..400_000 {
+            assert_eq!(look_up(&restored, number), look_up(&records, number), "{number}");
+        }
+        records.forget(&bounds(400_000, 0), usize::MAX);
+        assert_eq!((records.len(), records.index.0.iter().map(Vec::len).sum::<usize>()), (0, 0));
+        assert!(real_bytes(&records) <= records.memory_bytes());
+    }
+
+    /// Positions go round in the index after 32 GiB; a record is found on both sides of that.
+    #[test]
+    fn positions_may_go_round() {
+        let extent = Extent { first: (1 << 35) / PAGE_BYTES as u64 - 1, pages: 1, head: 0 };
+        let mut records = Records::restore(extent, vec![Vec::new()]).unwrap();
+        (0..10_000).for_each(|number| store(&mut records, number));
+        for number in 0..10_000 {
+            assert_eq!(look_up(&records, number), Lookup::Answered(Outcome::Cleared(number)));
+        }
+        records.forget(&bounds(10_000, 0), 9_000);
+        assert_eq!(look_up(&records, 8_999), Lookup::New);
+        assert_eq!(look_up(&records, 9_000), Lookup::Answered(Outcome::Cleared(9_000)));
+    }
+
+    #[test]
+    fn the_newest_record_of_a_key_counts() {
+        let mut records = Records::default();
+        let digests = Digests(Vec::new());
+        let insert =
+            Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false };
+        for at in 0..3 {
+            records.store(FilterId(1), &key(7), &Asked::of(&insert), &Outcome::Cleared(at), Timestamp(at));
+        }
+        assert_eq!(look_up(&records, 7), Lookup::Answered(Outcome::Cleared(2)));
+        let late = |forgotten| records.look_up(FilterId(1), &key(7), &asked(), Some(Timestamp(forgotten)));
+        assert_eq!((late(1), late(2)), (Lookup::Answered(Outcome::Cleared(2)), Lookup::New));
+        assert_eq!(records.look_up(FilterId(2), &key(7), &asked(), None), Lookup::New);
+        let other = IdempotencyKey { request: 8, ..key(7) };
+        assert_eq!(records.look_up(FilterId(1), &other, &asked(), None), Lookup::Reused);
     }
 }

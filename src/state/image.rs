@@ -1,13 +1,14 @@
 //! The state as a snapshot holds it: a small head, and sections that are streamed chunk by chunk while
 //! commands go on. Every chunk is as it was when the snapshot began.
 //!
-//! Sections are the tables of every filter, the ledgers of coupons, the writes kept for imports, and the stored
-//! answers. What a command drops meanwhile (a filter, a table, an import's staging) lives on here until it is
+//! Sections are the tables of every filter, the ledgers of coupons, the writes kept for imports, and the pages of
+//! stored answers. What a command drops meanwhile (a filter, a table, an import's staging) lives on here until it is
 //! taken.
 
 use super::idempotency::Records;
 use super::imports::Imports;
-use super::ledger::Ledger;
+use super::ledger::{Change, Ledger};
+use super::queue::{DamagedQueue, Extent};
 use super::slab::{DamagedSlab, Slab};
 use super::tables::{Tables, TablesImage};
 use super::view::{Counters, FilterView};
@@ -32,7 +33,7 @@ const IMAGE_VERSION: u16 = 1;
 pub struct SectionId {
     /// Whose it is.
     pub epoch: Epoch,
-    /// A table's number; 0 for a slab.
+    /// A table's number, or that of a page of stored answers; 0 for a slab.
     pub table: u64,
 }
 
@@ -42,6 +43,10 @@ const RECORDS: Epoch = Epoch(0);
 impl SectionId {
     fn table(epoch: Epoch, table: TableId) -> Self {
         Self { epoch, table: table.0 }
+    }
+
+    fn records(page: u64) -> Self {
+        Self { epoch: RECORDS, table: page }
     }
 
     fn slab(epoch: Epoch) -> Self {
@@ -116,6 +121,9 @@ pub enum RestoreStateError<E> {
     /// A slab can't be read.
     #[error(transparent)]
     Slab(#[from] DamagedSlab),
+    /// The stored answers can't be read.
+    #[error(transparent)]
+    Records(#[from] DamagedQueue),
     /// A chunk could not be loaded.
     #[error(transparent)]
     Load(E),
@@ -127,7 +135,7 @@ struct Head {
     now: Timestamp,
     settings: Settings,
     epochs: u64,
-    records_changes: u64,
+    records: Extent,
     filters: Vec<BearerImage>,
     imports: Vec<Import>,
 }
@@ -146,6 +154,7 @@ struct BearerImage {
     removes: u64,
     ledger_epoch: Epoch,
     ledger_changes: u64,
+    ledger_last_change: Change,
     tables: TablesImage,
     staging: Option<StagingImage>,
 }
@@ -205,14 +214,16 @@ impl State {
     pub fn begin_snapshot(&mut self) -> SnapshotImage {
         self.end_snapshot();
         self.snapshot.running = true;
-        self.records.begin_snapshot();
-        let mut sections = vec![Section { id: SectionId::slab(RECORDS), changes: self.records.changes() }];
+        let pages = self.records.queue_mut().begin_snapshot();
+        // A page's length counts its changes: nothing in it is ever another.
+        let mut sections: Vec<Section> =
+            pages.map(|(page, length)| Section { id: SectionId::records(page), changes: length }).collect();
         let mut filters = Vec::with_capacity(self.filters.len());
         for (&id, bearer) in &mut self.filters {
-            let (ledger_epoch, ledger_changes) = {
+            let (ledger_epoch, ledger_changes, ledger_last_change) = {
                 let mut ledger = bearer.view.ledger.write();
                 ledger.slab_mut().begin_snapshot();
-                (ledger.epoch(), ledger.slab().changes())
+                (ledger.epoch(), ledger.slab().changes(), ledger.last_change())
             };
             self.snapshot.parts.insert(ledger_epoch, id);
             sections.push(Section { id: SectionId::slab(ledger_epoch), changes: ledger_changes });
@@ -256,6 +267,7 @@ impl State {
                 removes: view.counters.removes.load(Ordering::Relaxed),
                 ledger_epoch,
                 ledger_changes,
+                ledger_last_change,
                 tables,
                 staging,
             });
@@ -265,9 +277,9 @@ impl State {
             now: self.now,
             settings: self.settings.clone(),
             epochs: self.epochs,
-            records_changes: self.records.changes(),
+            records: self.records.queue().extent(),
             filters,
-            imports: self.view.imports.read().iter().cloned().collect(),
+            imports: self.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
         };
         let head = postcard::to_stdvec(&(IMAGE_VERSION, head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }
@@ -279,7 +291,7 @@ impl State {
         let chunks = self.snapshot.table_chunks.get(&section).copied();
         match self.part(section.epoch) {
             None => false,
-            Some(Part::Records(records)) => records.take_chunk(out),
+            Some(Part::Records(records)) => records.queue_mut().take_chunk(section.table, chunk, out),
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().take_chunk(out),
             Some(Part::Writes(writes)) => writes.take_chunk(out),
             Some(Part::Tables(tables)) => {
@@ -296,7 +308,7 @@ impl State {
     pub fn skip_section(&mut self, section: SectionId) {
         match self.part(section.epoch) {
             None => {}
-            Some(Part::Records(records)) => records.end_snapshot(),
+            Some(Part::Records(records)) => records.queue_mut().skip_page(section.table),
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().end_snapshot(),
             Some(Part::Writes(writes)) => writes.end_snapshot(),
             Some(Part::Tables(tables)) => tables.skip_table(TableId(section.table)),
@@ -343,7 +355,7 @@ impl State {
                     + slots(bearer.view.ledger.read().slab().snapshot_slots())
             })
             .sum();
-        of_filters + slots(self.records.snapshot_slots())
+        of_filters + self.records.queue().snapshot_bytes()
     }
 
     /// Ends the running snapshot, whole or not.
@@ -352,7 +364,7 @@ impl State {
             return;
         }
         self.snapshot = Cursor::default();
-        self.records.end_snapshot();
+        self.records.queue_mut().end_snapshot();
         for bearer in self.filters.values_mut() {
             bearer.view.ledger.write().slab_mut().end_snapshot();
             bearer.tables.end_snapshot();
@@ -376,10 +388,9 @@ impl State {
         let mut state = Self::new();
         state.applied = head.applied;
         state.now = head.now;
-        state.settings = head.settings;
+        state.configure(head.settings);
         state.epochs = head.epochs;
-        state.records =
-            Records::restore(&load_all(sections, SectionId::slab(RECORDS))?, head.records_changes)?;
+        state.records = restore_records(head.records, sections)?;
         *state.view.imports.write() = Imports::restore(head.imports);
         for image in head.filters {
             state.restore_bearer(image, sections)?;
@@ -395,9 +406,9 @@ impl State {
         sections: &mut S,
     ) -> Result<(), RestoreStateError<S::Error>> {
         let id = image.id;
-        let section = SectionId::slab(image.ledger_epoch);
-        let ledger =
-            Ledger::restore(image.ledger_epoch, &load_all(sections, section)?, image.ledger_changes)?;
+        let ledger = load_all(sections, SectionId::slab(image.ledger_epoch))?;
+        let redemptions = Slab::restore(&ledger, image.ledger_changes)?;
+        let ledger = Ledger::restore(image.ledger_epoch, redemptions, image.ledger_last_change);
         for redemption in ledger.iter() {
             match (redemption.status, redemption.expires_at) {
                 (Status::Held, Some(expires_at)) => self.holds.insert((expires_at, redemption.id, id)),
@@ -432,6 +443,7 @@ impl State {
             reader: tables.reader(),
             counters: Arc::new(counters),
             ledger: Arc::new(RwLock::new(ledger)),
+            redemptions_retention: self.view.redemptions_retention.clone(),
         });
         self.show(view.clone());
         self.filters.insert(id, Bearer { view, tables, staging });
@@ -445,6 +457,22 @@ fn restore_tables<S: Sections>(
 ) -> Result<Tables, RestoreStateError<S::Error>> {
     let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(image.epoch, table.id()), table);
     Tables::restore(image, &mut load).map_err(RestoreStateError::Tables)
+}
+
+fn restore_records<S: Sections>(
+    extent: Extent,
+    sections: &mut S,
+) -> Result<Records, RestoreStateError<S::Error>> {
+    let numbers = extent.first..extent.first.saturating_add(extent.pages);
+    let mut pages = Vec::new();
+    for number in numbers {
+        let page = load_all(sections, SectionId::records(number))?;
+        if page.is_empty() {
+            return Err(DamagedQueue::missing().into());
+        }
+        pages.push(page);
+    }
+    Ok(Records::restore(extent, pages)?)
 }
 
 /// All chunks of a section, joined.

@@ -2,10 +2,10 @@
 
 use super::slab::Slab;
 use super::tables::Tables;
-use super::{Staging, State};
+use super::{SWEEP_MAX, Staging, State};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
-    Command, Import, ImportId, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Target,
+    Command, Import, ImportId, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Target, Timestamp,
 };
 use crate::filter::{Full, SlotState};
 use std::sync::Arc;
@@ -13,12 +13,17 @@ use std::sync::atomic::Ordering;
 
 impl State {
     /// Begins an import, continues a broken `append`, begins a broken `replace` anew, or answers a finished one.
-    pub(super) fn import_begin(&mut self, target: Target, id: ImportId, mode: ImportMode) -> Outcome {
+    pub(super) fn import_begin(&mut self, command: Command) -> Outcome {
+        let Command::ImportBegin { target, import: id, mode, owner, is_named } = command else {
+            unreachable!("import_begin is called for the beginnings of imports")
+        };
         let Some(bearer) = self.filters.get(&target.0) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let mut import = Import {
             id: id.clone(),
+            owner,
+            is_named,
             filter: target.0,
             kind: bearer.view.kind,
             name: bearer.view.name.clone(),
@@ -39,13 +44,17 @@ impl State {
             if known.filter != target.0 || known.mode != mode {
                 return Outcome::Refused(Refusal::ImportDiffers);
             }
-            match (known.state, mode) {
-                (ImportState::Done, _) => return Outcome::Import(Box::new(known)),
-                (_, ImportMode::Append) => {
-                    import = Import { state: ImportState::Running, changed_at: self.now, ..known };
-                }
-                (_, ImportMode::Replace) => self.unstage(target),
+            if known.state == ImportState::Done {
+                return Outcome::Import(Box::new(Import::clone(&known)));
             }
+            import.owner = known.owner.clone();
+            if mode == ImportMode::Append {
+                let known = Import::clone(&known);
+                import = Import { state: ImportState::Running, is_named, changed_at: self.now, ..known };
+            }
+        }
+        if self.view.imports.write().make_room(&import.owner, &id).is_err() {
+            return Outcome::Refused(Refusal::TooManyImports);
         }
         if mode == ImportMode::Replace {
             self.stage(target, id);
@@ -144,6 +153,22 @@ impl State {
         }
         self.answer_import(id, |import| import.state = ImportState::Failed);
         Outcome::Refused(Refusal::FilterFull)
+    }
+
+    /// Forgets imports that were broken off long ago, or whose upload died with its process.
+    pub(super) fn forget_unmoved_imports(&mut self) {
+        let retention_ms = self.settings.imports_retention_seconds.saturating_mul(1_000);
+        let Some(before) = self.now.0.checked_sub(retention_ms).map(Timestamp) else { return };
+        if !self.view.imports.read().may_be_unmoved(before) {
+            return;
+        }
+        let forgotten = self.view.imports.write().forget_unmoved(before, SWEEP_MAX);
+        for import in forgotten {
+            let staging = self.filters.get(&import.filter).and_then(|bearer| bearer.staging.as_ref());
+            if staging.is_some_and(|staging| staging.import == import.id) {
+                self.unstage(Target(import.filter));
+            }
+        }
     }
 
     /// Marks an import whose filter or tables are gone.

@@ -1,27 +1,54 @@
-//! The records of imports: those that run, and the last ones that ended.
+//! The records of imports. One that somebody can go on with is kept: for good while it runs, for a time once it was
+//! broken off. Of those that are over the last ones are. Each owner has places of their own.
 
-use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{Import, ImportId, ImportState, Timestamp};
-use std::collections::BTreeMap;
+use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
+use crate::domain::{Import, ImportId, KeyName, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// Records of imports by id, at most [`IMPORTS_KEPT_MAX`] of them.
-#[derive(Clone, Debug, Default)]
-pub struct Imports(BTreeMap<ImportId, Import>);
+/// Memory of a record with its places in the indexes, in bytes, without texts and line errors: rounded up.
+const IMPORT_BYTES: u64 = 600;
+
+/// An owner has as many unfinished imports as anybody may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooMany;
+
+/// Records of imports by id.
+#[derive(Debug, Default)]
+pub struct Imports {
+    records: BTreeMap<ImportId, Arc<Import>>,
+    of_owner: BTreeMap<KeyName, BTreeSet<ImportId>>,
+    /// No unfinished import last moved before this.
+    unmoved_since: Timestamp,
+    bytes: u64,
+}
+
+fn bytes_of(import: &Import) -> u64 {
+    let texts = 3 * import.id.as_str().len() + 2 * import.owner.as_str().len() + import.name.as_str().len();
+    IMPORT_BYTES + texts as u64 + size_of_val(import.errors.as_slice()) as u64
+}
 
 impl Imports {
     /// The records of a snapshot.
     pub fn restore(imports: Vec<Import>) -> Self {
-        Self(imports.into_iter().map(|import| (import.id.clone(), import)).collect())
+        let mut all = Self::default();
+        imports.into_iter().for_each(|import| all.insert(import));
+        all
     }
 
     /// Every record, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Import> {
-        self.0.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Import>> {
+        self.records.values()
     }
 
     /// One record.
-    pub fn get(&self, id: &ImportId) -> Option<&Import> {
-        self.0.get(id)
+    pub fn get(&self, id: &ImportId) -> Option<&Arc<Import>> {
+        self.records.get(id)
+    }
+
+    /// Memory of all records, about.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Changes a record.
@@ -31,25 +58,160 @@ impl Imports {
         now: Timestamp,
         change: impl FnOnce(&mut Import),
     ) -> Option<&Import> {
-        let import = self.0.get_mut(id)?;
+        let import = Arc::make_mut(self.records.get_mut(id)?);
+        self.bytes -= bytes_of(import);
         change(import);
         import.changed_at = now;
+        self.bytes += bytes_of(import);
         Some(import)
     }
 
-    /// Enters a record and forgets the one that has ended longest ago, if there are too many; if none has
-    /// ended, the one that has not moved for longest.
+    /// Makes sure that an owner may have this import under way: it is already, or there is a place for it. Forgets the
+    /// owner's imports that are over, but for the last ones.
+    ///
+    /// # Errors
+    /// [`TooMany`] when all places are taken by others that are unfinished.
+    pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), TooMany> {
+        let ids = self.of_owner.get(owner).into_iter().flatten().filter(|other| *other != id);
+        let (unfinished, mut over): (Vec<_>, Vec<_>) =
+            ids.filter_map(|other| self.records.get(other)).partition(|import| import.is_unfinished());
+        if unfinished.len() >= IMPORTS_UNFINISHED_MAX {
+            return Err(TooMany);
+        }
+        over.sort_by_key(|import| (import.changed_at, &import.id));
+        let spare = over.len().saturating_sub(IMPORTS_KEPT_MAX);
+        let spare: Vec<ImportId> = over[..spare].iter().map(|import| import.id.clone()).collect();
+        for id in spare {
+            self.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Enters a record, in the place of an earlier one of its id.
     pub fn insert(&mut self, import: Import) {
-        self.0.insert(import.id.clone(), import);
-        if self.0.len() > IMPORTS_KEPT_MAX {
-            let oldest = self
-                .0
-                .values()
-                .min_by_key(|import| (import.state == ImportState::Running, import.changed_at, &import.id))
-                .map(|import| import.id.clone());
-            if let Some(oldest) = oldest {
-                self.0.remove(&oldest);
+        self.remove(&import.id);
+        self.of_owner.entry(import.owner.clone()).or_default().insert(import.id.clone());
+        self.bytes += bytes_of(&import);
+        self.unmoved_since = self.unmoved_since.min(import.changed_at);
+        self.records.insert(import.id.clone(), Arc::new(import));
+    }
+
+    fn remove(&mut self, id: &ImportId) -> Option<Arc<Import>> {
+        let import = self.records.remove(id)?;
+        self.bytes -= bytes_of(&import);
+        if let Some(ids) = self.of_owner.get_mut(&import.owner) {
+            ids.remove(id);
+            if ids.is_empty() {
+                self.of_owner.remove(&import.owner);
             }
+        }
+        Some(import)
+    }
+
+    /// Whether there may be an unfinished import that has not moved since `before`. Cheap, unlike
+    /// [`Self::forget_unmoved`].
+    pub fn may_be_unmoved(&self, before: Timestamp) -> bool {
+        self.unmoved_since <= before && !self.records.is_empty()
+    }
+
+    /// Forgets unfinished imports that have not moved since `before`, at most so many, and tells which.
+    pub fn forget_unmoved(&mut self, before: Timestamp, imports_max: usize) -> Vec<Arc<Import>> {
+        let unfinished = self.records.values().filter(|import| import.is_unfinished());
+        let unmoved = unfinished.filter(|import| import.changed_at <= before);
+        let ids: Vec<ImportId> = unmoved.map(|import| import.id.clone()).take(imports_max).collect();
+        let forgotten = ids.iter().filter_map(|id| self.remove(id)).collect();
+        let left = self.records.values().filter(|import| import.is_unfinished());
+        self.unmoved_since = left.map(|import| import.changed_at).min().unwrap_or(Timestamp::MAX);
+        forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{FilterId, ImportMode, ImportState, Kind, Name};
+    use proptest::prelude::*;
+
+    fn import(number: u64, owner: u64, mode: ImportMode, is_named: bool, now: Timestamp) -> Import {
+        Import {
+            id: ImportId::new(&format!("i{number}")).unwrap(),
+            owner: KeyName::new(&format!("key-{owner}")),
+            is_named,
+            filter: FilterId(1),
+            kind: Kind::Campaign,
+            name: Name::new("spring").unwrap(),
+            mode,
+            state: ImportState::Running,
+            started_at: now,
+            changed_at: now,
+            lines: 0,
+            added: 0,
+            already_present: 0,
+            already_redeemed: 0,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: 0,
+        }
+    }
+
+    fn count(imports: &Imports, owner: &KeyName, unfinished: bool) -> usize {
+        imports.iter().filter(|i| i.owner == *owner && i.is_unfinished() == unfinished).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whoever begins, ends or breaks off imports: what somebody can go on with leaves by age alone, what is over
+        /// leaves only for others of its owner, and none has more than so many of each.
+        #[test]
+        fn only_what_is_over_makes_room(
+            steps in proptest::collection::vec((0..8u8, 0..3u64, 0..200usize), 1..600),
+            stock in 0..=IMPORTS_UNFINISHED_MAX,
+        ) {
+            let mut imports = Imports::default();
+            for number in 0..stock as u64 {
+                imports.insert(import(1_000_000 + number, 0, ImportMode::Append, true, Timestamp(5)));
+            }
+            let mut ids: Vec<ImportId> = Vec::new();
+            for (at, (step, owner, which)) in (10..).zip(steps) {
+                let (now, before) = (Timestamp(at), imports.records.clone());
+                match (step, ids.get(which)) {
+                    (0..4, _) => {
+                        let mode = if which % 3 == 0 { ImportMode::Replace } else { ImportMode::Append };
+                        let new = import(at, owner, mode, which % 2 == 0, now);
+                        let (owner, id) = (new.owner.clone(), new.id.clone());
+                        let is_full = count(&imports, &owner, true) >= IMPORTS_UNFINISHED_MAX;
+                        prop_assert_eq!(imports.make_room(&owner, &id).is_err(), is_full);
+                        if !is_full {
+                            imports.insert(new);
+                            ids.push(id);
+                        }
+                        prop_assert!(count(&imports, &owner, false) <= IMPORTS_KEPT_MAX);
+                        for gone in before.values().filter(|import| imports.get(&import.id).is_none()) {
+                            prop_assert!(gone.owner == owner && !gone.is_unfinished());
+                        }
+                    }
+                    (4..7, Some(id)) => {
+                        let state = [ImportState::Done, ImportState::Failed, ImportState::Interrupted];
+                        imports.update(id, now, |import| import.state = state[usize::from(step - 4)]);
+                    }
+                    (7, _) => {
+                        let limit = Timestamp(at.saturating_sub(which as u64));
+                        let is_due = |import: &Import| import.is_unfinished() && import.changed_at <= limit;
+                        prop_assert!(imports.may_be_unmoved(limit) || !imports.iter().any(|i| is_due(i)));
+                        let forgotten = imports.forget_unmoved(limit, usize::MAX);
+                        prop_assert!(forgotten.iter().all(|import| is_due(import)));
+                        prop_assert!(!imports.iter().any(|import| is_due(import)));
+                        prop_assert_eq!(forgotten.len() + imports.records.len(), before.len());
+                    }
+                    _ => {}
+                }
+            }
+            let records = imports.iter().map(|import| Import::clone(import)).collect();
+            let restored = Imports::restore(records);
+            prop_assert_eq!(&restored.of_owner, &imports.of_owner);
+            prop_assert_eq!(restored.memory_bytes(), imports.memory_bytes());
+            prop_assert_eq!(imports.memory_bytes(), imports.iter().map(|i| bytes_of(i)).sum::<u64>());
         }
     }
 }

@@ -1,27 +1,80 @@
-//! A coupon's redemptions, and the ways to find one: by its id, by its code, by its reference.
+//! A coupon's redemptions, and the ways to find one: by its id, by its code, by its reference, by its last change.
 //!
 //! A code has at most one redemption that stands (held or redeemed): its **current** one. Ended ones stay
 //! for the retention time, so that a repeated confirm or cancel still gets its answer.
 
 use super::Epoch;
-use super::slab::{DamagedSlab, Slab};
+use super::slab::Slab;
 use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Memory of one redemption with its places in the indexes, in bytes, without its reference: measured, and
 /// rounded up.
-pub const REDEMPTION_BYTES: u64 = 400;
+pub const REDEMPTION_BYTES: u64 = 440;
+
+/// Bits of a [`Change`] that tell changes of one millisecond apart.
+const CHANGE_BITS: u32 = 20;
+
+/// Places a change of a redemption in the order of all changes of its coupon's: its time in milliseconds over a count, so
+/// that no two are alike, and none comes before one that a reader has seen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Change(pub u64);
+
+impl Change {
+    /// The last one that there can be at this time.
+    fn at_last(at: Timestamp) -> Self {
+        Self(at.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS | ((1 << CHANGE_BITS) - 1))
+    }
+
+    fn next(self, now: Timestamp) -> Self {
+        let first = now.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS;
+        Self(first.max(self.0.saturating_add(1)))
+    }
+}
+
+/// Which redemptions a reader wants.
+#[derive(Clone, Debug, Default)]
+pub struct RedemptionQuery {
+    /// Those under this reference.
+    pub reference: Option<Reference>,
+    /// Those that the reader sees in this status.
+    pub status: Option<Status>,
+    /// Those that changed after this time.
+    pub changed_after: Option<Timestamp>,
+}
+
+/// Some of the redemptions that a reader wants, in the order of their last change.
+#[derive(Debug)]
+pub struct RedemptionPage {
+    /// Those found.
+    pub redemptions: Vec<Redemption>,
+    /// Where to go on; none once all have been looked at.
+    pub next: Option<Change>,
+}
+
+/// A redemption as the ledger keeps it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    redemption: Redemption,
+    /// Its last change.
+    change: Change,
+}
 
 /// The redemptions of one coupon.
 #[derive(Debug)]
 pub struct Ledger {
     epoch: Epoch,
-    redemptions: Slab<Redemption>,
+    redemptions: Slab<Kept>,
     by_id: BTreeMap<RedemptionId, u32>,
     current: BTreeMap<Digest, u32>,
-    by_reference: BTreeSet<(u64, u32)>,
+    by_change: BTreeMap<Change, u32>,
+    by_reference: BTreeSet<(u64, Change)>,
+    last_change: Change,
 }
 
 fn reference_hash(reference: &Reference) -> u64 {
@@ -35,28 +88,24 @@ fn stands(redemption: &Redemption) -> bool {
 impl Ledger {
     /// An empty ledger.
     pub(super) fn new(epoch: Epoch) -> Self {
-        Self::of(epoch, Slab::default())
+        Self::restore(epoch, Slab::default(), Change::default())
     }
 
-    /// The ledger whose snapshot these bytes are.
-    ///
-    /// # Errors
-    /// When the bytes can't be read.
-    pub(super) fn restore(epoch: Epoch, bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
-        Ok(Self::of(epoch, Slab::restore(bytes, changes)?))
-    }
-
-    fn of(epoch: Epoch, redemptions: Slab<Redemption>) -> Self {
+    /// The ledger whose redemptions these are, and whose last change was `last_change`.
+    pub(super) fn restore(epoch: Epoch, redemptions: Slab<Kept>, last_change: Change) -> Self {
         let mut ledger = Self {
             epoch,
             redemptions,
             by_id: BTreeMap::new(),
             current: BTreeMap::new(),
+            by_change: BTreeMap::new(),
             by_reference: BTreeSet::new(),
+            last_change,
         };
-        for (slot, redemption) in ledger.redemptions.iter() {
+        for (slot, Kept { redemption, change }) in ledger.redemptions.iter() {
             ledger.by_id.insert(redemption.id, slot);
-            ledger.by_reference.insert((reference_hash(&redemption.reference), slot));
+            ledger.by_change.insert(*change, slot);
+            ledger.by_reference.insert((reference_hash(&redemption.reference), *change));
             if stands(redemption) {
                 ledger.current.insert(redemption.digest, slot);
             }
@@ -73,42 +122,86 @@ impl Ledger {
         self.redemptions.len()
     }
 
+    /// The last change of any redemption, those forgotten included.
+    pub fn last_change(&self) -> Change {
+        self.last_change
+    }
+
     /// Every redemption.
     pub fn iter(&self) -> impl Iterator<Item = &Redemption> {
-        self.redemptions.iter().map(|(_, redemption)| redemption)
+        self.redemptions.iter().map(|(_, kept)| &kept.redemption)
     }
 
     /// The redemption of this id.
     pub fn get(&self, id: &RedemptionId) -> Option<&Redemption> {
-        self.redemptions.get(*self.by_id.get(id)?)
+        self.in_slot(*self.by_id.get(id)?)
     }
 
     /// The redemption that stands for this code.
     pub fn current(&self, digest: Digest) -> Option<&Redemption> {
-        self.redemptions.get(*self.current.get(&digest)?)
+        self.in_slot(*self.current.get(&digest)?)
     }
 
-    /// Every redemption under this reference, oldest first.
-    pub fn of_reference(&self, reference: &Reference) -> Vec<&Redemption> {
-        let hash = reference_hash(reference);
-        let mut found: Vec<_> = self
-            .by_reference
-            .range((hash, 0)..=(hash, u32::MAX))
-            .filter_map(|&(_, slot)| self.redemptions.get(slot))
-            .filter(|redemption| redemption.reference == *reference)
-            .collect();
-        found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
-        found
+    fn in_slot(&self, slot: u32) -> Option<&Redemption> {
+        self.redemptions.get(slot).map(|kept| &kept.redemption)
+    }
+
+    /// Redemptions in the order of their last change, those after `after`: the first `limit` that `wanted` accepts, among
+    /// the first `looked_at_max`.
+    pub fn page(
+        &self,
+        query: &RedemptionQuery,
+        after: Option<Change>,
+        limit: usize,
+        looked_at_max: usize,
+        mut wanted: impl FnMut(&Redemption) -> Option<Redemption>,
+    ) -> RedemptionPage {
+        let begin = after.max(query.changed_after.map(Change::at_last)).unwrap_or_default();
+        let mut page = RedemptionPage { redemptions: Vec::new(), next: None };
+        let mut looked_at = None;
+        for (count, change) in self.changes_after(query, begin).enumerate() {
+            if count == looked_at_max || page.redemptions.len() == limit {
+                page.next = looked_at;
+                break;
+            }
+            let redemption = self.by_change.get(&change).and_then(|slot| self.in_slot(*slot));
+            page.redemptions
+                .extend(redemption.filter(|redemption| query.asks_for(redemption)).and_then(&mut wanted));
+            looked_at = Some(change);
+        }
+        page
+    }
+
+    /// The changes that a query has to look at.
+    fn changes_after(&self, query: &RedemptionQuery, begin: Change) -> Box<dyn Iterator<Item = Change> + '_> {
+        match &query.reference {
+            None => {
+                let range = (Bound::Excluded(begin), Bound::Unbounded);
+                Box::new(self.by_change.range(range).map(|(change, _)| *change))
+            }
+            Some(reference) => {
+                let hash = reference_hash(reference);
+                let range = (Bound::Excluded((hash, begin)), Bound::Included((hash, Change(u64::MAX))));
+                Box::new(self.by_reference.range(range).map(|(_, change)| *change))
+            }
+        }
     }
 
     /// Enters a redemption that stands from now on.
     pub fn insert(&mut self, redemption: Redemption) {
         let (id, digest, hash) = (redemption.id, redemption.digest, reference_hash(&redemption.reference));
         debug_assert!(stands(&redemption) && !self.current.contains_key(&digest));
-        let slot = self.redemptions.insert(redemption);
+        let change = self.next_change(redemption.changed_at);
+        let slot = self.redemptions.insert(Kept { redemption, change });
         self.by_id.insert(id, slot);
-        self.by_reference.insert((hash, slot));
+        self.by_change.insert(change, slot);
+        self.by_reference.insert((hash, change));
         self.current.insert(digest, slot);
+    }
+
+    fn next_change(&mut self, now: Timestamp) -> Change {
+        self.last_change = self.last_change.next(now);
+        self.last_change
     }
 
     /// Gives a redemption another status (and end of hold), and answers it as it is then. One that no longer
@@ -121,12 +214,20 @@ impl Ledger {
         now: Timestamp,
     ) -> Option<Redemption> {
         let slot = *self.by_id.get(id)?;
-        self.redemptions.update(slot, |redemption| {
-            redemption.status = status;
-            redemption.expires_at = expires_at;
-            redemption.changed_at = now;
+        let change = self.next_change(now);
+        let before = self.redemptions.get(slot)?.change;
+        self.redemptions.update(slot, |kept| {
+            kept.redemption.status = status;
+            kept.redemption.expires_at = expires_at;
+            kept.redemption.changed_at = now;
+            kept.change = change;
         });
-        let redemption = self.redemptions.get(slot)?.clone();
+        let redemption = self.in_slot(slot)?.clone();
+        let hash = reference_hash(&redemption.reference);
+        self.by_change.remove(&before);
+        self.by_change.insert(change, slot);
+        self.by_reference.remove(&(hash, before));
+        self.by_reference.insert((hash, change));
         if !stands(&redemption) {
             self.detach(redemption.digest, slot);
         }
@@ -136,8 +237,9 @@ impl Ledger {
     /// Forgets a redemption.
     pub fn remove(&mut self, id: &RedemptionId) -> Option<Redemption> {
         let slot = self.by_id.remove(id)?;
-        let redemption = self.redemptions.remove(slot)?;
-        self.by_reference.remove(&(reference_hash(&redemption.reference), slot));
+        let Kept { redemption, change } = self.redemptions.remove(slot)?;
+        self.by_change.remove(&change);
+        self.by_reference.remove(&(reference_hash(&redemption.reference), change));
         self.detach(redemption.digest, slot);
         Some(redemption)
     }
@@ -149,12 +251,100 @@ impl Ledger {
     }
 
     /// Its slab, for the snapshot.
-    pub fn slab(&self) -> &Slab<Redemption> {
+    pub fn slab(&self) -> &Slab<Kept> {
         &self.redemptions
     }
 
     /// Its slab, for the snapshot.
-    pub fn slab_mut(&mut self) -> &mut Slab<Redemption> {
+    pub fn slab_mut(&mut self) -> &mut Slab<Kept> {
         &mut self.redemptions
+    }
+}
+
+impl RedemptionQuery {
+    /// Whether a redemption is asked for, whatever its status: hashes collide, and a change may have been put off into the
+    /// next millisecond.
+    fn asks_for(&self, redemption: &Redemption) -> bool {
+        self.reference.as_ref().is_none_or(|reference| *reference == redemption.reference)
+            && self.changed_after.is_none_or(|after| redemption.changed_at > after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STATUSES: [Status; 4] = [Status::Held, Status::Redeemed, Status::Cancelled, Status::Expired];
+
+    fn redemption(number: u64, at: u64) -> Redemption {
+        Redemption {
+            id: RedemptionId(u128::from(number).to_be_bytes()),
+            digest: Digest(number),
+            reference: Reference::new(&format!("order-{}", number % 3)).unwrap(),
+            status: Status::Held,
+            created_at: Timestamp(at),
+            changed_at: Timestamp(at),
+            expires_at: None,
+        }
+    }
+
+    proptest! {
+        /// Page by page comes what one look would show; and a reader who goes on where its last page ended misses nothing that
+        /// has changed meanwhile.
+        #[test]
+        fn pages_are_in_the_order_of_changes_and_miss_nothing(
+            steps in proptest::collection::vec((0..6u8, 0..60u64, 0..3u64), 1..200),
+            reference in proptest::option::of(0..3u64),
+            status in proptest::option::of(0..STATUSES.len()),
+            changed_after in proptest::option::of(0..100u64),
+            (limit, looked_at_max) in (1..10usize, 1..20usize),
+        ) {
+            let query = RedemptionQuery {
+                reference: reference.map(|number| redemption(number, 0).reference),
+                status: status.map(|status| STATUSES[status]),
+                changed_after: changed_after.map(Timestamp),
+            };
+            let (mut ledger, mut order) = (Ledger::new(Epoch(1)), Vec::<Redemption>::new());
+            let (mut seen, mut cursor, mut now) = (Vec::new(), None, 0);
+            let wanted = |r: &Redemption| query.status.is_none_or(|s| s == r.status).then(|| r.clone());
+            for (step, number, pause) in steps {
+                now += pause;
+                let id = redemption(number, 0).id;
+                match (step, ledger.get(&id).is_some()) {
+                    (0, true) => {
+                        ledger.remove(&id);
+                        order.retain(|r| r.id != id);
+                    }
+                    (1..6, true) => {
+                        let status = STATUSES[usize::from(step) % 4];
+                        let settled = ledger.settle(&id, status, None, Timestamp(now)).unwrap();
+                        order.retain(|r| r.id != id);
+                        order.push(settled);
+                    }
+                    (_, false) => {
+                        ledger.insert(redemption(number, now));
+                        order.push(redemption(number, now));
+                    }
+                    _ => {}
+                }
+                let page = ledger.page(&query, cursor, limit, looked_at_max, wanted);
+                prop_assert!(page.redemptions.len() <= limit);
+                cursor = page.next.or(cursor);
+                if page.next.is_some() {
+                    seen.extend(page.redemptions);
+                }
+            }
+            let is_asked = |r: &Redemption| query.asks_for(r) && wanted(r).is_some();
+            let expected: Vec<Redemption> = order.iter().filter(|r| is_asked(r)).cloned().collect();
+            let all = ledger.page(&query, None, usize::MAX, usize::MAX, wanted);
+            prop_assert_eq!(&all.redemptions, &expected);
+            prop_assert!(all.next.is_none());
+            let rest = ledger.page(&query, cursor, usize::MAX, usize::MAX, wanted);
+            seen.extend(rest.redemptions);
+            for redemption in expected {
+                prop_assert!(seen.contains(&redemption), "{redemption:?} was missed");
+            }
+        }
     }
 }

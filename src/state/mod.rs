@@ -3,6 +3,7 @@
 //! [`State::apply`] sees only the state and the entry: no clock, no configuration, no memory size, no
 //! randomness, no float, no I/O, no hash-map order. Replaying a log gives the same bytes on any machine.
 
+mod answers;
 mod apply;
 mod coupons;
 mod idempotency;
@@ -10,11 +11,14 @@ mod image;
 mod importing;
 mod imports;
 mod ledger;
+mod queue;
 mod slab;
 mod tables;
 mod view;
 
+pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::{RestoreStateError, Section, SectionId, Sections, SnapshotImage};
+pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use view::{FilterView, View};
 
 use crate::domain::{
@@ -25,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tables::Tables;
 use view::Catalog;
 
@@ -88,7 +93,7 @@ impl Default for State {
 impl State {
     /// The state before the first entry.
     pub fn new() -> Self {
-        Self {
+        let mut state = Self {
             applied: Seq(0),
             now: Timestamp(0),
             settings: Settings::default(),
@@ -103,7 +108,9 @@ impl State {
             catalog_changed: false,
             view: View::default(),
             snapshot: image::Cursor::default(),
-        }
+        };
+        state.configure(Settings::default());
+        state
     }
 
     /// The number of the last entry applied.
@@ -119,6 +126,13 @@ impl State {
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Goes by these settings, and shows readers what they have to know of them.
+    fn configure(&mut self, settings: Settings) {
+        let retention = settings.redemptions_retention_seconds;
+        self.view.redemptions_retention.store(retention, Ordering::Relaxed);
+        self.settings = settings;
     }
 
     /// The read side. Filters come and go in it when [`Self::publish`] is called, items at once.
@@ -138,9 +152,10 @@ impl State {
         self.tables_bytes
     }
 
-    /// Bytes of redemptions and stored answers, about.
+    /// Bytes of redemptions, stored answers and records of imports, about.
     pub fn records_bytes(&self) -> u64 {
-        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes()
+        let imports = self.view.imports.read().memory_bytes();
+        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes() + imports
     }
 
     /// Redemptions on record.
@@ -150,7 +165,12 @@ impl State {
 
     /// Answers on record.
     pub fn idempotency_records(&self) -> u64 {
-        self.records.len() as u64
+        self.records.len()
+    }
+
+    /// Bytes of answers: never more than the settings leave room for.
+    pub fn idempotency_bytes(&self) -> u64 {
+        self.records.memory_bytes()
     }
 
     /// The most memory that a command can make the state ask for, in bytes, so that it can be refused before

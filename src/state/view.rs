@@ -1,11 +1,11 @@
 //! The read side: what every request sees, while one writer changes it. Readers of filters take no lock.
 
 use super::imports::Imports;
-use super::ledger::Ledger;
+use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, Reference, SegmentStats,
-    Spec, Stats, Timestamp, Window,
+    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
+    Timestamp, Window,
 };
 use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
 use arc_swap::ArcSwap;
@@ -14,6 +14,9 @@ use rpds::RedBlackTreeMapSync;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Redemptions that one look at a ledger goes through at most.
+const LOOKED_AT_MAX: usize = 1_000;
 
 /// Items added and removed since a filter's creation.
 #[derive(Debug, Default)]
@@ -53,6 +56,7 @@ pub struct FilterView {
     pub(super) reader: Reader,
     pub(super) counters: Arc<Counters>,
     pub(super) ledger: Arc<RwLock<Ledger>>,
+    pub(super) redemptions_retention: Arc<AtomicU64>,
 }
 
 impl FilterView {
@@ -126,15 +130,29 @@ impl FilterView {
         }
     }
 
-    /// The redemption of this id, as seen at `now`.
+    /// The redemption of this id, as seen at `now`; none past its retention.
     pub fn redemption(&self, id: &RedemptionId, now: Timestamp) -> Option<Redemption> {
-        self.ledger.read().get(id).cloned().map(|redemption| redemption.seen_at(now))
+        self.ledger.read().get(id).and_then(|redemption| self.seen_at(redemption, now))
     }
 
-    /// The redemptions under this reference, oldest first, as seen at `now`.
-    pub fn redemptions(&self, reference: &Reference, now: Timestamp) -> Vec<Redemption> {
-        let ledger = self.ledger.read();
-        ledger.of_reference(reference).into_iter().map(|redemption| redemption.clone().seen_at(now)).collect()
+    /// Redemptions as seen at `now`, in the order of their last change, those after `after`: up to `limit`. Looks at so few
+    /// at once that the writer hardly waits, so it may find fewer though there are more.
+    pub fn redemptions(
+        &self,
+        query: &RedemptionQuery,
+        after: Option<Change>,
+        limit: usize,
+        now: Timestamp,
+    ) -> RedemptionPage {
+        self.ledger.read().page(query, after, limit, LOOKED_AT_MAX, |redemption| {
+            let seen = self.seen_at(redemption, now)?;
+            query.status.is_none_or(|status| status == seen.status).then_some(seen)
+        })
+    }
+
+    fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
+        let retention = self.redemptions_retention.load(Ordering::Relaxed);
+        (!redemption.is_over(now, retention)).then(|| redemption.clone().seen_at(now))
     }
 
     /// The filter as its owner sees it.
@@ -212,6 +230,7 @@ impl FilterView {
             reader: self.reader.clone(),
             counters: self.counters.clone(),
             ledger: self.ledger.clone(),
+            redemptions_retention: self.redemptions_retention.clone(),
         }
     }
 }
@@ -286,6 +305,8 @@ impl Catalog {
 pub struct View {
     catalog: Arc<ArcSwap<Catalog>>,
     pub(super) imports: Arc<RwLock<Imports>>,
+    /// How long a redemption is shown after its last change, in seconds.
+    pub(super) redemptions_retention: Arc<AtomicU64>,
 }
 
 impl View {
@@ -311,12 +332,12 @@ impl View {
     }
 
     /// Every import on record, by id.
-    pub fn imports(&self) -> Vec<Import> {
+    pub fn imports(&self) -> Vec<Arc<Import>> {
         self.imports.read().iter().cloned().collect()
     }
 
     /// One import.
-    pub fn import(&self, id: &ImportId) -> Option<Import> {
+    pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
         self.imports.read().get(id).cloned()
     }
 
@@ -353,6 +374,7 @@ mod tests {
             reader: reader.clone(),
             counters: Arc::default(),
             ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0)))),
+            redemptions_retention: Arc::default(),
         })
     }
 

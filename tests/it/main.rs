@@ -9,6 +9,7 @@ mod filter;
 mod filter_figures;
 mod filter_fill;
 mod format;
+mod idempotency;
 mod journal;
 mod openapi;
 mod random_log;

@@ -1,10 +1,11 @@
 //! Logs made of random numbers: every command there is, about few filters, codes, references and imports, so that they meet.
 
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, Kind, Name, Proposal,
+    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, KeyName, Kind, Name, Proposal,
     RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
 use proptest::prelude::*;
 
 /// Numbers that make a command: which, about what, and how much later than the one before.
@@ -56,8 +57,10 @@ impl RandomLog {
     pub fn beginning(&mut self) -> Vec<Entry> {
         let settings = Settings {
             redemptions_retention_seconds: 40,
+            imports_retention_seconds: 25,
             idempotency_retention_seconds: 30,
-            idempotency_records_max: 20,
+            idempotency_retention_min_seconds: 10,
+            idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + 1_500,
             filters_max: 10,
         };
         let mut commands = vec![Command::Configure(settings)];
@@ -72,7 +75,7 @@ impl RandomLog {
     pub fn next(&mut self, (kind, a, b, pause): Numbers) -> Entry {
         self.serial += 1;
         let command = self.command(kind, a, b);
-        let key = IdempotencyKey { scope: u128::from(b % 30), request: u128::from(a % 3) };
+        let key = IdempotencyKey { scope: u128::from(b % 30), request: a % 3 };
         let key = pause.is_multiple_of(3).then_some(key);
         self.entry(u64::from(pause % 4_000), command, key)
     }
@@ -179,7 +182,8 @@ impl RandomLog {
 
     fn begin(&self, target: Target, mode: usize, import: ImportId) -> Command {
         let mode = [ImportMode::Append, ImportMode::Replace][mode];
-        Command::ImportBegin { target, import, mode }
+        let owner = KeyName::new(["", "shop"][(self.serial % 2) as usize]);
+        Command::ImportBegin { target, import, mode, owner, is_named: !self.serial.is_multiple_of(5) }
     }
 
     /// What comes seldom: clearing, deleting, making anew, other settings.
@@ -194,8 +198,10 @@ impl RandomLog {
             }
             7 => Command::Configure(Settings {
                 redemptions_retention_seconds: b % 80,
+                imports_retention_seconds: b % 60,
                 idempotency_retention_seconds: b % 50,
-                idempotency_records_max: b % 40,
+                idempotency_retention_min_seconds: b / 2 % 30,
+                idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 4_000,
                 filters_max: 10,
             }),
             _ => Command::Insert {

@@ -7,7 +7,8 @@
 use crate::random_log::{Numbers, RandomLog, code};
 use crate::store_support::options;
 use cuckood::domain::{
-    Applied, Command, Digests, Entry, FilterId, ImportId, ImportMode, Proposal, Seq, Target, Timestamp,
+    Applied, Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Proposal, Seq, Target,
+    Timestamp,
 };
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
@@ -193,7 +194,13 @@ fn a_section_of_one_import_is_not_taken_over_by_the_next() {
     let target = Target(FilterId(1));
     for (import, item) in [("first", 1), ("second", 2)] {
         let import = ImportId::new(import).unwrap();
-        service.submit(Command::ImportBegin { target, import: import.clone(), mode: ImportMode::Replace });
+        service.submit(Command::ImportBegin {
+            target,
+            import: import.clone(),
+            mode: ImportMode::Replace,
+            owner: KeyName::new(""),
+            is_named: true,
+        });
         let digests = Digests(vec![code(item)]);
         service.submit(Command::Insert { target, digests, if_absent: false, revive: false });
         service.snapshot();

@@ -3,8 +3,8 @@
 
 use crate::random_log::{CODES, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImportId, ImportMode, Kind, Name, Outcome, Proposal, RedemptionId,
-    Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
+    Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Kind, Name, Outcome, Proposal,
+    RedemptionId, Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::{SectionId, Sections, State};
@@ -250,6 +250,8 @@ fn an_import_in_the_place_of_others_revives_no_used_code_and_loses_no_write() {
         target: target(1),
         import: import.clone(),
         mode: ImportMode::Replace,
+        owner: KeyName::new(""),
+        is_named: true,
     });
     machine.apply(lines(0..3));
     machine.redeem(2, 2, "meanwhile", 0);

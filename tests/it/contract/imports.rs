@@ -3,6 +3,7 @@
 use super::service::{Answer, Service};
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
 const IMPORTS: &str = "/v1/campaigns/spring/imports";
@@ -228,4 +229,79 @@ async fn one_upload_at_a_time_bears_an_id() {
     };
     let (done, ()) = tokio::join!(live, others);
     assert_eq!(done.json(200)["added"], 2);
+}
+
+/// A body of these lines that ends only once it is told.
+fn held_back(lines: &'static str, end: &tokio::sync::watch::Receiver<bool>) -> Body {
+    let end = end.clone();
+    let rest = async move {
+        let _ = end.clone().wait_for(|ended| *ended).await;
+        Ok::<_, std::io::Error>(Bytes::from_static(b"last\n"))
+    };
+    let first = async { Ok(Bytes::from_static(lines.as_bytes())) };
+    Body::from_stream(futures_util::stream::iter([first.boxed(), rest.boxed()]).then(|piece| piece))
+}
+
+#[tokio::test]
+async fn uploads_at_once_push_none_of_each_other_out() {
+    let service = service().await;
+    let (end, ended) = tokio::sync::watch::channel(false);
+    let ids: Vec<String> = (0..150).map(|number| format!("?id=i{number}")).collect();
+    let uploads =
+        futures_util::future::join_all(ids.iter().map(|id| text(&service, id, held_back("u1\n", &ended))));
+    let others = async {
+        loop {
+            let list = service.get("/v1/imports").await.json(200);
+            if list["imports"].as_array().unwrap().len() == ids.len() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        // Those that end meanwhile make room for each other.
+        for _ in 0..120 {
+            text(&service, "", "u2\n").await.json(200);
+        }
+        end.send(true).unwrap();
+    };
+    let (done, ()) = tokio::join!(uploads, others);
+    for done in done {
+        assert_eq!(done.json(200)["lines"], 2);
+    }
+}
+
+#[tokio::test]
+async fn a_broken_append_waits_for_its_rest_whatever_comes() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 100_000})).await.json(201);
+    let lines: &'static str = (0..15_000).map(|n| format!("u{n}\n")).collect::<String>().leak();
+    let _ = text(&service, "?id=a", broken(&[lines])).await;
+    for _ in 0..150 {
+        text(&service, "", "other\n").await.json(200);
+        let _ = text(&service, "", broken(&["o"])).await;
+    }
+    service.pass(6 * 86_400);
+    text(&service, "", "other\n").await.json(200);
+    let service = service.restart().await;
+    let done = text(&service, "?id=a", lines).await.json(200);
+    assert_eq!((&done["lines"], &done["added"]), (&json!(15_000), &json!(15_000)));
+    let counts = service.post("/v1/campaigns/spring/users/count", json!({"users": ["u0", "u9999"]})).await;
+    assert_eq!(counts.json(200), json!({"counts": [1, 1]}), "none was added twice");
+
+    let _ = text(&service, "?id=b", broken(&["u1\n"])).await;
+    service.pass(7 * 86_400 + 1);
+    text(&service, "", "other\n").await.json(200);
+    service.get("/v1/imports/b").await.problem(404, "import-not-found");
+}
+
+#[tokio::test]
+async fn too_many_broken_appends_are_told() {
+    let service = service().await;
+    for number in 0..1_000 {
+        let _ = text(&service, &format!("?id=i{number}"), broken(&["u"])).await;
+    }
+    let refused = text(&service, "?id=more", "u1\n").await;
+    refused.problem(429, "too-many-imports");
+    assert_eq!(refused.header("retry-after"), "60");
+    text(&service, "?id=i7", "u1\n").await.json(200);
+    text(&service, "?id=more", "u1\n").await.json(200);
 }

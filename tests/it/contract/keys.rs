@@ -220,3 +220,21 @@ async fn a_key_that_calls_too_often_waits() {
     send(&service, "root", Method::GET, "/v1/info", &Value::Null).await.json(200);
     assert_eq!(service.get("/livez").await.status, 200);
 }
+
+#[tokio::test]
+async fn another_key_s_imports_make_no_room() {
+    let service = service(options()).await;
+    let import = |name: &'static str, query: &'static str| {
+        let bearer = format!("Bearer secret-{name}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "text/plain")];
+        let path = format!("/v1/campaigns/c/imports{query}");
+        service.send(request(Method::POST, &path, &headers, Body::from("u1\n")))
+    };
+    let done = import("writer", "?id=a").await.json(200);
+    for _ in 0..150 {
+        import("root", "").await.json(200);
+    }
+    assert_eq!(import("writer", "?id=a").await.json(200)["started_at"], done["started_at"]);
+    let list = send(&service, "root", Method::GET, "/v1/imports", &Value::Null).await.json(200);
+    assert_eq!(list["imports"].as_array().unwrap().len(), 100);
+}

@@ -267,8 +267,8 @@ impl Store {
         StoreError::Failed { path: PathBuf::from(self.path()), reason }
     }
 
-    pub(crate) fn take_ballast(&self) -> Result<(), StoreError> {
-        self.space.take_ballast()
+    pub(crate) fn take_ballast(&self) {
+        self.space.take_ballast();
     }
 
     fn pinned(&self) -> MutexGuard<'_, Vec<Arc<Manifest>>> {

@@ -8,6 +8,7 @@
 mod acknowledged;
 pub mod archive;
 pub mod backing;
+mod copy;
 mod directory;
 mod error;
 mod layout;
@@ -21,6 +22,7 @@ mod snapshots;
 mod space;
 pub mod verify;
 
+pub use copy::StoreCopy;
 pub use error::StoreError;
 pub use restore::restore;
 pub use snapshots::{

@@ -7,6 +7,7 @@ mod backup;
 mod certificates;
 mod connections;
 mod full_disk;
+mod permissions;
 mod recovery;
 mod secrecy;
 #[path = "../service/mod.rs"]
@@ -15,6 +16,7 @@ mod service;
 mod signals;
 mod snapshots;
 mod twice;
+mod verify;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

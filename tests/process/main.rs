@@ -6,9 +6,12 @@ mod api_keys;
 mod backup;
 mod certificates;
 mod connections;
+mod descriptors;
 mod full_disk;
+mod patience;
 mod permissions;
 mod recovery;
+mod refusals;
 mod secrecy;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]

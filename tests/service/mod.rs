@@ -136,6 +136,11 @@ impl Service {
         written.parse().expect("a number")
     }
 
+    /// Files and sockets that it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("Linux tells").count()
+    }
+
     /// Has every write fail from now on that would make a file longer than this, or write behind it.
     pub fn limit_files(&self, bytes: u64) {
         let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };

@@ -106,6 +106,12 @@ pub struct Server {
     /// Until the answer begins.
     #[serde(deserialize_with = "duration")]
     pub request_timeout: Duration,
+    /// Until hardly anything of an answer has been taken by the client.
+    #[serde(deserialize_with = "duration")]
+    pub write_timeout: Duration,
+    /// Until the next request begins.
+    #[serde(deserialize_with = "duration")]
+    pub idle_timeout: Duration,
     /// For requests under way at the end.
     #[serde(deserialize_with = "duration")]
     pub drain_timeout: Duration,

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 use cuckood::cli;
 use cuckood::engine::recovery;
+use rustix::fs::Mode;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -34,6 +35,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Whatever is written, by sled too, is nobody else's.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = Arguments::parse();
     let ended = match arguments.command {
         None => cli::serve::run(&arguments.serve).map_err(Into::into),

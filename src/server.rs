@@ -2,8 +2,15 @@
 //!
 //! The port is bound before recovery begins, so that `/livez` answers at once.
 
+mod activity;
+mod connections;
+mod descriptors;
+mod refusals;
 mod unread;
+mod watch;
 mod workers;
+
+pub use descriptors::TooFewDescriptors;
 
 use crate::access::InvalidKey;
 use crate::clock::Clock;
@@ -11,34 +18,13 @@ use crate::config::Config;
 use crate::engine::{Engine, Status};
 use crate::http;
 use crate::tls::{Tls, TlsError};
-use axum::Router;
-use axum::extract::ConnectInfo;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use connections::Connections;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tower::ServiceExt;
-use unread::Unread;
+use tokio::net::TcpListener;
 use workers::Workers;
-
-/// The least buffer that the HTTP parser works with, in bytes.
-const HTTP_BUFFER_BYTES_MIN: u64 = 8_192;
-
-/// How long a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Rest after a failed accept: mostly too many open files, which a little patience mends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the server ended otherwise than by being told to.
 #[derive(Debug, Error)]
@@ -58,6 +44,9 @@ pub enum ServerError {
     /// The listener is gone.
     #[error("the listener: {0}")]
     Listener(#[from] io::Error),
+    /// Storage, and a handful of connections, need more files than may be open.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// Threads to serve with can't be had.
     #[error("the threads that serve can't be started: {0}")]
     Workers(io::Error),
@@ -86,22 +75,12 @@ pub async fn run(
     let tls =
         if config.tls() { Some(Tls::load(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
     let workers = Workers::start().map_err(ServerError::Workers)?;
+    // Before storage opens anything: what it will need is kept for it.
+    let connections_max = descriptors::connections_max(config.server.connections_max)?;
     let engine = Engine::start(config.engine_options(), Clock::system());
     let router = http::router(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
-
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(config.server.header_timeout)
-        .max_buf_size(config.server.header_bytes_max.clamp(HTTP_BUFFER_BYTES_MIN, 1 << 24) as usize);
-    let connections = Connections {
-        workers,
-        router,
-        tls: tls.map(Arc::new),
-        places: Arc::new(Semaphore::new(config.server.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
-        graceful: GracefulShutdown::new(),
-        http,
-    };
+    let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);
     let recovery_fails = async {
         match engine.recovered().await {
             Status::Failed(reason) => reason,
@@ -116,7 +95,7 @@ pub async fn run(
     drop(listener);
     if ended.is_ok() {
         tracing::info!("stopping: requests under way are finished");
-        if tokio::time::timeout(config.server.drain_timeout, connections.graceful.shutdown()).await.is_err() {
+        if tokio::time::timeout(config.server.drain_timeout, connections.drain()).await.is_err() {
             tracing::warn!("some requests were still under way");
         }
     }
@@ -125,80 +104,5 @@ pub async fn run(
     match engine.status() {
         Status::Failed(reason) => Err(ServerError::Storage(reason)),
         _ => Ok(()),
-    }
-}
-
-/// What every connection is served with.
-struct Connections {
-    workers: Workers,
-    router: Router,
-    tls: Option<Arc<Tls>>,
-    places: Arc<Semaphore>,
-    graceful: GracefulShutdown,
-    http: http1::Builder,
-}
-
-impl Connections {
-    /// Accepts connections as long as there are places. Never comes back.
-    async fn accept(&self, listener: &TcpListener) {
-        loop {
-            // The semaphore is never closed.
-            let Ok(place) = self.places.clone().acquire_owned().await else { return };
-            // The worker is to watch the stream, not the runtime that accepts.
-            let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            // Small answers must not wait for more; a socket that refuses serves all the same.
-            let _ = stream.set_nodelay(true);
-            let (router, http) = (self.router.clone(), self.http.clone());
-            let connection = Connection { router, http, peer, watcher: self.graceful.watcher() };
-            let tls = self.tls.clone();
-            self.workers.spawn(async move {
-                if let Err(error) = connection.accepted(stream, tls).await {
-                    tracing::debug!(%error, "a connection broke");
-                }
-                drop(place);
-            });
-        }
-    }
-}
-
-/// What one connection is served with.
-struct Connection {
-    router: Router,
-    peer: SocketAddr,
-    watcher: Watcher,
-    http: http1::Builder,
-}
-
-impl Connection {
-    /// Serves a stream that was just accepted, in TLS if there is a certificate.
-    async fn accepted(self, stream: std::net::TcpStream, tls: Option<Arc<Tls>>) -> io::Result<()> {
-        let stream = TcpStream::from_std(stream)?;
-        let Some(tls) = tls else { return self.serve(stream).await };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Some(stream)) => self.serve(stream).await,
-            _ => Ok(()),
-        }
-    }
-
-    async fn serve<S>(self, stream: S) -> io::Result<()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Self { router, peer, watcher, http } = self;
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let (mut parts, body) = request.into_parts();
-            parts.extensions.insert(ConnectInfo(peer));
-            let body = Unread::new(body, &parts.headers);
-            router.clone().oneshot(hyper::Request::from_parts(parts, axum::body::Body::new(body)))
-        });
-        watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await.map_err(io::Error::other)
     }
 }

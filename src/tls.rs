@@ -7,7 +7,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -61,7 +61,10 @@ impl Tls {
     }
 
     /// The handshake of a new connection; none if it fails, which is the client's affair.
-    pub async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         match TlsAcceptor::from(self.config.load_full()).accept(stream).await {
             Ok(stream) => Some(stream),
             Err(error) => {

@@ -4,6 +4,7 @@ use super::client::{ClientError, Connection};
 use indicatif::ProgressBar;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Write a backup of a running service to a file. It is there whole or not at all.
@@ -39,7 +40,7 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let progress = ProgressBar::no_length();
-    let written = File::create(&partial).and_then(|file| {
+    let written = create(&partial).and_then(|file| {
         let mut body = progress.wrap_read(answer.body_mut().as_reader());
         io::copy(&mut body, &mut &file)?;
         file.sync_all()?;
@@ -53,4 +54,12 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         let _ = std::fs::remove_file(&partial);
         file_error(&args.file)(error)
     })
+}
+
+/// Makes a file that only its owner may read: the archive has everybody's secrets. What an earlier attempt left goes.
+fn create(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::options().write(true).create_new(true).mode(0o600).open(path),
+    }
 }

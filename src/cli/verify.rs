@@ -1,24 +1,31 @@
 //! `cuckood verify DIR`: is everything there, and as it was written?
 
 use crate::store::verify::verify;
-use crate::store::{Store, StoreError, StoreOptions};
+use crate::store::{Store, StoreCopy, StoreError, StoreOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Check a data directory that no server has open.
+/// Check a data directory that no server has open. It is left as it is: a copy is looked into.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The data directory.
     pub dir: PathBuf,
+    /// Where the copy goes, which takes as much room as `DIR/sled` where the file system can't share it; beside `DIR` unless
+    /// said otherwise, or among the temporary files if nothing may be written there.
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
 }
 
 /// Why `cuckood verify` ends with a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// It could not be opened.
+    /// It could not be copied.
     #[error(transparent)]
-    Open(#[from] StoreError),
+    Copy(#[from] StoreError),
+    /// It could not be opened.
+    #[error("{0}")]
+    Open(String),
     /// So many things are wrong; they have been printed.
     #[error(
         "{path}: {faults} faults; restore a backup with `cuckood restore FILE DIR` into another directory"
@@ -31,7 +38,7 @@ pub enum VerifyError {
     },
 }
 
-/// Opens the directory, checks the log and the snapshots, then lets `check_state` try what only the engine can:
+/// Opens a copy of the directory, checks the log and the snapshots, then lets `check_state` try what only the engine can:
 /// rebuild the state. It answers a line for the report.
 ///
 /// # Errors
@@ -40,15 +47,20 @@ pub fn run(
     args: &Args,
     check_state: impl FnOnce(Arc<Store>) -> Result<String, String>,
 ) -> Result<(), VerifyError> {
+    let copy = StoreCopy::of(&args.dir, args.scratch.as_deref())?;
     // To look at a full disk is allowed.
     let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
-    let store = Arc::new(Store::open(&args.dir, &options)?);
+    let store = copy.open(&options).map_err(|error| VerifyError::Open(copy.told(&error.to_string())))?;
+    let store = Arc::new(store);
     let mut findings = verify(&store);
     if findings.faults.is_empty() {
         match check_state(store) {
             Ok(note) => findings.notes.push(note),
             Err(fault) => findings.faults.push(fault),
         }
+    }
+    for line in findings.notes.iter_mut().chain(&mut findings.faults) {
+        *line = copy.told(line);
     }
     let mut out = io::stdout().lock();
     let notes = findings.notes.iter().map(|note| format!("{note}\n"));

@@ -34,6 +34,7 @@ mod redemptions;
 mod router;
 mod sites;
 mod time;
+pub mod unparsed;
 mod upload;
 mod users;
 

@@ -28,17 +28,13 @@ impl LocalJournal {
     }
 
     fn check_space(&mut self) -> Result<(), StoreError> {
-        match self.store.check_space() {
-            Ok(()) if self.was_full => {
-                self.was_full = false;
-                self.store.take_ballast()
-            }
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.was_full = true;
-                Err(error)
-            }
+        let was_full = self.was_full;
+        let checked = self.store.check_space();
+        self.was_full = checked.is_err();
+        if was_full && !self.was_full {
+            self.store.take_ballast();
         }
+        checked
     }
 }
 

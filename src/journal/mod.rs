@@ -35,7 +35,9 @@ pub enum JournalError {
 impl From<StoreError> for JournalError {
     fn from(error: StoreError) -> JournalError {
         match error {
-            StoreError::DiskFull { .. } => JournalError::DiskFull(error.to_string()),
+            StoreError::DiskFull { .. } | StoreError::NoSpace { .. } => {
+                JournalError::DiskFull(error.to_string())
+            }
             StoreError::Damaged { .. } => JournalError::Damaged(error.to_string()),
             _ => JournalError::Failed(error.to_string()),
         }

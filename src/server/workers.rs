@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 /// All workers. Dropped, they end, and what they were at is cut off.
 pub(super) struct Workers(Vec<Worker>);
@@ -32,16 +33,16 @@ impl Workers {
         (0..processors).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Has the worker with the fewest tasks run one more.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Has the worker with the fewest tasks run one more; the handle ends it before its time.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let idlest = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.tasks));
-        if let Some(worker) = idlest {
-            let counted = worker.tasks.clone();
-            worker.handle.spawn(async move {
-                task.await;
-                drop(counted);
-            });
-        }
+        let worker = idlest.expect("there is a worker for each processor, and a processor");
+        let counted = worker.tasks.clone();
+        let task = worker.handle.spawn(async move {
+            task.await;
+            drop(counted);
+        });
+        task.abort_handle()
     }
 }
 

@@ -1,11 +1,15 @@
-//! The data directory as files: whose it is, of which format, and that one process has it.
+//! The data directory as files: whose it is, of which format, that one process has it, and that nobody else may look in.
 
 use super::{StoreError, layout};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "cuckood data directory";
+
+/// Permissions of everybody but the owner.
+const OTHERS: u32 = 0o077;
 
 /// What the `format` file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,22 +53,22 @@ impl Drop for Directory {
 }
 
 impl Directory {
-    /// Locks the directory, made if it is absent. A foreign one is refused before anything is written.
+    /// Locks the directory, made if it is absent, and closes it to other users. A foreign one is refused before anything is
+    /// written.
     pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
-        fs::create_dir_all(path).map_err(StoreError::io(path, "make"))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
         refuse_foreign(path)?;
         let lock_path = path.join(layout::LOCK_FILE);
         let lock = File::options()
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(&lock_path)
             .map_err(StoreError::io(&lock_path, "open"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Directory { path: path.to_owned(), lock }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => Err(StoreError::io(&lock_path, "lock")(error)),
-        }
+        refuse_locked(path, lock.try_lock())?;
+        close_to_others(path);
+        Ok(Directory { path: path.to_owned(), lock })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -122,8 +126,64 @@ impl Directory {
     }
 }
 
+/// Refuses a directory whose lock another process holds.
+pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> Result<(), StoreError> {
+    attempt.map_err(|error| match error {
+        TryLockError::WouldBlock => StoreError::Locked { path: path.to_owned() },
+        TryLockError::Error(error) => StoreError::io(&path.join(layout::LOCK_FILE), "lock")(error),
+    })
+}
+
+/// Takes the directory and our files in it from everybody but their owner. What belongs to another user stays as it is: a
+/// volume may be shared with this process on purpose.
+fn close_to_others(path: &Path) {
+    let closed = close_one(path).and_then(|own| {
+        let files = layout::OUR_FILES.iter().map(|name| close_all(&path.join(name)));
+        files.sum::<io::Result<usize>>().map(|files| usize::from(own) + files)
+    });
+    match closed {
+        Ok(0) => {}
+        Ok(files) => {
+            tracing::warn!(path = %path.display(), files, "other users had access: it was taken from them")
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "other users may have access, and it can't be taken from them");
+        }
+    }
+}
+
+/// Closes a file, or a folder and all that is in it, and tells how many were open. Links are not followed.
+fn close_all(path: &Path) -> io::Result<usize> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        found => found?,
+    };
+    if found.is_symlink() {
+        return Ok(0);
+    }
+    let mut closed = usize::from(close_one(path)?);
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            closed += close_all(&entry?.path())?;
+        }
+    }
+    Ok(closed)
+}
+
+fn close_one(path: &Path) -> io::Result<bool> {
+    let found = fs::metadata(path)?;
+    if found.mode() & OTHERS == 0 {
+        return Ok(false);
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("{} belongs to another user", path.display())));
+    }
+    fs::set_permissions(path, Permissions::from_mode(found.mode() & !OTHERS))?;
+    Ok(true)
+}
+
 /// Refuses a directory that holds anything but what a cuckood left there.
-fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
+pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     let not_ours = |found: String| StoreError::NotOurs { path: path.to_owned(), found };
     let format = path.join(layout::FORMAT_FILE);
     match fs::read(&format) {
@@ -172,7 +232,6 @@ pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
 
 /// Bytes that the files below a directory take up on disk.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => bytes_on_disk(&entry.path()),

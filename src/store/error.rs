@@ -50,7 +50,17 @@ pub enum StoreError {
         /// The watermark.
         needed_bytes: u64,
     },
-    /// The operating system refused.
+    /// The operating system found no room, on the disk or within a quota.
+    #[error("{path}: can't {doing}: {source}: make room, then try again")]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The operating system refused for another reason.
     #[error("{path}: can't {doing}: {source}")]
     Io {
         /// The file.
@@ -86,6 +96,36 @@ impl StoreError {
 
     /// The operating system's refusal; a full disk is told apart.
     pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| StoreError::Io { path: path.to_owned(), doing, source }
+        move |source| {
+            let path = path.to_owned();
+            if is_full(&source) {
+                StoreError::NoSpace { path, doing, source }
+            } else {
+                StoreError::Io { path, doing, source }
+            }
+        }
+    }
+}
+
+/// Whether an error says that there is no room. sled hands some on as a text alone.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        || error.to_string().contains("No space left")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_full_disk_is_told_apart() {
+        let refused = |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
+        for errno in [Errno::NOSPC, Errno::DQUOT] {
+            let error = refused(errno);
+            assert!(matches!(error, StoreError::NoSpace { .. }), "{error:?}");
+            assert!(error.to_string().contains("make room"), "{error}");
+        }
+        assert!(matches!(refused(Errno::ACCESS), StoreError::Io { .. }));
     }
 }

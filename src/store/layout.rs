@@ -30,6 +30,18 @@ pub(crate) const SLED_DIR: &str = "sled";
 /// Where a damaged `sled` is copied before anything is tried on it.
 pub(crate) const ASIDE_DIR: &str = "sled.aside";
 
+/// Everything of ours in a data directory.
+pub(crate) const OUR_FILES: &[&str] = &[
+    LOCK_FILE,
+    FORMAT_FILE,
+    ACKNOWLEDGED_FILE,
+    BALLAST_FILE,
+    INITIALISING_FILE,
+    RESTORING_FILE,
+    SLED_DIR,
+    ASIDE_DIR,
+];
+
 /// The longest value that is written: larger ones could end up in sled's `blobs/`, which it never syncs.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 

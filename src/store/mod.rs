@@ -8,6 +8,7 @@
 mod acknowledged;
 pub mod archive;
 pub mod backing;
+mod copy;
 mod directory;
 mod error;
 mod layout;
@@ -21,6 +22,7 @@ mod snapshots;
 mod space;
 pub mod verify;
 
+pub use copy::StoreCopy;
 pub use error::StoreError;
 pub use restore::restore;
 pub use snapshots::{
@@ -267,8 +269,8 @@ impl Store {
         StoreError::Failed { path: PathBuf::from(self.path()), reason }
     }
 
-    pub(crate) fn take_ballast(&self) -> Result<(), StoreError> {
-        self.space.take_ballast()
+    pub(crate) fn take_ballast(&self) {
+        self.space.take_ballast();
     }
 
     fn pinned(&self) -> MutexGuard<'_, Vec<Arc<Manifest>>> {

@@ -101,7 +101,7 @@ pub(super) fn open(
         unsynced_chunk_bytes: AtomicU64::new(0),
     };
     migrations::run(&store, format)?;
-    store.space.take_ballast()?;
+    store.space.take_ballast();
     if purpose == Purpose::Serve {
         store.directory.remove(layout::INITIALISING_FILE)?;
     }

@@ -3,12 +3,15 @@
 
 use super::acknowledged::AcknowledgedFile;
 use super::backing::{Backing, Change, Fault, Visit};
+use super::error::is_full;
 use super::layout;
 use parking_lot::RwLock;
+use rustix::fs::RawDir;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -30,7 +33,7 @@ pub(crate) enum OpenFault {
 
 /// sled, open.
 pub(crate) struct SledBacking {
-    blobs: PathBuf,
+    blobs: Blobs,
     /// Our own descriptor of sled's file: what `fdatasync` is called on.
     file: File,
     acknowledged: AcknowledgedFile,
@@ -101,7 +104,8 @@ impl SledBacking {
         acknowledged: AcknowledgedFile,
     ) -> io::Result<SledBacking> {
         let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
-        Ok(SledBacking { blobs: dir.join("blobs"), file, acknowledged, trees: RwLock::new(trees), db })
+        let blobs = Blobs::open(dir.join("blobs"))?;
+        Ok(SledBacking { blobs, file, acknowledged, trees: RwLock::new(trees), db })
     }
 
     fn tree(&self, name: &str) -> Option<sled::Tree> {
@@ -183,32 +187,62 @@ impl Backing for SledBacking {
     }
 
     fn sync(&self) -> Result<(), Fault> {
-        let fault = |error: io::Error| Fault { doing: "syncing", detail: error.to_string() };
-        self.file.sync_data().map_err(fault)?;
-        if fs::read_dir(&self.blobs).map_err(fault)?.next().is_some() {
-            let detail = format!("{} holds a file, which is never synced", self.blobs.display());
-            return Err(Fault { doing: "syncing", detail });
+        let doing = "syncing";
+        self.file.sync_data().map_err(|error| fault(doing, &error))?;
+        if !self.blobs.are_none().map_err(|error| fault(doing, &error))? {
+            let detail = format!("{} holds a file, which is never synced", self.blobs.path.display());
+            return Err(Fault { doing, detail });
         }
         Ok(())
     }
 
     fn acknowledge(&self, record: &[u8]) -> Result<(), Fault> {
-        let fault =
-            |error: io::Error| Fault { doing: "noting what is acknowledged", detail: error.to_string() };
-        self.acknowledged.write(record).map_err(fault)
+        self.acknowledged.write(record).map_err(|error| fault("noting what is acknowledged", &error))
     }
 
     fn sync_acknowledged(&self) -> Result<(), Fault> {
-        let fault =
-            |error: io::Error| Fault { doing: "syncing what is acknowledged", detail: error.to_string() };
-        self.acknowledged.sync().map_err(fault)
+        self.acknowledged.sync().map_err(|error| fault("syncing what is acknowledged", &error))
     }
+}
+
+/// sled's folder of values that are too large for its file. It stays open: a commit looks into it, and must not need a
+/// descriptor that connections may have taken.
+struct Blobs {
+    path: PathBuf,
+    folder: File,
+}
+
+impl Blobs {
+    fn open(path: PathBuf) -> io::Result<Blobs> {
+        Ok(Blobs { folder: File::open(&path)?, path })
+    }
+
+    /// Whether the folder is empty. One thread at a time may ask, as the descriptor has one position.
+    fn are_none(&self) -> io::Result<bool> {
+        rustix::fs::seek(&self.folder, rustix::fs::SeekFrom::Start(0))?;
+        // Room for the longest name, so that no entry is too long to be told.
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut entries = RawDir::new(&self.folder, &mut buffer);
+        while let Some(entry) = entries.next() {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What the operating system refused.
+fn fault(doing: &'static str, error: &io::Error) -> Fault {
+    let remedy = if is_full(error) { ": make room, then restart" } else { "" };
+    Fault { doing, detail: format!("{error}{remedy}") }
 }
 
 /// Runs an operation of sled, which panics where others return errors.
 fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
     match catch_unwind(AssertUnwindSafe(operation)) {
         Ok(Ok(value)) => Ok(value),
+        Ok(Err(sled::Error::Io(error))) => Err(fault(doing, &error)),
         Ok(Err(error)) => Err(Fault { doing, detail: error.to_string() }),
         Err(panic) => Err(Fault { doing, detail: panic_text(&*panic) }),
     }
@@ -218,8 +252,4 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("sled panicked: {}", text.unwrap_or("without a word"))
-}
-
-fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::StorageFull || error.to_string().contains("No space left")
 }

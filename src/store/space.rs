@@ -21,6 +21,7 @@ impl Space {
 
     /// Bytes that this user may still write.
     pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
+        // By its path, which takes no descriptor.
         let stat = rustix::fs::statvfs(&self.dir)
             .map_err(|error| StoreError::io(&self.dir, "ask for free space of")(error.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -45,8 +46,15 @@ impl Space {
         Ok(())
     }
 
-    /// Takes ballast in again, once there is room for it above the watermark.
-    pub(crate) fn take_ballast(&self) -> Result<(), StoreError> {
+    /// Takes ballast in again, once there is room for it above the watermark. Ballast is for a later start: what can't be
+    /// had now is told in the log, and nothing else has to wait for it.
+    pub(crate) fn take_ballast(&self) {
+        if let Err(error) = self.try_to_take_ballast() {
+            tracing::warn!(%error, "no ballast is held in reserve");
+        }
+    }
+
+    fn try_to_take_ballast(&self) -> Result<(), StoreError> {
         let held = fs::metadata(&self.ballast).map(|found| found.len()).unwrap_or(0);
         if held >= self.ballast_bytes {
             return Ok(());

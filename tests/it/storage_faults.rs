@@ -1,7 +1,7 @@
 //! Every write, flush and sync fails once in its turn, before or after it took effect. From then on nothing is
 //! written, reads go on, and the next start finds everything that was acknowledged.
 
-use crate::store_support::{entries, options, proposal};
+use crate::store_support::{entries, open, options, proposal};
 use cuckood::domain::{Entry, Seq, Timestamp};
 use cuckood::journal::{Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
@@ -207,4 +207,20 @@ fn a_disk_without_room_refuses_and_recovers() {
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(dir.path().join("ballast").exists());
     LocalJournal::open(store).unwrap().append(vec![proposal(1, 1)]).unwrap();
+}
+
+#[test]
+fn a_value_beside_sleds_own_file_stops_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = LocalJournal::open(open(dir.path())).unwrap();
+    let blob = dir.path().join("sled/blobs/1");
+    // One that has come and gone was never waited for.
+    for number in 1..4 {
+        journal.append(vec![proposal(number, 1)]).unwrap();
+        std::fs::write(&blob, "").unwrap();
+        std::fs::remove_file(&blob).unwrap();
+    }
+    std::fs::write(&blob, "").unwrap();
+    let refused = journal.append(vec![proposal(4, 1)]).unwrap_err();
+    assert!(matches!(&refused, JournalError::Failed(reason) if reason.contains("blobs")), "{refused}");
 }

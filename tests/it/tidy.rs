@@ -33,7 +33,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("toml::", &["config", "cli"]),
     ("tokio::", &["engine", "http", "server", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "server", "tls", "cli"]),
-    ("std::fs", &["store", "config", "cli"]),
+    ("std::fs", &["store", "server", "config", "cli"]),
     ("std::net", &["access", "http", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
     ("std::thread", &["store", "engine", "server"]),

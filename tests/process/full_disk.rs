@@ -12,10 +12,18 @@ use std::time::Instant;
 const BATCH: usize = 2_000;
 
 /// A tmpfs, gone when dropped.
-struct Disk(tempfile::TempDir);
+pub(crate) struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn mount(size: &str) -> Option<Disk> {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn make_read_only(&self) {
+        assert!(mount(self.0.path(), "remount,ro"));
+    }
+
+    pub(crate) fn mount(size: &str) -> Option<Disk> {
         let directory = tempfile::tempdir().unwrap();
         let mounted = mount(directory.path(), &format!("size={size}"));
         if !mounted {
@@ -114,7 +122,10 @@ fn without_a_watermark_a_full_disk_stops_writes_and_loses_nothing() {
     let (batches, refusal) = fill(&client, 0);
     assert_eq!((refusal.status, &refusal.body["code"]), (503, &json!("storage-failed")), "{refusal:?}");
     assert_there(&client, batches);
-    assert_eq!(client.get("/readyz").unwrap().status, 503);
+    let unready = client.get("/readyz").unwrap();
+    assert_eq!(unready.status, 503);
+    let detail = unready.body["detail"].as_str().unwrap();
+    assert!(detail.contains("No space left") && detail.contains("make room"), "{detail}");
     service.kill();
 
     disk.grow("400m");

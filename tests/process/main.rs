@@ -7,8 +7,12 @@ mod backup;
 mod bodies;
 mod certificates;
 mod connections;
+mod descriptors;
 mod full_disk;
+mod patience;
+mod permissions;
 mod recovery;
+mod refusals;
 mod secrecy;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]
@@ -16,6 +20,7 @@ mod service;
 mod signals;
 mod snapshots;
 mod twice;
+mod verify;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -144,6 +144,11 @@ impl Service {
         peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
+    /// Files and sockets that it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("Linux tells").count()
+    }
+
     /// Has every write fail from now on that would make a file longer than this, or write behind it.
     pub fn limit_files(&self, bytes: u64) {
         let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };

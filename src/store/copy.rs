@@ -1,0 +1,142 @@
+//! A copy of a data directory, to be looked into where nothing may be changed: sled writes to what it opens.
+
+use super::directory::{refuse_foreign, refuse_locked};
+use super::{Store, StoreError, StoreOptions, layout};
+use rustix::fs::{ioctl_ficlone, statvfs};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// What tells an opening process something.
+const MARKERS: &[&str] = &[layout::INITIALISING_FILE, layout::RESTORING_FILE];
+
+/// A copy of a data directory. Dropped, it is removed.
+pub struct StoreCopy {
+    original: PathBuf,
+    copy: TempDir,
+    // No server may open the original meanwhile: what is told of the copy would no longer hold.
+    _lock: Option<File>,
+}
+
+impl StoreCopy {
+    /// Copies a data directory that no server has open into `scratch`; without one beside it, where the file system may
+    /// share the blocks, or else where temporary files belong.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no room for the copy;
+    /// [`StoreError::Io`], also if there is no data directory.
+    pub fn of(dir: &Path, scratch: Option<&Path>) -> Result<StoreCopy, StoreError> {
+        refuse_foreign(dir)?;
+        let lock = lock(dir)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".cuckood-verify-");
+        let beside = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let copy = match scratch {
+            Some(scratch) => builder.tempdir_in(scratch).map_err(StoreError::io(scratch, "make a folder in")),
+            None => builder
+                .tempdir_in(beside)
+                .or_else(|_| builder.tempdir())
+                .map_err(StoreError::io(beside, "make a folder in")),
+        }?;
+        let this = StoreCopy { original: dir.to_owned(), copy, _lock: lock };
+        this.fill()?;
+        Ok(this)
+    }
+
+    /// Opens the copy.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`StoreCopy::told`] makes the message one of the original.
+    pub fn open(&self, options: &StoreOptions) -> Result<Store, StoreError> {
+        Store::open(self.copy.path(), options)
+    }
+
+    /// What is said of the copy, as said of the original.
+    pub fn told(&self, text: &str) -> String {
+        text.replace(&*self.copy.path().to_string_lossy(), &self.original.to_string_lossy())
+    }
+
+    fn fill(&self) -> Result<(), StoreError> {
+        let mut is_begun = false;
+        for name in MARKERS.iter().chain(&[layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE]) {
+            let copied = self.copy_file(Path::new(name));
+            // Whether one that is missing has to be there is for the opening to say; but there must be one.
+            let is_missing = matches!(&copied, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
+            if !is_missing {
+                copied?;
+                is_begun = true;
+            }
+        }
+        if !is_begun {
+            let format = self.original.join(layout::FORMAT_FILE);
+            return Err(StoreError::io(&format, "read")(io::ErrorKind::NotFound.into()));
+        }
+        // What it holds doesn't matter, that it is there does.
+        if self.original.join(layout::ASIDE_DIR).exists() {
+            self.make_folder(Path::new(layout::ASIDE_DIR))?;
+        }
+        if self.original.join(layout::SLED_DIR).exists() {
+            self.copy_folder(Path::new(layout::SLED_DIR))?;
+        }
+        Ok(())
+    }
+
+    fn make_folder(&self, name: &Path) -> Result<(), StoreError> {
+        let path = self.copy.path().join(name);
+        fs::create_dir(&path).map_err(StoreError::io(&path, "make"))
+    }
+
+    fn copy_folder(&self, name: &Path) -> Result<(), StoreError> {
+        self.make_folder(name)?;
+        let path = self.original.join(name);
+        for entry in fs::read_dir(&path).map_err(StoreError::io(&path, "list"))? {
+            let entry = entry.map_err(StoreError::io(&path, "list"))?;
+            let name = name.join(entry.file_name());
+            if entry.path().is_dir() {
+                self.copy_folder(&name)?;
+            } else {
+                self.copy_file(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a file; its permissions stay behind, since the copy is to be written.
+    fn copy_file(&self, name: &Path) -> Result<(), StoreError> {
+        let (from, to) = (self.original.join(name), self.copy.path().join(name));
+        let mut source = File::open(&from).map_err(StoreError::io(&from, "open"))?;
+        let mut target = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&to)
+            .map_err(StoreError::io(&to, "make"))?;
+        if ioctl_ficlone(&target, &source).is_ok() {
+            return Ok(());
+        }
+        let needed_bytes = source.metadata().map_err(StoreError::io(&from, "measure"))?.len();
+        let there =
+            statvfs(&to).map_err(|error| StoreError::io(&to, "ask for free space of")(error.into()))?;
+        let free_bytes = there.f_bavail.saturating_mul(there.f_frsize);
+        if free_bytes < needed_bytes {
+            return Err(StoreError::DiskFull { path: to, free_bytes, needed_bytes });
+        }
+        io::copy(&mut source, &mut target).map_err(StoreError::io(&to, "copy to"))?;
+        Ok(())
+    }
+}
+
+/// Locks a data directory for reading, without writing to it.
+fn lock(dir: &Path) -> Result<Option<File>, StoreError> {
+    let path = dir.join(layout::LOCK_FILE);
+    match File::open(&path) {
+        Ok(lock) => {
+            refuse_locked(dir, lock.try_lock_shared())?;
+            Ok(Some(lock))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io(&path, "open")(error)),
+    }
+}

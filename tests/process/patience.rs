@@ -1,0 +1,125 @@
+//! No connection keeps its place for ever: not one whose client never reads, nor one that nobody uses.
+
+use crate::service::Service;
+use crate::{PATIENCE, program, until};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+/// What a client asks for that never reads the answers: more than any socket buffers hold.
+const GREED: usize = 300;
+
+fn start(settings: &[(&str, &str)]) -> (tempfile::TempDir, Service) {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), settings);
+    (directory, service)
+}
+
+fn connect(service: &Service) -> TcpStream {
+    let stream = TcpStream::connect(service.client().address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(stream: &mut TcpStream, path: &str) {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+}
+
+/// Asks and reads no more than the beginning of the answer.
+fn is_answered(stream: &mut TcpStream) -> bool {
+    ask(stream, "/livez");
+    let mut status = [0; 15];
+    stream.read_exact(&mut status).is_ok() && &status == b"HTTP/1.1 200 OK"
+}
+
+/// A client that asks for much and reads nothing.
+fn greedy(service: &Service) -> TcpStream {
+    let mut stream = connect(service);
+    (0..GREED).for_each(|_| ask(&mut stream, "/openapi.json"));
+    stream
+}
+
+/// Waits until the other side has closed the connection; what it sent before is read.
+fn assert_closed(stream: &mut TcpStream) {
+    match stream.read_to_end(&mut Vec::new()) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        read => drop(read.expect("closed in time")),
+    }
+}
+
+/// The same without reading, which would give the client its place back.
+fn assert_cut_off(stream: &mut TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    until("cut off", || stream.write(b"GET /").is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
+}
+
+#[test]
+fn clients_that_never_read_lose_their_places() {
+    let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "24"), ("CUCKOOD__SERVER__WRITE_TIMEOUT", "200ms")];
+    let (_directory, service) = start(&settings);
+    let mut clients: Vec<TcpStream> = (0..24).map(|_| greedy(&service)).collect();
+    assert!(is_answered(&mut connect(&service)), "nobody else is served");
+    clients.iter_mut().for_each(assert_cut_off);
+}
+
+#[test]
+fn the_longest_idle_connection_makes_room() {
+    let (_directory, service) = start(&[("CUCKOOD__SERVER__CONNECTIONS_MAX", "4")]);
+    let mut clients: Vec<TcpStream> = (0..4).map(|_| connect(&service)).collect();
+    // One has sent nothing yet.
+    assert!(clients[1..].iter_mut().all(is_answered));
+    assert!(is_answered(&mut connect(&service)), "nobody else is served");
+    let closed: Vec<bool> = clients.iter_mut().map(|client| !is_open(client)).collect();
+    assert_eq!(closed.iter().filter(|closed| **closed).count(), 1, "{closed:?}");
+}
+
+/// Whether it still answers.
+fn is_open(stream: &mut TcpStream) -> bool {
+    let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut answers = String::new();
+    let read = stream.read_to_string(&mut answers);
+    asked.is_ok()
+        && read.is_ok()
+        && answers.ends_with(r#"{"status":"ok"}"#)
+        && answers.contains("connection: close")
+}
+
+#[test]
+fn connections_that_nobody_uses_are_closed() {
+    let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "100ms"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
+    let (_directory, service) = start(&settings);
+    let mut client = connect(&service);
+    assert!(is_answered(&mut client));
+    assert_closed(&mut client);
+}
+
+#[test]
+fn a_head_that_does_not_end_is_not_waited_for() {
+    let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "100ms")];
+    let (_directory, service) = start(&settings);
+    for begun in ["", "GET /livez HT", "GET /livez HTTP/1.1\r\nHost: localhost\r\n"] {
+        let mut client = connect(&service);
+        client.write_all(begun.as_bytes()).unwrap();
+        assert_closed(&mut client);
+    }
+}
+
+#[test]
+fn sigterm_waits_for_nobody_who_does_not_read() {
+    let settings = [
+        ("CUCKOOD__SERVER__WRITE_TIMEOUT", "500ms"),
+        ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"),
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"),
+        ("CUCKOOD__SERVER__DRAIN_TIMEOUT", "10m"),
+    ];
+    let (_directory, service) = start(&settings);
+    let mut new = connect(&service);
+    let mut idle = connect(&service);
+    assert!(is_answered(&mut idle));
+    let mut greedy: Vec<TcpStream> = (0..4).map(|_| greedy(&service)).collect();
+    service.begin_termination();
+    until("nobody new is let in", || TcpStream::connect(service.client().address()).is_err());
+    assert_closed(&mut new);
+    assert_closed(&mut idle);
+    assert_eq!(service.wait().code(), Some(0));
+    greedy.iter_mut().for_each(assert_cut_off);
+}

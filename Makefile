@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -50,6 +50,9 @@ demo: ## A million users and a million codes through a release build, killed and
 
 crash-long: ## Kill the service 2 000 times under load, at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
+
+soak: ## The same load for SOAK_MINUTES, 60 unless said otherwise: kills, backups, and nothing that grows for ever.
+	$(CARGO) test --locked --test crash -- --ignored --nocapture
 
 linearizable-long: ## 64 clients at the same 100 codes for a minute, with kills: one order explains all answers.
 	LINEARIZABLE_SECONDS=60 $(CARGO) test --locked --test linearizable -- --nocapture

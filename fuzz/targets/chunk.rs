@@ -28,8 +28,9 @@ struct Snapshot {
 
 static SNAPSHOTS: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
     let shapes = [(4, 2), (8, 4), (13, 4), (16, 8), (32, 4)];
-    let compact = shapes
-        .map(|(bits, bucket)| compact(Layout::compact_with(60, bits, bucket, 64, Growth::Auto).expect("a layout"), 60));
+    let compact = shapes.map(|(bits, bucket)| {
+        compact(Layout::compact_with(60, bits, bucket, 64, Growth::Auto).expect("a layout"), 60)
+    });
     let strict = [strict(60, 50), strict_moving(), strict(20_000, 18_000)];
     compact.into_iter().chain([compact_grown()]).chain(strict).collect()
 });

@@ -1,13 +1,19 @@
 //! Codes that every client tries to redeem: each has one winner, before a crash and after it.
 
-use crate::service::Client;
+use crate::service::{Answer, Client};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
+
+const PATH: &str = "/v1/coupons/contest";
+
+/// Codes that there are.
+const CODES: u64 = 2_000;
 
 /// Attempts at one code before the next one's turn comes.
 const ATTEMPTS: u64 = 12;
 
 /// Who won what.
+#[derive(Default)]
 pub struct Contest {
     attempts: u64,
     winners: HashMap<String, Winner>,
@@ -19,49 +25,70 @@ struct Winner {
     id: String,
 }
 
+/// An attempt at a code, which may have to be sent twice.
+#[derive(Clone, Debug)]
+pub struct Bid {
+    pub code: String,
+    pub reference: String,
+}
+
+impl Bid {
+    pub fn send(&self, client: &Client, key: &str) -> Result<Answer, ureq::Error> {
+        let body = json!({ "code": self.code, "reference": self.reference });
+        client.post_once(&format!("{PATH}/redemptions"), &body, key)
+    }
+}
+
 impl Contest {
-    pub fn new() -> Contest {
-        Contest { attempts: 0, winners: HashMap::new(), lost: HashSet::new() }
+    /// Makes the coupon that it is about.
+    pub fn create(&self, client: &Client) {
+        let answer = client.put(PATH, &json!({ "capacity": 100 })).unwrap();
+        assert_eq!(answer.status, 201, "{answer:?}");
+        let codes: Vec<String> = (0..CODES).map(code).collect();
+        let answer = client.post(&format!("{PATH}/codes"), &json!({ "codes": codes })).unwrap();
+        assert_eq!(answer.body["added"], CODES, "{answer:?}");
     }
 
-    /// All codes that `count` attempts can come to.
-    pub fn codes(count: u64) -> Vec<String> {
-        (0..count).map(code).collect()
+    /// Begins anew with the first code.
+    pub fn renew(&mut self, client: &Client) {
+        assert_eq!(client.delete(PATH).unwrap().status, 204);
+        *self = Contest::default();
+        self.create(client);
     }
 
-    /// The code whose turn it is.
+    /// The code whose turn it is, from the first again after the last.
     pub fn next(&mut self) -> String {
         self.attempts += 1;
-        code(self.attempts / ATTEMPTS)
+        code(self.attempts / ATTEMPTS % CODES)
     }
 
-    pub fn won(&mut self, code: String, reference: String, id: String) {
-        let message = format!("{code} has two winners, one of them {reference}");
-        let before = self.winners.insert(code, Winner { reference, id });
-        assert!(before.is_none(), "{message}, the other {}", before.expect("checked").reference);
-    }
-
-    pub fn lost(&mut self, code: String) {
-        self.lost.insert(code);
-    }
-
-    /// How many codes were won.
-    pub fn count(&self) -> usize {
-        self.winners.len()
+    /// Notes what a bid was answered.
+    pub fn judge(&mut self, bid: Bid, answer: &Answer) {
+        let body = &answer.body;
+        if body["code"] == "code-redeemed" {
+            self.lost.insert(bid.code);
+            return;
+        }
+        let won = matches!(answer.status, 200 | 201) && body["status"] == "redeemed";
+        assert!(won, "{bid:?} was answered {answer:?}");
+        let id = body["id"].as_str().unwrap_or_default().to_owned();
+        let message = format!("{bid:?} has won");
+        let before = self.winners.insert(bid.code, Winner { reference: bid.reference, id });
+        assert!(before.is_none(), "{message}, and before it {}", before.expect("checked").reference);
     }
 
     /// What a client was told that it had lost is still used, whether or not the winner got an answer: nobody sees what
     /// a crash takes back.
     pub fn verify_lost(&self, client: &Client) {
-        let lost: Vec<&String> = self.lost.iter().collect();
-        for lost in lost.chunks(10_000) {
-            let answer = client.post("/v1/coupons/codes/codes/check", &json!({ "codes": lost }));
-            let answer = answer.expect("the service is up");
-            let valid = answer.body["valid"].as_array().expect("a list");
-            assert!(
-                valid.iter().all(|valid| valid == false),
-                "a code that was lost is there again: {answer:?}"
-            );
+        let used: Vec<&String> = self.lost.iter().chain(self.winners.keys()).collect();
+        if used.is_empty() {
+            return;
+        }
+        let answer = client.post(&format!("{PATH}/codes/check"), &json!({ "codes": used }));
+        let answer = answer.expect("the service is up");
+        let valid = answer.body["valid"].as_array().expect("a list");
+        for (code, valid) in used.iter().zip(valid) {
+            assert_eq!(valid, false, "{code} was used and is there again");
         }
     }
 
@@ -70,18 +97,22 @@ impl Contest {
         for code in &self.lost {
             assert!(self.winners.contains_key(code), "{code} is redeemed, and nobody has redeemed it");
         }
+        let redemptions = format!("{PATH}/redemptions");
         for (code, winner) in self.winners.iter().take(100) {
             let again = json!({ "code": code, "reference": winner.reference });
-            let answer = client.post("/v1/coupons/codes/redemptions", &again).expect("the service is up");
+            let answer = client.post(&redemptions, &again).expect("the service is up");
             assert_eq!((answer.status, &answer.body["id"]), (200, &json!(winner.id)), "{code}: {answer:?}");
             let stranger = json!({ "code": code, "reference": "stranger" });
-            let answer = client.post("/v1/coupons/codes/redemptions", &stranger).expect("the service is up");
+            let answer = client.post(&redemptions, &stranger).expect("the service is up");
             assert_eq!(
                 (answer.status, &answer.body["code"]),
                 (409, &json!("code-redeemed")),
                 "{code}: {answer:?}"
             );
         }
+        let stats = client.get(PATH).expect("the service is up").body["stats"].clone();
+        assert_eq!(stats["redeemed"], self.winners.len(), "{stats}");
+        assert_eq!(stats["available"], CODES - self.winners.len() as u64, "{stats}");
     }
 }
 

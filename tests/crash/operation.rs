@@ -1,159 +1,264 @@
-//! What a client asks for, what the service must answer, and how to see that it was done whole or not at all.
+//! What a client asks a filter for, how it is sent, and whether the answer is the one that the model expects.
 
+use crate::model::{Filter, Item, Kind, Redemption, Status};
 use crate::service::{Answer, Client};
-use crate::worker::Redeemed;
 use serde_json::{Value, json};
 use std::io::Cursor;
 
 /// One request, which may have to be sent twice.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    AddStrict(Vec<String>),
-    AddCompact(Vec<String>),
-    RemoveStrict(Vec<String>),
-    RemoveCompact(Vec<String>),
-    AddCodes(Vec<String>),
-    Redeem { code: String, reference: String },
-    Compete { code: String, reference: String },
-    Cancel(Redeemed),
-    Withdraw(Vec<String>),
-    Create(String),
-    Delete(String),
-    Import { id: String, users: Vec<String> },
-    Snapshot,
+    Create,
+    Delete,
+    Add {
+        items: Vec<Item>,
+        revive: bool,
+    },
+    Remove {
+        items: Vec<Item>,
+        all: bool,
+    },
+    Replace {
+        pairs: Vec<(Item, Item)>,
+    },
+    Clear,
+    Redeem {
+        code: Item,
+        reference: String,
+        hold_seconds: u64,
+    },
+    Confirm {
+        redemption: usize,
+    },
+    Cancel {
+        redemption: usize,
+    },
+    /// An import that adds.
+    Append {
+        id: String,
+        items: Vec<Item>,
+    },
+    /// The end of an upload that replaces, which is sent on the upload's own connection.
+    Swap,
 }
 
-/// What the answer came to.
-#[derive(Debug)]
-pub enum Done {
-    Yes,
-    Redeemed(String),
-    /// Somebody else was first.
-    Lost,
+/// What the model says that the answer is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expected {
+    Status(u16),
+    Refused(u16, &'static str),
+    Outcomes(Vec<&'static str>),
+    Cleared(u64),
+    /// As the model has the redemption of this index.
+    Redemption {
+        status: u16,
+        index: usize,
+    },
+    Appended {
+        added: u64,
+        already_present: u64,
+        already_redeemed: u64,
+    },
+    Swapped {
+        lines: u64,
+    },
 }
 
 impl Operation {
-    pub fn perform(&self, client: &Client, key: &str) -> Result<Answer, ureq::Error> {
-        let body = match self {
-            Operation::AddStrict(users)
-            | Operation::AddCompact(users)
-            | Operation::RemoveStrict(users)
-            | Operation::RemoveCompact(users) => json!({ "users": users }),
-            Operation::AddCodes(codes) | Operation::Withdraw(codes) => json!({ "codes": codes }),
-            Operation::Create(_) => return client.put_once(&self.path(), &json!({ "capacity": 500 }), key),
-            Operation::Delete(_) => return client.delete_once(&self.path(), key),
-            Operation::Redeem { code, reference } | Operation::Compete { code, reference } => {
-                json!({ "code": code, "reference": reference })
-            }
-            Operation::Import { users, .. } => {
-                let lines = users.iter().map(|user| format!("{user}\n")).collect::<String>();
-                return client.import(&self.path(), Cursor::new(lines));
-            }
-            Operation::Snapshot => return client.post(&self.path(), &json!({})),
-            Operation::Cancel(_) => json!({}),
-        };
-        client.post_once(&self.path(), &body, key)
-    }
-
-    fn path(&self) -> String {
+    /// The items that it names.
+    pub fn items(&self) -> Vec<Item> {
         match self {
-            Operation::AddStrict(_) => "/v1/campaigns/strict/users".into(),
-            Operation::AddCompact(_) => "/v1/campaigns/compact/users".into(),
-            Operation::RemoveStrict(_) => "/v1/campaigns/strict/users/remove".into(),
-            Operation::RemoveCompact(_) => "/v1/campaigns/compact/users/remove".into(),
-            Operation::AddCodes(_) => "/v1/coupons/codes/codes".into(),
-            Operation::Withdraw(_) => "/v1/coupons/codes/codes/remove".into(),
-            Operation::Create(name) | Operation::Delete(name) => format!("/v1/campaigns/{name}"),
-            Operation::Redeem { .. } | Operation::Compete { .. } => "/v1/coupons/codes/redemptions".into(),
-            Operation::Cancel(redeemed) => format!("/v1/coupons/codes/redemptions/{}/cancel", redeemed.id),
-            Operation::Import { id, .. } => format!("/v1/campaigns/strict/imports?mode=append&id={id}"),
-            Operation::Snapshot => "/v1/snapshots".into(),
+            Operation::Add { items, .. }
+            | Operation::Remove { items, .. }
+            | Operation::Append { items, .. } => items.clone(),
+            Operation::Replace { pairs } => pairs.iter().flat_map(|&(from, to)| [from, to]).collect(),
+            Operation::Redeem { code, .. } => vec![*code],
+            _ => Vec::new(),
         }
     }
 
-    /// Judges the answer to this operation.
-    pub fn expect(&self, answer: &Answer) -> Done {
-        let body = &answer.body;
-        let all = |outcome: &str, count: usize| {
-            let outcomes = body["outcomes"].as_array();
-            outcomes.is_some_and(|outcomes| outcomes.len() == count && outcomes.iter().all(|o| o == outcome))
-        };
-        let right = match self {
-            Operation::AddStrict(items) | Operation::AddCompact(items) | Operation::AddCodes(items) => {
-                answer.status == 200 && all("added", items.len())
-            }
-            Operation::RemoveStrict(items) | Operation::RemoveCompact(items) => {
-                answer.status == 200 && all("removed", items.len())
-            }
-            Operation::Redeem { .. } | Operation::Compete { .. } => {
-                let id = body["id"].as_str().unwrap_or_default().to_string();
-                if (answer.status == 201 || answer.status == 200) && body["status"] == "redeemed" {
-                    return Done::Redeemed(id);
-                }
-                if matches!(self, Operation::Compete { .. }) && body["code"] == "code-redeemed" {
-                    return Done::Lost;
-                }
-                false
-            }
-            Operation::Cancel(_) => answer.status == 200 && body["status"] == "cancelled",
-            Operation::Import { users, .. } => {
-                answer.status == 200 && body["state"] == "done" && body["lines"] == users.len()
-            }
-            Operation::Snapshot => answer.status == 200,
-            Operation::Withdraw(codes) => answer.status == 200 && all("removed", codes.len()),
-            Operation::Create(_) => answer.status == 201,
-            Operation::Delete(_) => answer.status == 204,
-        };
-        assert!(right, "{self:?} was answered {answer:?}");
-        Done::Yes
+    /// Whether a key makes it safe to be repeated. Imports have an id.
+    pub fn takes_key(&self) -> bool {
+        !matches!(self, Operation::Append { .. } | Operation::Swap)
     }
 
-    /// The items and codes that are in or not, depending on how far it got.
-    pub fn items(&self) -> &[String] {
+    /// The item that an outcome is about.
+    pub fn item(&self, outcome: usize) -> Option<Item> {
         match self {
-            Operation::AddStrict(items)
-            | Operation::AddCompact(items)
-            | Operation::RemoveStrict(items)
-            | Operation::RemoveCompact(items)
-            | Operation::AddCodes(items)
-            | Operation::Withdraw(items)
-            | Operation::Import { users: items, .. } => items,
-            Operation::Redeem { code, .. } | Operation::Cancel(Redeemed { code, .. }) => {
-                std::slice::from_ref(code)
-            }
-            Operation::Create(name) | Operation::Delete(name) => std::slice::from_ref(name),
-            Operation::Compete { .. } | Operation::Snapshot => &[],
+            Operation::Replace { pairs } => pairs.get(outcome).map(|&(from, _)| from),
+            _ => self.items().get(outcome).copied(),
         }
     }
 
-    /// Of a request whose answer never came: either all of it was done or nothing. (A compact filter's "yes" is
-    /// only probable, and an import is done piece by piece.)
-    pub fn assert_whole(&self, client: &Client) {
-        let (path, member, answer, items) = match self {
-            Operation::AddStrict(users) | Operation::RemoveStrict(users) => {
-                ("/v1/campaigns/strict/users/check", "users", "present", users)
-            }
-            Operation::AddCodes(codes) | Operation::Withdraw(codes) => {
-                ("/v1/coupons/codes/codes/check", "codes", "valid", codes)
-            }
-            _ => return,
+    pub fn send(&self, filter: &Filter, client: &Client, key: Option<&str>) -> Result<Answer, ureq::Error> {
+        let path = filter.path();
+        let (list, field) = filter.words();
+        let key = key.map(|key| ("Idempotency-Key", key));
+        let send = |method: &str, path: &str, body: &Value| {
+            let headers: Vec<_> = key.into_iter().chain([("Content-Type", "application/json")]).collect();
+            let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+            client.send(method, path, &headers, &body)
         };
-        let found = client.post(path, &json!({ member: items })).expect("the service is up");
-        let present = found.body[answer].as_array().map_or(&[] as &[Value], Vec::as_slice);
-        assert_eq!(present.len(), items.len(), "{found:?}");
-        assert!(present.iter().all(|is| is == &present[0]), "half-done: {self:?}: {present:?}");
+        let post = |end: &str, body: Value| send("POST", &format!("{path}/{end}"), &body);
+        match self {
+            Operation::Create => send("PUT", &path, &filter.spec()),
+            Operation::Delete => send("DELETE", &path, &Value::Null),
+            Operation::Add { items, revive: false } => post(list, json!({ field: filter.names(items) })),
+            Operation::Add { items, revive: true } => {
+                post(list, json!({ field: filter.names(items), "revive": true }))
+            }
+            Operation::Remove { items, all: false } => {
+                post(&format!("{list}/remove"), json!({ field: filter.names(items) }))
+            }
+            Operation::Remove { items, all: true } => {
+                post(&format!("{list}/remove"), json!({ field: filter.names(items), "all": true }))
+            }
+            Operation::Replace { pairs } => {
+                let pair = |&(from, to)| json!({ "from": filter.item(from), "to": filter.item(to) });
+                let pairs: Vec<_> = pairs.iter().map(pair).collect();
+                post(&format!("{list}/replace"), json!({ "replacements": pairs }))
+            }
+            Operation::Clear => post("clear", json!({})),
+            Operation::Redeem { code, reference, hold_seconds } => {
+                let code = filter.item(*code);
+                let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
+                post("redemptions", body)
+            }
+            Operation::Confirm { redemption } => {
+                post(&format!("redemptions/{}/confirm", filter.redemption_id(*redemption)), json!({}))
+            }
+            Operation::Cancel { redemption } => {
+                post(&format!("redemptions/{}/cancel", filter.redemption_id(*redemption)), json!({}))
+            }
+            Operation::Append { id, items } => {
+                let path = format!("{path}/imports?mode=append&id={id}");
+                client.import(&path, Cursor::new(filter.lines(items)))
+            }
+            Operation::Swap => unreachable!("an upload is ended where it was begun"),
+        }
     }
 }
 
-impl std::fmt::Debug for Operation {
-    /// Without the thousands of items.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Operation::Redeem { code, reference } | Operation::Compete { code, reference } => {
-                write!(f, "redeem {code} for {reference}")
-            }
-            Operation::Import { users, .. } => write!(f, "{} ({} lines)", self.path(), users.len()),
-            _ => f.write_str(&self.path()),
+impl Expected {
+    /// Which outcome is not as it was expected; the first if there is only one.
+    pub fn first_difference(&self, answer: &Answer) -> Option<usize> {
+        match (self, answer.body["outcomes"].as_array()) {
+            (Expected::Outcomes(wanted), Some(found)) => wanted.iter().zip(found).position(|(w, f)| f != w),
+            (Expected::Redemption { .. }, _) => Some(0),
+            _ => None,
         }
     }
+
+    /// What is expected of two pieces of an import together.
+    pub fn plus(self, other: Expected) -> Expected {
+        match (self, other) {
+            (
+                Expected::Appended { added, already_present, already_redeemed },
+                Expected::Appended { added: a, already_present: p, already_redeemed: r },
+            ) => Expected::Appended {
+                added: added + a,
+                already_present: already_present + p,
+                already_redeemed: already_redeemed + r,
+            },
+            (_, other) => other,
+        }
+    }
+}
+
+impl Filter {
+    pub fn path(&self) -> String {
+        let kinds = if self.kind == Kind::Coupon { "coupons" } else { "campaigns" };
+        format!("/v1/{kinds}/{}", self.name)
+    }
+
+    /// Small, so that it grows all the time. Compact: so exact that a stranger is hardly ever taken for a member.
+    pub fn spec(&self) -> Value {
+        match self.kind {
+            Kind::CompactCampaign => json!({ "capacity": 200, "error_rate": 0.000_000_5 }),
+            Kind::StrictCampaign | Kind::Coupon => json!({ "capacity": 50, "mode": "strict" }),
+        }
+    }
+
+    /// What its items are called: in paths and bodies.
+    pub fn words(&self) -> (&'static str, &'static str) {
+        if self.kind == Kind::Coupon { ("codes", "codes") } else { ("users", "users") }
+    }
+
+    /// An item as the service gets it.
+    pub fn item(&self, item: Item) -> String {
+        format!("{}-{item}", self.prefix)
+    }
+
+    pub fn names(&self, items: &[Item]) -> Vec<String> {
+        items.iter().map(|&item| self.item(item)).collect()
+    }
+
+    /// The text of an import.
+    pub fn lines(&self, items: &[Item]) -> String {
+        items.iter().map(|&item| self.item(item) + "\n").collect()
+    }
+
+    fn redemption_id(&self, index: usize) -> &str {
+        self.redemptions[index].id.as_deref().expect("only redemptions that were answered are spoken of")
+    }
+
+    /// Whether the answer is the expected one. What only the service knows is learned from it.
+    ///
+    /// # Errors
+    /// What else was expected.
+    pub fn accept(&mut self, expected: &Expected, answer: &Answer) -> Result<(), String> {
+        let body = &answer.body;
+        let right = match expected {
+            Expected::Status(status) => answer.status == *status,
+            Expected::Refused(status, code) => answer.status == *status && body["code"] == *code,
+            Expected::Outcomes(outcomes) => answer.status == 200 && body["outcomes"] == json!(outcomes),
+            Expected::Cleared(removed) => answer.status == 200 && body["removed"] == *removed,
+            Expected::Redemption { status, index } => {
+                let redemption = &mut self.redemptions[*index];
+                redemption.learn(body);
+                answer.status == *status && redemption.is_shown_as(body)
+            }
+            Expected::Appended { added, already_present, already_redeemed } => {
+                let counts = [&body["added"], &body["already_present"], &body["already_redeemed"]];
+                let state = answer.status == 200 && body["state"] == "done";
+                state && counts == [*added, *already_present, *already_redeemed]
+            }
+            Expected::Swapped { lines } => {
+                answer.status == 200 && body["state"] == "done" && body["lines"] == *lines
+            }
+        };
+        if right { Ok(()) } else { Err(format!("expected {expected:?}, answered {answer:?}")) }
+    }
+}
+
+impl Redemption {
+    /// Takes over from an answer what only the service can know.
+    pub fn learn(&mut self, body: &Value) {
+        if self.id.is_none() {
+            self.id = body["id"].as_str().map(str::to_owned);
+        }
+        if let Some(at) = milliseconds(&body["expires_at"]).filter(|at| *at >= self.expires_at)
+            && !self.is_exact
+        {
+            (self.expires_at, self.is_exact) = (at, true);
+        }
+    }
+
+    pub fn is_shown_as(&self, body: &Value) -> bool {
+        let status = match self.status {
+            Status::Held if milliseconds(&body["expires_at"]) != Some(self.expires_at) => return false,
+            Status::Held => "held",
+            Status::Redeemed => "redeemed",
+            Status::Cancelled => "cancelled",
+            Status::Expired => "expired",
+        };
+        body["status"] == status
+            && body["reference"] == *self.reference
+            && body["id"].as_str() == self.id.as_deref()
+    }
+}
+
+/// A point in time, since 1970.
+fn milliseconds(value: &Value) -> Option<i64> {
+    Some(value.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
 }

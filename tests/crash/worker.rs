@@ -1,213 +1,318 @@
-//! One client under test: it knows what was acknowledged to it, and what was under way when the service died.
+//! The load: one client that does one thing after another, knows by its models what each must be answered, and knows
+//! what was under way when the service died.
 
-use crate::contest::Contest;
-use crate::operation::{Done, Operation};
+use crate::check::Difference;
+use crate::choice::{Action, choose};
+use crate::contest::{Bid, Contest};
+use crate::model::{Filter, Item, Kind, now};
+use crate::operation::Operation;
 use crate::random::Random;
 use crate::service::{Answer, Client};
-use std::collections::HashSet;
+use crate::upload::Upload;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// Items in a batch, at most.
-const BATCH_MAX: u64 = 40;
+/// What is remembered of what was done to a filter.
+const NOTES_MAX: usize = 1_000;
 
-/// Lines in an import, at most.
-const IMPORT_MAX: u64 = 8_000;
+/// What is told of that when something is wrong.
+const NOTES_TOLD_MAX: usize = 60;
 
-/// A redemption that was acknowledged.
-#[derive(Clone)]
-pub struct Redeemed {
-    pub code: String,
-    pub reference: String,
-    pub id: String,
-}
+/// How long an answer is expected again, in milliseconds: well below what the service is told to keep it.
+const REMEMBERED_MAX: i64 = 20_000;
 
-/// A client with items of its own, so that it knows exactly what the service must say of them.
+/// The service is not there any more, or about to go.
+#[derive(Debug)]
+pub struct Gone;
+
 pub struct Worker {
-    name: String,
-    random: Random,
+    number: u64,
+    pub name: String,
+    pub random: Random,
     made: u64,
+    pub parts: Vec<Part>,
     contest: Arc<Mutex<Contest>>,
     /// Sent, and not answered when the service died.
-    pub pending: Option<(Operation, String)>,
-    pub strict_users: HashSet<String>,
-    pub compact_users: HashSet<String>,
-    pub removed_users: HashSet<String>,
-    pub codes: HashSet<String>,
-    pub redeemed: Vec<Redeemed>,
-    /// Campaigns of its own that are there, and that were deleted.
-    campaigns: HashSet<String>,
-    deleted: Vec<String>,
+    pub pending: Option<Pending>,
+    /// An answer that a repeated request must get again.
+    remembered: Option<Remembered>,
+}
+
+/// A filter, and what this client does to it.
+pub struct Part {
+    pub filter: Filter,
+    /// Whether other clients have items in it.
+    pub is_shared: bool,
+    pub upload: Option<OpenUpload>,
+    notes: VecDeque<Note>,
+}
+
+/// A replacement whose upload is not at its end.
+pub struct OpenUpload {
+    upload: Upload,
+    rest: Vec<Item>,
+}
+
+struct Note {
+    what: String,
+    /// None for what concerns all items.
+    items: Option<Vec<Item>>,
+}
+
+/// A request that was not answered.
+pub enum Pending {
+    Operation { part: usize, operation: Operation, key: Option<String>, sent: i64 },
+    Bid { bid: Bid, key: String },
+}
+
+/// A request with a key, and what it was answered.
+struct Remembered {
+    part: usize,
+    operation: Operation,
+    key: String,
+    sent: i64,
+    answer: Answer,
+}
+
+impl Part {
+    pub fn new(filter: Filter, is_shared: bool) -> Part {
+        Part { filter, is_shared, upload: None, notes: VecDeque::new() }
+    }
+
+    pub fn note(&mut self, what: String, items: Option<Vec<Item>>) {
+        self.notes.push_back(Note { what, items });
+        if self.notes.len() > NOTES_MAX {
+            self.notes.pop_front();
+        }
+    }
+
+    /// Fails, and tells what was done to the item concerned.
+    pub fn fail(&self, worker: &str, difference: &Difference) -> ! {
+        let concerns = |note: &&Note| match (&note.items, difference.item) {
+            (Some(items), Some(item)) => items.contains(&item),
+            _ => true,
+        };
+        let told: Vec<&Note> = self.notes.iter().rev().filter(concerns).take(NOTES_TOLD_MAX).collect();
+        let told: Vec<&str> = told.iter().rev().map(|note| note.what.as_str()).collect();
+        let Difference { what, .. } = difference;
+        panic!("{worker}: {}: {what}\nbefore that:\n  {}", self.filter.path(), told.join("\n  "));
+    }
 }
 
 impl Worker {
-    pub fn new(name: String, seed: u64, contest: Arc<Mutex<Contest>>) -> Worker {
-        Worker {
-            name,
-            random: Random::new(seed),
-            made: 0,
-            contest,
-            pending: None,
-            strict_users: HashSet::new(),
-            compact_users: HashSet::new(),
-            removed_users: HashSet::new(),
-            codes: HashSet::new(),
-            redeemed: Vec::new(),
-            campaigns: HashSet::new(),
-            deleted: Vec::new(),
-        }
+    pub fn new(number: u64, seed: u64, contest: Arc<Mutex<Contest>>) -> Worker {
+        let (name, random) = (format!("w{number}"), Random::new(seed));
+        let parts = Worker::parts(number);
+        Worker { name, random, number, made: 0, parts, contest, pending: None, remembered: None }
     }
 
-    /// Does one thing after another until the service is gone; tells of each that was acknowledged.
-    pub fn work(&mut self, client: &Client, acknowledged: &Sender<()>) {
-        while self.pending.is_none() {
-            let operation = self.choose();
-            let key = self.fresh("key");
-            self.attempt(client, operation, key);
-            if self.pending.is_none() {
-                // The one who counts may have seen enough.
-                let _ = acknowledged.send(());
+    fn parts(number: u64) -> Vec<Part> {
+        let shared = |kind, name: &str| {
+            let mut filter = Filter::new(kind, name.into(), format!("w{number}"));
+            filter.stands = true;
+            Part::new(filter, true)
+        };
+        let own =
+            |kind, name: &str| Part::new(Filter::new(kind, format!("{name}-{number}"), "own".into()), false);
+        let kind = if number.is_multiple_of(2) { Kind::StrictCampaign } else { Kind::CompactCampaign };
+        vec![
+            shared(Kind::StrictCampaign, "strict"),
+            shared(Kind::CompactCampaign, "compact"),
+            own(Kind::Coupon, "coupon"),
+            own(kind, "campaign"),
+        ]
+    }
+
+    /// The filters that clients share have been made anew.
+    pub fn forget_shared(&mut self) {
+        for (part, new) in
+            self.parts.iter_mut().zip(Worker::parts(self.number)).filter(|(part, _)| part.is_shared)
+        {
+            *part = new;
+        }
+        self.remembered = None;
+    }
+
+    /// Does one thing after another until the service is gone or `enough` is set; tells of each that was acknowledged.
+    pub fn work(&mut self, client: &Client, acknowledged: &Sender<()>, enough: &AtomicBool) {
+        while !enough.load(Ordering::Relaxed) && self.step(client).is_ok() {
+            // The one who counts may have seen enough.
+            let _ = acknowledged.send(());
+        }
+        for part in &mut self.parts {
+            if let Some(open) = part.upload.take() {
+                open.upload.break_off();
             }
         }
     }
 
-    /// After a restart: nothing is half-done, and sent again with the same key it is done once.
-    pub fn settle(&mut self, client: &Client) {
-        let Some((operation, key)) = self.pending.take() else { return };
-        operation.assert_whole(client);
-        self.attempt(client, operation, key);
-        assert!(self.pending.is_none(), "{}: the service died without being killed", self.name);
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_none()
     }
 
-    /// What was acknowledged is there, and what was removed is gone. What is under way counts for neither.
-    pub fn verify(&self, client: &Client) {
-        let unsure: &[String] = self.pending.as_ref().map_or(&[], |(operation, _)| operation.items());
-        let missing =
-            |path: &str, member: &str, answer: &str, items: &HashSet<String>, wanted: bool| -> usize {
-                let items: Vec<&String> = items.iter().filter(|item| !unsure.contains(item)).collect();
-                let chunks = items.chunks(10_000).map(|chunk| {
-                    let body = serde_json::json!({ member: chunk });
-                    let found = client.post(path, &body).expect("the service is up");
-                    assert_eq!(found.status, 200, "{path}: {found:?}");
-                    let answers = found.body[answer].as_array().expect("a list").clone();
-                    answers.iter().filter(|present| present.as_bool() != Some(wanted)).count()
-                });
-                chunks.sum()
-            };
-        let strict = "/v1/campaigns/strict/users/check";
-        let compact = "/v1/campaigns/compact/users/check";
-        let codes = "/v1/coupons/codes/codes/check";
-        let name = &self.name;
-        let used = self.redeemed.iter().map(|redeemed| redeemed.code.clone()).collect();
-        for (what, path, member, answer, items, wanted) in [
-            ("users lost", strict, "users", "present", &self.strict_users, true),
-            ("removed users are back", strict, "users", "present", &self.removed_users, false),
-            ("users of the compact campaign lost", compact, "users", "present", &self.compact_users, true),
-            ("codes lost", codes, "codes", "valid", &self.codes, true),
-            ("redeemed codes are back", codes, "codes", "valid", &used, false),
-        ] {
-            assert_eq!(missing(path, member, answer, items, wanted), 0, "{name}: {what}");
-        }
-        let campaigns = self.campaigns.iter().map(|name| (name, 200));
-        let deleted = self.deleted.iter().rev().take(20).map(|name| (name, 404));
-        for (campaign, status) in campaigns.chain(deleted).filter(|(name, _)| !unsure.contains(name)) {
-            let answer = client.get(&format!("/v1/campaigns/{campaign}")).expect("the service is up");
-            assert_eq!(answer.status, status, "{name}: {campaign}");
-        }
-        let sure = self.redeemed.iter().rev().filter(|redeemed| !unsure.contains(&redeemed.code));
-        for redeemed in sure.take(100) {
-            let path = format!("/v1/coupons/codes/redemptions/{}", redeemed.id);
-            let answer = client.get(&path).expect("the service is up");
-            assert_eq!(answer.body["status"], "redeemed", "{name}: {answer:?}");
-            assert_eq!(answer.body["reference"], *redeemed.reference, "{name}: {answer:?}");
-        }
-    }
-
-    fn attempt(&mut self, client: &Client, operation: Operation, key: String) {
-        // Broken off, or stopped by the kill in the middle: the outcome is unknown.
-        match operation.perform(client, &key) {
-            Ok(answer) if answer.status != 503 => self.learn(operation, &answer),
-            Ok(Answer { .. }) | Err(_) => self.pending = Some((operation, key)),
-        }
-    }
-
-    fn choose(&mut self) -> Operation {
-        let count = self.random.below(BATCH_MAX) + 1;
+    fn step(&mut self, client: &Client) -> Result<(), Gone> {
         match self.random.below(100) {
-            0..25 => Operation::AddStrict(self.names("user", count)),
-            25..45 => Operation::AddCompact(self.names("user", count)),
-            45..55 if !self.strict_users.is_empty() => {
-                Operation::RemoveStrict(some(&self.strict_users, count))
-            }
-            55..62 if !self.compact_users.is_empty() => {
-                Operation::RemoveCompact(some(&self.compact_users, count))
-            }
-            75..83 if !self.codes.is_empty() => {
-                Operation::Redeem { code: some(&self.codes, 1).remove(0), reference: self.fresh("order") }
-            }
-            83..86 if !self.redeemed.is_empty() => {
-                let at = self.random.below(self.redeemed.len() as u64) as usize;
-                Operation::Cancel(self.redeemed[at].clone())
-            }
-            86..97 => {
+            0..10 => {
                 let code = self.contest.lock().expect("no thread panics with it").next();
-                Operation::Compete { code, reference: self.fresh("bid") }
+                let bid = Bid { code, reference: self.fresh("bid") };
+                let key = self.fresh("key");
+                self.bid(client, bid, key)
             }
-            97 => {
-                let count = self.random.below(IMPORT_MAX) + 1;
-                Operation::Import { id: self.fresh("import"), users: self.names("user", count) }
+            10 => match client.post("/v1/snapshots", &serde_json::json!({})) {
+                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) if answer.status != 503 => panic!("a snapshot was answered {answer:?}"),
+                _ => Err(Gone),
+            },
+            11..14 if self.remembers() => self.repeat(client),
+            roll => {
+                let at = match roll {
+                    0..24 => 0,
+                    24..38 => 1,
+                    38..75 => 2,
+                    _ => 3,
+                };
+                let name = self.fresh("order");
+                match choose(&self.parts[at], &mut self.random, &name) {
+                    None => Ok(()),
+                    Some(Action::Perform(operation)) => {
+                        let key = (self.random.below(2) == 0).then(|| self.fresh("key"));
+                        self.perform(client, at, operation, key)
+                    }
+                    Some(Action::BeginReplacement { id, items }) => {
+                        self.begin_replacement(client, at, id, items)
+                    }
+                    Some(Action::BreakOff) => {
+                        let part = &mut self.parts[at];
+                        if let Some(open) = part.upload.take() {
+                            open.upload.break_off();
+                        }
+                        part.filter.drop_replacement();
+                        part.note("the replacement is broken off".into(), None);
+                        Ok(())
+                    }
+                }
             }
-            98 => Operation::Snapshot,
-            70..72 if !self.codes.is_empty() => Operation::Withdraw(some(&self.codes, count)),
-            72 if self.campaigns.len() < 5 => Operation::Create(self.fresh("campaign")),
-            73 if !self.campaigns.is_empty() => Operation::Delete(some(&self.campaigns, 1).remove(0)),
-            _ => Operation::AddCodes(self.names("code", count)),
         }
     }
 
-    fn learn(&mut self, operation: Operation, answer: &Answer) {
-        match (operation.expect(answer), operation) {
-            (Done::Yes, Operation::AddStrict(users) | Operation::Import { users, .. }) => {
-                self.strict_users.extend(users);
+    pub fn bid(&mut self, client: &Client, bid: Bid, key: String) -> Result<(), Gone> {
+        match bid.send(client, &key) {
+            Ok(answer) if answer.status != 503 => {
+                self.contest.lock().expect("no thread panics with it").judge(bid, &answer);
+                Ok(())
             }
-            (Done::Yes, Operation::AddCompact(users)) => self.compact_users.extend(users),
-            (Done::Yes, Operation::RemoveStrict(users)) => {
-                self.strict_users.retain(|user| !users.contains(user));
-                self.removed_users.extend(users);
+            // Broken off, or stopped by the kill in the middle: the outcome is unknown.
+            Ok(_) | Err(_) => {
+                self.pending = Some(Pending::Bid { bid, key });
+                Err(Gone)
             }
-            (Done::Yes, Operation::RemoveCompact(users)) => {
-                self.compact_users.retain(|user| !users.contains(user));
-            }
-            (Done::Yes, Operation::AddCodes(codes)) => self.codes.extend(codes),
-            (Done::Redeemed(id), Operation::Redeem { code, reference }) => {
-                self.codes.remove(&code);
-                self.redeemed.push(Redeemed { code, reference, id });
-            }
-            (Done::Yes, Operation::Cancel(cancelled)) => {
-                self.redeemed.retain(|redeemed| redeemed.id != cancelled.id);
-                self.codes.insert(cancelled.code);
-            }
-            (Done::Redeemed(id), Operation::Compete { code, reference }) => {
-                self.contest.lock().expect("no thread panics with it").won(code, reference, id);
-            }
-            (Done::Lost, Operation::Compete { code, .. }) => {
-                self.contest.lock().expect("no thread panics with it").lost(code);
-            }
-            (Done::Yes, Operation::Snapshot) => {}
-            (Done::Yes, Operation::Withdraw(codes)) => self.codes.retain(|code| !codes.contains(code)),
-            (Done::Yes, Operation::Create(name)) => {
-                self.campaigns.insert(name);
-            }
-            (Done::Yes, Operation::Delete(name)) => {
-                self.campaigns.remove(&name);
-                self.deleted.push(name);
-            }
-            (done, operation) => panic!("{operation:?}: {done:?}"),
         }
     }
 
-    fn names(&mut self, what: &str, count: u64) -> Vec<String> {
-        (0..count).map(|_| self.fresh(what)).collect()
+    fn perform(
+        &mut self,
+        client: &Client,
+        at: usize,
+        operation: Operation,
+        key: Option<String>,
+    ) -> Result<(), Gone> {
+        let (part, sent) = (&mut self.parts[at], now());
+        let answer = match (&operation, part.upload.take_if(|_| operation == Operation::Swap)) {
+            (_, Some(open)) => {
+                open.upload.send(part.filter.lines(&open.rest));
+                open.upload.end()
+            }
+            _ => operation.send(&part.filter, client, key.as_deref()),
+        };
+        match answer {
+            Ok(answer) if answer.status != 503 => {
+                self.learn(at, operation, key, sent, answer);
+                Ok(())
+            }
+            Ok(_) | Err(_) => {
+                part.note(format!("unanswered: {operation:?} {key:?}"), touched(&operation));
+                self.pending = Some(Pending::Operation { part: at, operation, key, sent });
+                Err(Gone)
+            }
+        }
+    }
+
+    fn learn(&mut self, at: usize, operation: Operation, key: Option<String>, sent: i64, answer: Answer) {
+        let part = &mut self.parts[at];
+        let expected = part.filter.apply(&operation, sent);
+        part.note(format!("{operation:?}: {} {expected:?}", answer.status), touched(&operation));
+        if let Err(what) = part.filter.accept(&expected, &answer) {
+            let item = expected.first_difference(&answer).and_then(|at| operation.item(at));
+            part.fail(&self.name, &Difference { what, item });
+        }
+        if operation == Operation::Delete
+            && let Some(open) = part.upload.take()
+        {
+            open.upload.break_off();
+        }
+        self.forget_if_gone(at, &operation);
+        // The description of a filter that was made tells of the moment.
+        let is_plain = operation != Operation::Create && (200..300).contains(&answer.status);
+        if let Some(key) = key.filter(|_| is_plain && operation.takes_key())
+            && self.random.below(8) == 0
+        {
+            self.remembered = Some(Remembered { part: at, operation, key, sent, answer });
+        }
+    }
+
+    /// The keys of a filter that is deleted are no keys of one that is made again.
+    pub fn forget_if_gone(&mut self, at: usize, operation: &Operation) {
+        self.remembered.take_if(|remembered| remembered.part == at && *operation == Operation::Delete);
+    }
+
+    fn remembers(&self) -> bool {
+        self.remembered.as_ref().is_some_and(|remembered| now() - remembered.sent < REMEMBERED_MAX)
+    }
+
+    /// Sends a request again that was answered: it gets the same answer, and has no effect.
+    fn repeat(&mut self, client: &Client) -> Result<(), Gone> {
+        let Some(Remembered { part, operation, key, answer, .. }) = &self.remembered else { return Ok(()) };
+        let part = &mut self.parts[*part];
+        let again = operation.send(&part.filter, client, Some(key)).map_err(|_| Gone)?;
+        if again.status == 503 {
+            return Err(Gone);
+        }
+        part.note(format!("again {operation:?}: {}", again.status), touched(operation));
+        if !again.replayed || (again.status, &again.body) != (answer.status, &answer.body) {
+            let what = format!("{operation:?} was answered {answer:?} and then {again:?}");
+            part.fail(&self.name, &Difference { what, item: operation.items().first().copied() });
+        }
+        Ok(())
+    }
+
+    /// Begins the upload of a replacement, and comes back when the service has begun with it.
+    fn begin_replacement(
+        &mut self,
+        client: &Client,
+        at: usize,
+        id: String,
+        items: Vec<Item>,
+    ) -> Result<(), Gone> {
+        let part = &mut self.parts[at];
+        let (first, rest) = items.split_at(self.random.below(items.len() as u64) as usize);
+        let path = format!("{}/imports?mode=replace&id={id}", part.filter.path());
+        let upload = Upload::begin(client, path, part.filter.lines(first));
+        loop {
+            let answer = client.get(&format!("/v1/imports/{id}")).map_err(|_| Gone)?;
+            match answer.status {
+                200 if answer.body["state"] == "running" => break,
+                503 => return Err(Gone),
+                404 if !upload.is_over() => std::thread::yield_now(),
+                _ => panic!("{}: the import {id} is {answer:?}", self.name),
+            }
+        }
+        part.filter.begin_replacement(&items);
+        part.note(format!("replacement {id} is begun, {} lines", items.len()), Some(items.clone()));
+        part.upload = Some(OpenUpload { upload, rest: rest.to_vec() });
+        Ok(())
     }
 
     fn fresh(&mut self, what: &str) -> String {
@@ -216,6 +321,8 @@ impl Worker {
     }
 }
 
-fn some(items: &HashSet<String>, count: u64) -> Vec<String> {
-    items.iter().take(count as usize).cloned().collect()
+/// The items that an operation names; none if it concerns all.
+pub fn touched(operation: &Operation) -> Option<Vec<Item>> {
+    let items = operation.items();
+    (!items.is_empty()).then_some(items)
 }

@@ -129,6 +129,20 @@ impl Service {
         self.signal(rustix::process::Signal::HUP);
     }
 
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// One of its figures.
+    pub fn metric(&self, name: &str) -> u64 {
+        let mut answer =
+            self.client.agent.get(format!("{}/metrics", self.client.url)).call().expect("it is up");
+        let text = answer.body_mut().read_to_string().expect("it is up");
+        let figure = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        figure.unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
+    }
+
     /// Bytes that it has written so far, to files and wherever else.
     pub fn bytes_written(&self) -> u64 {
         let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).expect("Linux tells");
@@ -248,6 +262,10 @@ impl Client {
 
     pub fn post(&self, path: &str, body: &Value) -> Result<Answer, ureq::Error> {
         read(self.agent.post(format!("{}{path}", self.url)).send_json(body)?)
+    }
+
+    pub fn delete(&self, path: &str) -> Result<Answer, ureq::Error> {
+        read(self.agent.delete(format!("{}{path}", self.url)).call()?)
     }
 
     /// A POST that may be sent again without being done twice.

@@ -1,16 +1,19 @@
-//! What runs while the power is cut, and what is checked once it is back.
+//! What runs while the power is cut: the service's engine, with snapshots all the time; and what is checked once the power
+//! is back.
 
-use cuckood::domain::{Command, Digests, FilterId, Proposal, Seq, Target, Timestamp};
-use cuckood::filter::Digest;
-use cuckood::journal::{Journal, LocalJournal};
-use cuckood::store::{Durability, Manifest, SectionKey, Store, StoreOptions};
+use crate::log::{TIME, command, entry};
+use cuckood::clock::{Clock, ManualTime};
+use cuckood::engine::recovery::recover;
+use cuckood::engine::{Engine, EngineOptions, Status};
+use cuckood::journal::LocalJournal;
+use cuckood::state::{SectionId, State};
+use cuckood::store::{Durability, Store, StoreOptions};
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-
-const FILTERS: u64 = 6;
-const CHUNKS: u32 = 8;
 
 fn options(durability: Durability) -> StoreOptions {
     StoreOptions {
@@ -24,98 +27,66 @@ fn options(durability: Durability) -> StoreOptions {
     }
 }
 
-/// The entry at a position: everything of it follows from the position.
-fn proposal(position: u64) -> Proposal {
-    let digests = (0..position * 37 % 3_000).map(|index| Digest(position << 32 | index)).collect();
-    let command = Command::Insert {
-        target: Target(FilterId(position)),
-        digests: Digests(digests),
-        if_absent: false,
-        revive: false,
-    };
-    Proposal { at: Timestamp(position), command, idempotency: None }
-}
-
-fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
-    vec![(filter * 31 + changes * 7 + u64::from(index)) as u8; 60_000]
-}
-
-/// Appends for ever; a line on the standard output for every position that was acknowledged.
-pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
-    let store = Arc::new(Store::open(dir, &options(durability))?);
-    let mut journal = LocalJournal::open(store.clone())?;
+/// Submits commands for ever; a line on the standard output for every position that was acknowledged.
+pub async fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
+    let mut engine_options = EngineOptions::new(dir);
+    engine_options.store = options(durability);
+    engine_options.snapshots.log_bytes_min = 256 << 10;
+    engine_options.snapshots.log_bytes_max = 1 << 20;
+    let engine = Engine::start(engine_options, Clock::new(Arc::new(ManualTime::at(TIME))));
+    match engine.recovered().await {
+        Status::Ready => {}
+        status => return Err(format!("the engine does not start: {status:?}").into()),
+    }
     let mut out = std::io::stdout();
+    let mut next = engine.info().last_seq.0 + 1;
     loop {
-        for _ in 0..25 {
-            let next = journal.last().0 + 1;
-            let batch = (next..=next + next % 3).map(proposal).collect();
-            journal.append(batch)?;
-            writeln!(out, "{}", journal.last().0)?;
+        // Those that are submitted together may become one commit, and keep their order.
+        let batch = next..next + 1 + next % 7;
+        next = batch.end;
+        for applied in join_all(batch.map(|position| engine.submit(command(position), None))).await {
+            applied?;
         }
-        snapshot(&store, journal.last())?;
-        if let Some(through) = store.prunable_through()? {
-            while journal.prune(through, 64 << 10)? {}
-        }
-        let mut sweep = store.sweep()?;
-        while sweep.step(&store, 64 << 10)? {}
+        writeln!(out, "{}", next - 1)?;
     }
 }
 
-fn snapshot(store: &Store, seq: Seq) -> Result<(), Box<dyn Error>> {
-    let before = store.manifests()?.into_iter().next();
-    let mut writer = store.begin_snapshot(seq)?;
-    for filter in 0..FILTERS {
-        let old = before.as_ref().and_then(|manifest| manifest.sections.get(filter as usize));
-        if let Some(old) = old.filter(|_| (seq.0 + filter) % 3 == 0) {
-            writer.carry_over(old);
-            continue;
-        }
-        let key = SectionKey { filter, part: 0 };
-        for index in 0..CHUNKS {
-            writer.put_chunk(store, key, index, &chunk(filter, seq.0, index))?;
-        }
-        writer.end_section(key, seq.0, CHUNKS)?;
-    }
-    writer.finish(store, Timestamp(seq.0), vec![seq.0 as u8; 70_000])?;
-    Ok(())
-}
-
-/// Opens the directory and finds everything up to `acknowledged`, from the newest whole snapshot and the log
-/// after it.
+/// Recovers the state, finds everything up to `acknowledged` in it, and nothing but what the log says.
 pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
     let store = Arc::new(Store::open(dir, &options(Durability::Fsync))?);
     let mut journal = LocalJournal::open(store.clone())?;
-    let manifests = store.manifests()?;
-    let after = match manifests.iter().position(|manifest| whole(&store, manifest)) {
-        Some(at) if at > 0 => return Err("the newest snapshot is not whole".into()),
-        Some(at) => manifests[at].seq.0,
-        None if manifests.is_empty() => 0,
-        None => return Err("no snapshot is whole".into()),
-    };
-    let mut last = after;
-    let mut wrong = None;
-    journal.read_from(Seq(after), &mut |entry| {
-        last += 1;
-        if entry.seq.0 != last || entry.proposal != proposal(last) {
-            wrong.get_or_insert(last);
-        }
-        Ok(())
-    })?;
-    match wrong {
-        Some(position) => Err(format!("position {position} is not what was written there").into()),
-        None if last < acknowledged => {
-            Err(format!("position {acknowledged} is gone, the last is {last}").into())
-        }
+    let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
+    if let Some(damaged) = recovered.damaged.first() {
+        return Err(format!("the snapshot at position {} is not whole", damaged.seq.0).into());
+    }
+    let last = recovered.state.applied().0;
+    if last < acknowledged {
+        return Err(format!("position {acknowledged} is gone, the last is {last}").into());
+    }
+    let mut wanted = State::new();
+    for position in 1..=last {
+        wanted.apply(entry(position));
+    }
+    let (wanted, found) = (image(&mut wanted), image(&mut recovered.state));
+    if wanted.0 != found.0 {
+        return Err(format!("at position {last} the head is not what the log makes of it").into());
+    }
+    match wanted.1.iter().find(|(id, chunks)| found.1.get(id) != Some(*chunks)) {
+        Some((id, _)) => Err(format!("at position {last} {id:?} is not what the log makes of it").into()),
         None => Ok(()),
     }
 }
 
-fn whole(store: &Store, manifest: &Manifest) -> bool {
-    let mut out = Vec::new();
-    manifest.sections.iter().all(|section| {
-        (0..section.chunks).all(|index| {
-            store.read_chunk(section, index, &mut out).is_ok()
-                && out == chunk(section.key.filter, section.changes, index)
-        })
-    })
+/// A state's bytes: its head, and the chunks of every section.
+fn image(state: &mut State) -> (Vec<u8>, BTreeMap<SectionId, Vec<Vec<u8>>>) {
+    let image = state.begin_snapshot();
+    let sections = image.sections.into_iter().map(|section| {
+        let mut chunk = Vec::new();
+        let chunks =
+            (0..).map_while(|number| state.take_chunk(section.id, number, &mut chunk).then(|| chunk.clone()));
+        (section.id, chunks.collect())
+    });
+    let sections = sections.collect();
+    state.end_snapshot();
+    (image.head, sections)
 }

@@ -1,12 +1,13 @@
 //! `power-cut CUTS [fsync|flush]`: runs a load on a data directory on ext4 on a loop device on a disk with a
 //! volatile cache, cuts the power at random moments and looks what is left. Each cut goes on where the one before
-//! left the directory.
+//! left the directory, but for a new one now and then.
 //!
 //! With `flush` it is the control: there the disk must be seen to lose acknowledged writes.
 //! Needs root, `/dev/fuse` and loop devices; without them it says so and does nothing.
 
 mod disk;
 mod load;
+mod log;
 
 use cuckood::store::Durability;
 use disk::{Disk, DiskFile, Fate};
@@ -21,13 +22,19 @@ use std::time::Duration;
 
 const DISK_BYTES: usize = 384 << 20;
 
+/// Cuts before a new directory is begun: after each the whole log is made anew to compare with.
+const CUTS_PER_DIRECTORY: u64 = 20;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
-        ["load", dir, level] => load::run(Path::new(dir), durability(level)),
+        ["load", dir, level] => tokio::runtime::Builder::new_current_thread()
+            .build()
+            .map_err(Into::into)
+            .and_then(|runtime| runtime.block_on(load::run(Path::new(dir), durability(level)))),
         ["check", dir, last] => {
             last.parse().map_err(Into::into).and_then(|last| load::check(Path::new(dir), last))
         }
@@ -73,11 +80,12 @@ fn run(cuts: u64, level: &str) -> Result<()> {
 fn cut_again_and_again(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount: &Path) -> Result<()> {
     let mut random = random(0x5EED);
     tool("mkfs.ext4", &["-q", "-F", path(file)])?;
-    let (mut lost, mut unflushed_writes) = (0, 0);
+    let (mut lost, mut unflushed_writes, mut positions) = (0, 0, 0);
     let mut acknowledged = 0;
     for cut in 0..cuts {
         let device = Mounted::new(file, mount)?;
         let dir = mount.join("data");
+        let before = acknowledged;
         let (after, failure) = load_until_cut(&dir, level, disk, acknowledged, &mut random)?;
         acknowledged = after;
         drop(device);
@@ -94,15 +102,17 @@ fn cut_again_and_again(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, 
             let why = String::from_utf8_lossy(&checked.stderr);
             println!("cut {cut}: {fate:?}, {unflushed} writes unflushed, {acknowledged} acknowledged: {why}");
             println!("the load had ended with: {failure}");
-            // The next cut begins with a new directory.
+        }
+        positions += acknowledged - before;
+        if !checked.status.success() || cut % CUTS_PER_DIRECTORY == CUTS_PER_DIRECTORY - 1 {
             std::fs::remove_dir_all(&dir)?;
             acknowledged = 0;
         }
     }
     let flushes = disk.lock().flushes;
     println!(
-        "{level}: {cuts} cuts, {lost} lost something; {unflushed_writes} writes were unflushed at a cut, \
-         {flushes} flushes"
+        "{level}: {cuts} cuts, {lost} lost something; {positions} commands acknowledged, {unflushed_writes} writes \
+         unflushed at a cut, {flushes} flushes"
     );
     match (level, lost) {
         ("flush", 0) => Err("the control lost nothing: this disk does not forget".into()),

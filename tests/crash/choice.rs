@@ -1,0 +1,180 @@
+//! What a client does next, at random, of what its model can foretell.
+
+use crate::model::{BULK, Filter, Item, Kind};
+use crate::operation::Operation;
+use crate::random::Random;
+use crate::worker::Part;
+use std::collections::BTreeSet;
+
+/// Items that a client speaks of: few in a filter of its own, so that they meet again and again.
+const SHARED_ITEMS: u64 = 1_500;
+const OWN_ITEMS: u64 = 160;
+
+/// Items of large imports: more than the log takes in one piece.
+const BULK_ITEMS: u64 = 20_000;
+
+/// One import in so many is a large one.
+const BULK_RARITY: u64 = 25;
+
+/// Redemptions of a coupon before it is deleted: each is looked up after every start.
+const REDEMPTIONS_MAX: usize = 40;
+
+pub enum Action {
+    Perform(Operation),
+    BeginReplacement { id: String, items: Vec<Item> },
+    BreakOff,
+}
+
+/// The next thing to do to a filter; none if what was drawn can't be done or foretold now. `name` is new.
+pub fn choose(part: &Part, random: &mut Random, name: &str) -> Option<Action> {
+    let mut choice =
+        Choice { filter: &part.filter, is_shared: part.is_shared, random, unsure: BTreeSet::new() };
+    choice.unsure = part.filter.unsure(crate::model::now());
+    if !part.filter.stands {
+        return Some(Action::Perform(Operation::Create));
+    }
+    if !part.is_shared
+        && let Some(action) = choice.whole(name)
+    {
+        return Some(action);
+    }
+    let operation = match part.filter.kind {
+        Kind::Coupon if choice.random.below(100) < 60 => choice.code(name),
+        _ => choice.items(name),
+    };
+    operation.map(Action::Perform)
+}
+
+struct Choice<'a> {
+    filter: &'a Filter,
+    is_shared: bool,
+    random: &'a mut Random,
+    /// Codes of which it can't be said whether their holds stand.
+    unsure: BTreeSet<Item>,
+}
+
+impl Choice<'_> {
+    /// Something that concerns the whole filter.
+    fn whole(&mut self, name: &str) -> Option<Action> {
+        let filter = self.filter;
+        let roll = self.random.below(100);
+        if roll == 0 || filter.redemptions.len() > REDEMPTIONS_MAX {
+            return Some(Action::Perform(Operation::Delete));
+        }
+        match (filter.is_replacing(), roll) {
+            (true, 1..22) if self.unsure.is_empty() => Some(Action::Perform(Operation::Swap)),
+            (true, 22..24) => Some(Action::BreakOff),
+            (false, 1..15) => Some(Action::BeginReplacement { id: name.into(), items: self.upload() }),
+            // Whether repeating a clear that found nothing clears what is built aside is not said.
+            (_, 24..27) if self.unsure.is_empty() && filter.counts().available > 0 => {
+                Some(Action::Perform(Operation::Clear))
+            }
+            _ => None,
+        }
+    }
+
+    /// What takes the place of what is there: about half of the items, few of them or a great many.
+    fn upload(&mut self) -> Vec<Item> {
+        let share = 1 + self.random.below(9);
+        let mut items: Vec<Item> = (0..OWN_ITEMS as Item).filter(|_| self.random.below(10) < share).collect();
+        if self.random.below(BULK_RARITY) == 0 {
+            items.extend(self.bulk());
+        }
+        if items.is_empty() {
+            items.push(0);
+        }
+        items
+    }
+
+    fn bulk(&mut self) -> impl Iterator<Item = Item> + use<> {
+        BULK..BULK + 10_000 + self.random.below(BULK_ITEMS - 10_000) as Item
+    }
+
+    fn items(&mut self, name: &str) -> Option<Operation> {
+        let is_compact = self.filter.kind == Kind::CompactCampaign;
+        let (filter, roll) = (self.filter, self.random.below(100));
+        // More than a few copies are too many for a compact filter.
+        let has_room = move |item: Item| !is_compact || filter.copies(item) < 2;
+        // A stranger that is removed from a compact filter may take a member with it.
+        let may_go = move |item: Item| !is_compact || filter.copies(item) > 0;
+        match roll {
+            0..40 => {
+                let items = self.some(if self.is_shared { 40 } else { 12 }, has_room)?;
+                let revive = filter.kind == Kind::Coupon && self.random.below(4) == 0;
+                Some(Operation::Add { items, revive })
+            }
+            40..65 => {
+                let items = self.some(if self.is_shared { 40 } else { 6 }, may_go)?;
+                let all = filter.kind != Kind::Coupon && self.random.below(4) == 0;
+                Some(Operation::Remove { items, all })
+            }
+            65..80 => {
+                let (from, to) = (self.some(4, may_go)?, self.some(4, has_room)?);
+                let to: Vec<Item> = to.into_iter().filter(|to| !from.contains(to)).collect();
+                let pairs: Vec<_> = from.into_iter().zip(to).collect();
+                (!pairs.is_empty()).then_some(Operation::Replace { pairs })
+            }
+            _ => {
+                let mut items = self.some(if self.is_shared { 600 } else { 60 }, has_room)?;
+                if !self.is_shared && self.random.below(BULK_RARITY) == 0 {
+                    items = self.bulk().filter(|&item| has_room(item) && filter.is_alike(item)).collect();
+                }
+                (!items.is_empty()).then(|| Operation::Append { id: name.into(), items })
+            }
+        }
+    }
+
+    fn code(&mut self, name: &str) -> Option<Operation> {
+        let filter = self.filter;
+        let roll = self.random.below(100);
+        let index = filter.redemptions.len() as u64;
+        if roll < 60 || index == 0 {
+            let code = self.some(1, |_| true)?[0];
+            let reference = match filter.standing(code) {
+                Some(standing) if self.random.below(3) == 0 => standing.reference.clone(),
+                _ => name.into(),
+            };
+            let hold_seconds = match self.random.below(100) {
+                0..50 => 0,
+                // Few, since what happens to their codes can't be foretold for a second.
+                50..53 => 1,
+                _ => 3_600 + self.random.below(10_000),
+            };
+            return Some(Operation::Redeem { code, reference, hold_seconds });
+        }
+        let redemption = self.random.below(index) as usize;
+        if self.unsure.contains(&filter.redemptions[redemption].code) {
+            return None;
+        }
+        Some(if roll < 75 { Operation::Confirm { redemption } } else { Operation::Cancel { redemption } })
+    }
+
+    /// Up to `max` different items of which it can be foretold what becomes of them.
+    fn some(&mut self, max: u64, is_wanted: impl Fn(Item) -> bool) -> Option<Vec<Item>> {
+        let filter = self.filter;
+        let count = 1 + self.random.below(max);
+        let has_bulk = filter.known.last().is_some_and(|&last| last >= BULK);
+        let mut chosen = BTreeSet::new();
+        for _ in 0..4 * count {
+            let item = match self.is_shared {
+                true => self.random.below(SHARED_ITEMS) as Item,
+                false if has_bulk && self.random.below(4) == 0 => {
+                    BULK + self.random.below(BULK_ITEMS) as Item
+                }
+                false => self.random.below(OWN_ITEMS) as Item,
+            };
+            if is_wanted(item) && filter.is_alike(item) && !self.unsure.contains(&item) {
+                chosen.insert(item);
+                if chosen.len() as u64 == count {
+                    break;
+                }
+            }
+        }
+        let mut chosen: Vec<Item> = chosen.into_iter().collect();
+        // Sorted, pairs would always replace the smaller by the larger.
+        for at in (1..chosen.len()).rev() {
+            chosen.swap(at, self.random.below(at as u64 + 1) as usize);
+        }
+        (!chosen.is_empty()).then_some(chosen)
+    }
+}

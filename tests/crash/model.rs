@@ -1,0 +1,444 @@
+//! The model: what a filter must be, one operation after the other, as the client knows it who made them all.
+//!
+//! It knows no service and asks nobody. What is random or timed by the service (ids, the end of a hold) it learns from
+//! answers.
+
+use crate::operation::{Expected, Operation};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far the moments of the client and of the service may lie apart, in milliseconds.
+pub const CLOCK_MARGIN: i64 = 100;
+
+/// The wall clock, in milliseconds since 1970.
+pub fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+/// A user or a code, as a number.
+pub type Item = u32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    StrictCampaign,
+    CompactCampaign,
+    Coupon,
+}
+
+/// Where the items of large imports begin. Once they are known to be gone they are not asked for again.
+pub const BULK: Item = 1_000_000;
+
+/// A filter, or one client's part of a filter that several share.
+#[derive(Clone)]
+pub struct Filter {
+    pub kind: Kind,
+    pub name: String,
+    /// Before each item's number.
+    pub prefix: String,
+    /// Whether it is there.
+    pub stands: bool,
+    slots: BTreeMap<Item, Slot>,
+    pub redemptions: Vec<Redemption>,
+    /// What a `mode=replace` import builds aside.
+    replacement: Option<Replacement>,
+    /// Every item that is asked for.
+    pub known: BTreeSet<Item>,
+}
+
+/// An item that is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slot {
+    /// Available. Strict filters have one copy of each.
+    Copies(u32),
+    /// By the redemption of this index.
+    Held(usize),
+    Redeemed(usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct Redemption {
+    /// None until an answer tells it.
+    pub id: Option<String>,
+    pub code: Item,
+    pub reference: String,
+    pub status: Status,
+    /// Of a hold, in milliseconds since 1970.
+    pub expires_at: i64,
+    /// Whether an answer told that; else it may be later.
+    pub is_exact: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    Held,
+    Redeemed,
+    Cancelled,
+    Expired,
+}
+
+#[derive(Clone)]
+struct Replacement {
+    upload: BTreeSet<Item>,
+    /// What changed meanwhile, to be repeated when the upload takes the place of what is there.
+    changes: Vec<Change>,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Added(Item),
+    Removed { item: Item, all: bool },
+    Replaced { from: Item, to: Item },
+    Cleared,
+}
+
+/// Codes of a coupon by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    pub available: u64,
+    pub held: u64,
+    pub redeemed: u64,
+}
+
+impl Filter {
+    pub fn new(kind: Kind, name: String, prefix: String) -> Filter {
+        Filter {
+            kind,
+            name,
+            prefix,
+            stands: false,
+            slots: BTreeMap::new(),
+            redemptions: Vec::new(),
+            replacement: None,
+            known: BTreeSet::new(),
+        }
+    }
+
+    /// Copies of an item that are in, whatever their state.
+    pub fn copies(&self, item: Item) -> u32 {
+        match self.slots.get(&item) {
+            None => 0,
+            Some(Slot::Copies(copies)) => *copies,
+            Some(Slot::Held(_) | Slot::Redeemed(_)) => 1,
+        }
+    }
+
+    /// Whether a code may be used, or a user is in; none while a hold may have run out or not.
+    pub fn is_valid(&self, item: Item, from: i64, to: i64) -> Option<bool> {
+        match self.slots.get(&item) {
+            None | Some(Slot::Redeemed(_)) => Some(false),
+            Some(Slot::Copies(_)) => Some(true),
+            Some(Slot::Held(index)) => self.redemptions[*index].has_run_out(from, to),
+        }
+    }
+
+    /// The redemption that stands for a code.
+    pub fn standing(&self, code: Item) -> Option<&Redemption> {
+        match self.slots.get(&code) {
+            Some(Slot::Held(index) | Slot::Redeemed(index)) => Some(&self.redemptions[*index]),
+            _ => None,
+        }
+    }
+
+    /// Everything that is known was just found to be so.
+    pub fn was_compared(&mut self) {
+        let Filter { known, slots, .. } = self;
+        known.retain(|item| *item < BULK || slots.contains_key(item));
+    }
+
+    /// All copies of all items.
+    pub fn total(&self) -> u64 {
+        self.slots.keys().map(|&item| u64::from(self.copies(item))).sum()
+    }
+
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for slot in self.slots.values() {
+            match slot {
+                Slot::Copies(copies) => counts.available += u64::from(*copies),
+                Slot::Held(_) => counts.held += 1,
+                Slot::Redeemed(_) => counts.redeemed += 1,
+            }
+        }
+        counts
+    }
+
+    /// Codes whose hold has not run out throughout the time between two moments.
+    pub fn held_throughout(&self, from: i64, to: i64) -> u64 {
+        let held = |redemption: &&Redemption| {
+            redemption.status == Status::Held && redemption.has_run_out(from, to) == Some(false)
+        };
+        self.redemptions.iter().filter(held).count() as u64
+    }
+
+    /// Whether a replacement is being built.
+    pub fn is_replacing(&self) -> bool {
+        self.replacement.is_some()
+    }
+
+    /// Begins a replacement by these items.
+    pub fn begin_replacement(&mut self, upload: &[Item]) {
+        self.known.extend(upload);
+        self.replacement =
+            Some(Replacement { upload: upload.iter().copied().collect(), changes: Vec::new() });
+    }
+
+    /// The upload is broken off: it has no effect.
+    pub fn drop_replacement(&mut self) {
+        self.replacement = None;
+    }
+
+    /// Whether an item is in what is there and in what is to take its place, or in neither. What came to nothing now
+    /// might not come to nothing there, so that of others it is not said what repeating it does.
+    pub fn is_alike(&self, item: Item) -> bool {
+        let upload = self.replacement.as_ref().map(|replacement| &replacement.upload);
+        upload.is_none_or(|upload| upload.contains(&item) == self.slots.contains_key(&item))
+    }
+
+    /// Whether it can't be said now if a hold stands, and of which codes.
+    pub fn unsure(&self, now: i64) -> BTreeSet<Item> {
+        let brief = |redemption: &&Redemption| {
+            redemption.status == Status::Held && redemption.has_run_out(now, now + 60_000).is_none()
+        };
+        self.redemptions.iter().filter(brief).map(|redemption| redemption.code).collect()
+    }
+
+    /// What the service must answer to an operation that it gets now; the filter is as it must be then.
+    pub fn apply(&mut self, operation: &Operation, now: i64) -> Expected {
+        self.expire(now);
+        self.known.extend(operation.items());
+        if !self.stands && *operation != Operation::Create {
+            return Expected::Refused(404, self.not_found());
+        }
+        match operation {
+            Operation::Create => {
+                let status = if self.stands { 200 } else { 201 };
+                self.stands = true;
+                Expected::Status(status)
+            }
+            Operation::Delete => {
+                let known = std::mem::take(&mut self.known);
+                *self = Filter { known, ..Filter::new(self.kind, self.name.clone(), self.prefix.clone()) };
+                Expected::Status(204)
+            }
+            Operation::Add { items, revive } => {
+                Expected::Outcomes(items.iter().map(|&item| self.add(item, *revive)).collect())
+            }
+            Operation::Remove { items, all } => {
+                Expected::Outcomes(items.iter().map(|&item| self.remove(item, *all)).collect())
+            }
+            Operation::Replace { pairs } => {
+                Expected::Outcomes(pairs.iter().map(|&(from, to)| self.replace(from, to)).collect())
+            }
+            Operation::Clear => self.clear(),
+            Operation::Append { items, .. } => {
+                let outcomes: Vec<_> = items.iter().map(|&item| self.add(item, false)).collect();
+                let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count() as u64;
+                Expected::Appended {
+                    added: count("added"),
+                    already_present: count("already_present"),
+                    already_redeemed: count("already_redeemed"),
+                }
+            }
+            Operation::Swap => self.swap(),
+            Operation::Redeem { code, reference, hold_seconds } => {
+                self.redeem(*code, reference, *hold_seconds, now)
+            }
+            Operation::Confirm { redemption } => self.confirm(*redemption),
+            Operation::Cancel { redemption } => {
+                if matches!(self.redemptions[*redemption].status, Status::Held | Status::Redeemed) {
+                    self.end(*redemption, Status::Cancelled);
+                }
+                Expected::Redemption { status: 200, index: *redemption }
+            }
+        }
+    }
+
+    fn not_found(&self) -> &'static str {
+        if self.kind == Kind::Coupon { "coupon-not-found" } else { "campaign-not-found" }
+    }
+
+    fn note(&mut self, change: Change) {
+        if let Some(replacement) = &mut self.replacement {
+            replacement.changes.push(change);
+        }
+    }
+
+    fn add(&mut self, item: Item, revive: bool) -> &'static str {
+        let outcome = match self.slots.get(&item) {
+            None => "added",
+            Some(_) if self.kind == Kind::CompactCampaign => "added",
+            Some(&Slot::Redeemed(index)) if revive => {
+                self.end(index, Status::Cancelled);
+                "revived"
+            }
+            Some(Slot::Redeemed(_)) => return "already_redeemed",
+            Some(_) => return "already_present",
+        };
+        if outcome == "added" {
+            put(&mut self.slots, self.kind, item);
+        }
+        self.note(Change::Added(item));
+        outcome
+    }
+
+    fn remove(&mut self, item: Item, all: bool) -> &'static str {
+        match self.slots.get(&item) {
+            None => return "absent",
+            Some(Slot::Redeemed(_)) => return "already_redeemed",
+            Some(&Slot::Held(index)) => self.end(index, Status::Cancelled),
+            Some(Slot::Copies(_)) => {}
+        }
+        take(&mut self.slots, item, all);
+        self.note(Change::Removed { item, all });
+        "removed"
+    }
+
+    fn replace(&mut self, from: Item, to: Item) -> &'static str {
+        let is_used = |item| matches!(self.slots.get(&item), Some(Slot::Redeemed(_)));
+        if is_used(from) || is_used(to) {
+            return "already_redeemed";
+        }
+        match self.slots.get(&from) {
+            None => return "absent",
+            Some(&Slot::Held(index)) => self.end(index, Status::Cancelled),
+            Some(_) => {}
+        }
+        put(&mut self.slots, self.kind, to);
+        take(&mut self.slots, from, false);
+        self.note(Change::Replaced { from, to });
+        "replaced"
+    }
+
+    fn clear(&mut self) -> Expected {
+        let before = self.total();
+        self.slots.retain(|_, slot| !matches!(slot, Slot::Copies(_)));
+        self.note(Change::Cleared);
+        Expected::Cleared(before - self.total())
+    }
+
+    /// What was uploaded takes the place of all but held and used codes; then what changed meanwhile is repeated.
+    fn swap(&mut self) -> Expected {
+        let Some(Replacement { upload, changes }) = self.replacement.take() else {
+            unreachable!("only an upload that is open is ended")
+        };
+        let used = |slot: &Slot| !matches!(slot, Slot::Copies(_));
+        let live = std::mem::take(&mut self.slots);
+        let lines = upload.len() as u64;
+        let mut slots: BTreeMap<_, _> = upload.into_iter().map(|item| (item, Slot::Copies(1))).collect();
+        slots.extend(live.iter().filter(|(_, slot)| used(slot)).map(|(&item, &slot)| (item, slot)));
+        for change in changes {
+            match change {
+                Change::Added(item) => put(&mut slots, self.kind, item),
+                Change::Removed { item, .. } if live.get(&item).is_some_and(used) => {}
+                Change::Removed { item, all } => take(&mut slots, item, all),
+                Change::Replaced { from, .. } if live.get(&from).is_some_and(used) => {}
+                Change::Replaced { from, to } => {
+                    if slots.contains_key(&from) {
+                        put(&mut slots, self.kind, to);
+                        take(&mut slots, from, false);
+                    }
+                }
+                Change::Cleared => slots.retain(|_, slot| used(slot)),
+            }
+        }
+        self.slots = slots;
+        Expected::Swapped { lines }
+    }
+
+    fn redeem(&mut self, code: Item, reference: &str, hold_seconds: u64, now: i64) -> Expected {
+        let hold_until = now + 1_000 * hold_seconds as i64 - CLOCK_MARGIN;
+        let index = match self.slots.get(&code) {
+            None => return Expected::Refused(404, "code-unknown"),
+            Some(&(Slot::Held(index) | Slot::Redeemed(index))) => index,
+            Some(Slot::Copies(_)) => {
+                let index = self.redemptions.len();
+                let (status, slot) = match hold_seconds {
+                    0 => (Status::Redeemed, Slot::Redeemed(index)),
+                    _ => (Status::Held, Slot::Held(index)),
+                };
+                self.slots.insert(code, slot);
+                self.redemptions.push(Redemption {
+                    id: None,
+                    code,
+                    reference: reference.to_owned(),
+                    status,
+                    expires_at: hold_until,
+                    is_exact: false,
+                });
+                return Expected::Redemption { status: 201, index };
+            }
+        };
+        let redemption = &mut self.redemptions[index];
+        match (redemption.reference == reference, redemption.status) {
+            (false, Status::Held) => return Expected::Refused(409, "code-held"),
+            (false, _) => return Expected::Refused(409, "code-redeemed"),
+            (true, Status::Held) if hold_seconds > 0 => {
+                redemption.expires_at = redemption.expires_at.max(hold_until);
+                redemption.is_exact = false;
+            }
+            (true, Status::Held) => return self.confirm(index),
+            (true, _) => {}
+        }
+        Expected::Redemption { status: 200, index }
+    }
+
+    fn confirm(&mut self, index: usize) -> Expected {
+        let redemption = &mut self.redemptions[index];
+        match redemption.status {
+            Status::Redeemed => {}
+            Status::Held => {
+                redemption.status = Status::Redeemed;
+                self.slots.insert(redemption.code, Slot::Redeemed(index));
+            }
+            Status::Expired => return Expected::Refused(409, "hold-expired"),
+            Status::Cancelled => return Expected::Refused(409, "redemption-cancelled"),
+        }
+        Expected::Redemption { status: 200, index }
+    }
+
+    /// Ends a redemption that stands; its code is available again.
+    fn end(&mut self, index: usize, status: Status) {
+        self.redemptions[index].status = status;
+        self.slots.insert(self.redemptions[index].code, Slot::Copies(1));
+    }
+
+    /// Ends the holds that have run out for sure.
+    pub fn expire(&mut self, now: i64) {
+        for index in 0..self.redemptions.len() {
+            let redemption = &self.redemptions[index];
+            if redemption.status == Status::Held && redemption.has_run_out(now, now) == Some(true) {
+                self.end(index, Status::Expired);
+            }
+        }
+    }
+}
+
+impl Redemption {
+    /// Whether the hold has run out throughout the time between two moments; none if that can't be said.
+    pub fn has_run_out(&self, from: i64, to: i64) -> Option<bool> {
+        if self.expires_at + CLOCK_MARGIN < from {
+            Some(true)
+        } else if self.expires_at > to + CLOCK_MARGIN {
+            Some(false)
+        } else {
+            None
+        }
+    }
+}
+
+/// Adds an item, which strict filters have at most once.
+fn put(slots: &mut BTreeMap<Item, Slot>, kind: Kind, item: Item) {
+    match slots.entry(item).or_insert(Slot::Copies(0)) {
+        Slot::Copies(copies) if kind == Kind::CompactCampaign => *copies += 1,
+        Slot::Copies(copies) => *copies = 1,
+        Slot::Held(_) | Slot::Redeemed(_) => {}
+    }
+}
+
+/// Takes one copy of an item out, or all, if there is any.
+fn take(slots: &mut BTreeMap<Item, Slot>, item: Item, all: bool) {
+    match slots.get_mut(&item) {
+        Some(Slot::Copies(copies)) if *copies > 1 && !all => *copies -= 1,
+        Some(_) => drop(slots.remove(&item)),
+        None => {}
+    }
+}

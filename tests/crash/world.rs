@@ -1,0 +1,223 @@
+//! A data directory, the service over it, and its clients, from one life of the service to the next.
+
+use crate::check::compare_figures;
+use crate::contest::Contest;
+use crate::model::{Filter, Kind};
+use crate::random::Random;
+use crate::service::{Client, Service};
+use crate::worker::Worker;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+
+/// Connections that write at once.
+const WORKERS: u64 = 8;
+
+/// Small enough that growth, snapshots and the dropping of log segments happen all the time.
+const SETTINGS: &[(&str, &str)] = &[
+    ("CUCKOOD__SNAPSHOTS__LOG_MIN", "32KiB"),
+    ("CUCKOOD__SNAPSHOTS__LOG_MAX", "512KiB"),
+    ("CUCKOOD__STORAGE__WAL_SEGMENT", "128KiB"),
+    ("CUCKOOD__IDEMPOTENCY__RETENTION", "120s"),
+    ("CUCKOOD__SERVER__BODY_TIMEOUT", "120s"),
+    ("CUCKOOD__LOG__LEVEL", "info"),
+];
+
+/// Both survive the death of the process, by different ways through the storage.
+const DURABILITIES: &[&str] = &["fsync", "flush"];
+
+pub struct World {
+    directory: Option<TempDir>,
+    pub data: PathBuf,
+    pub durability: &'static str,
+    pub workers: Vec<Worker>,
+    contest: Arc<Mutex<Contest>>,
+}
+
+/// How a life of the service ends.
+pub enum End {
+    /// By SIGKILL, in the middle of everything.
+    Killed,
+    /// By SIGTERM, after the clients have come to an end.
+    Terminated,
+}
+
+/// The program under test: `CUCKOOD_PROGRAM`, or the one that was built with this test.
+pub fn program() -> PathBuf {
+    std::env::var_os("CUCKOOD_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_cuckood").into(), PathBuf::from)
+}
+
+/// A number that the environment sets.
+pub fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().unwrap())
+}
+
+impl World {
+    /// A new data directory with the filters that the clients share.
+    pub fn new(random: &mut Random) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
+        let contest = Arc::default();
+        let workers = (0..WORKERS).map(|n| Worker::new(n, random.next(), Arc::clone(&contest))).collect();
+        let world = World { directory: Some(directory), data, durability, workers, contest };
+        let service = world.start();
+        let client = service.client();
+        world.create_shared(&client);
+        world.contest.lock().unwrap().create(&client);
+        service.kill();
+        world
+    }
+
+    /// A folder that lives as long as the world.
+    pub fn directory(&self) -> &Path {
+        self.directory.as_ref().expect("it is there until the end").path()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, &'static str)> {
+        SETTINGS.iter().copied().chain([("CUCKOOD__STORAGE__DURABILITY", self.durability)]).collect()
+    }
+
+    /// The service over the data directory, as soon as it listens.
+    pub fn begin(&self) -> Service {
+        Service::start(&program(), &self.data, &self.settings())
+    }
+
+    /// The same when it is ready.
+    pub fn start(&self) -> Service {
+        Service::start_ready(&program(), &self.data, &self.settings())
+    }
+
+    /// Has all clients work until `wait` says how the service ends, and ends it. `wait` hears of every acknowledgement.
+    pub fn live(&mut self, service: Service, wait: impl FnOnce(&Service, &Receiver<()>) -> End) {
+        let (acknowledged, acknowledgements) = mpsc::channel();
+        let enough = AtomicBool::new(false);
+        let set = || enough.store(true, Ordering::Relaxed);
+        let rest = std::thread::scope(|scope| {
+            for worker in &mut self.workers {
+                let (client, acknowledged) = (service.client().another(), acknowledged.clone());
+                let enough = &enough;
+                scope.spawn(move || {
+                    // One that fails ends the others' work.
+                    let _end = Finally(|| {
+                        if std::thread::panicking() {
+                            set()
+                        }
+                    });
+                    worker.work(&client, &acknowledged, enough);
+                });
+            }
+            // Only the workers hold it now: should they all give up, waiting ends in a failure, not never.
+            drop(acknowledged);
+            let _end = Finally(set);
+            match wait(&service, &acknowledgements) {
+                End::Killed => {
+                    service.kill();
+                    None
+                }
+                End::Terminated => Some(service),
+            }
+        });
+        if let Some(service) = rest {
+            assert!(
+                self.workers.iter().all(Worker::is_idle),
+                "a request was not answered though nobody was killed"
+            );
+            assert!(service.terminate().success(), "SIGTERM ends it well");
+        }
+    }
+
+    /// After a restart: everything is as it was acknowledged, and then what was under way is settled too.
+    pub fn check(&mut self, client: &Client) {
+        self.contest.lock().unwrap().verify_lost(client);
+        std::thread::scope(|scope| {
+            for worker in &mut self.workers {
+                let client = client.another();
+                scope.spawn(move || worker.settle(&client));
+            }
+        });
+        self.contest.lock().unwrap().verify(client);
+        self.check_figures(client);
+    }
+
+    fn check_figures(&self, client: &Client) {
+        let all: Vec<&crate::worker::Part> = self.workers.iter().flat_map(|worker| &worker.parts).collect();
+        let (shared, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|part| part.is_shared);
+        let of = |kind: Kind| -> Vec<&Filter> {
+            shared.iter().map(|part| &part.filter).filter(|filter| filter.kind == kind).collect()
+        };
+        let alone = own.iter().map(|part| vec![&part.filter]);
+        for parts in alone.chain([of(Kind::StrictCampaign), of(Kind::CompactCampaign)]) {
+            if let Err(difference) = compare_figures(&parts, client) {
+                panic!("{}: {}", parts[0].path(), difference.what);
+            }
+        }
+    }
+
+    /// Has the clients begin anew with the filters that they share.
+    pub fn renew_shared(&mut self, client: &Client) {
+        for part in self.workers[0].parts.iter().filter(|part| part.is_shared) {
+            let path = part.filter.path();
+            assert_eq!(client.delete(&path).unwrap().status, 204, "{path}");
+        }
+        self.workers.iter_mut().for_each(Worker::forget_shared);
+        self.create_shared(client);
+        self.contest.lock().unwrap().renew(client);
+    }
+
+    fn create_shared(&self, client: &Client) {
+        for part in self.workers[0].parts.iter().filter(|part| part.is_shared) {
+            let answer = client.put(&part.filter.path(), &part.filter.spec()).unwrap();
+            assert_eq!(answer.status, 201, "{answer:?}");
+        }
+    }
+
+    /// What `cuckood verify` says of the directory, which nobody may have open.
+    pub fn verify(&self) {
+        run("verify", &[&self.data]);
+    }
+
+    /// A service over what a backup holds. Its data goes when the next one is restored.
+    pub fn restore(&self, archive: &Path) -> Service {
+        let data = self.directory().join("restored");
+        if data.exists() {
+            std::fs::remove_dir_all(&data).unwrap();
+        }
+        run("restore", &[archive, &data]);
+        std::fs::remove_file(archive).unwrap();
+        Service::start_ready(&program(), &data, &self.settings())
+    }
+}
+
+/// Backs a running service up.
+pub fn back_up(service: &Service, archive: &Path) {
+    let url = format!("http://{}", service.client().address());
+    run("backup", &[archive, Path::new("--url"), Path::new(&url)]);
+}
+
+fn run(subcommand: &str, arguments: &[&Path]) {
+    let done = Command::new(program()).arg(subcommand).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{subcommand} {arguments:?}: {done:?}");
+}
+
+/// Does something when it is dropped.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(directory) = self.directory.take()
+        {
+            eprintln!("the data directory is kept: {}", directory.keep().display());
+        }
+    }
+}

@@ -57,6 +57,8 @@ pub enum ImportState {
     Done,
     /// Refused by the filter: it was full, or is gone.
     Failed,
+    /// `mode=replace`: more was changed meanwhile than is kept to be repeated. It has changed nothing.
+    Overtaken,
     /// The upload broke off; the same id continues it.
     Interrupted,
 }

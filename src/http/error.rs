@@ -50,6 +50,10 @@ pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
             "the import of this id went elsewhere, in another mode, or had other lines",
         ),
         Refusal::ImportNotFound => import_not_found(),
+        Refusal::ImportOvertaken => Problem::new(
+            Code::ImportOvertaken,
+            "more was added and removed meanwhile than can be repeated; nothing was replaced: send it again when fewer writes come",
+        ),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `apply`: what each command does to the state.
 
 use super::idempotency::Lookup;
+use super::kept::ChangeKind;
 use super::ledger::Ledger;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
@@ -105,7 +106,9 @@ impl State {
             Command::Cancel { target, redemption } => self.cancel(target, &redemption),
             Command::ImportBegin { target, import, mode } => self.import_begin(target, import, mode),
             Command::ImportLines { .. } => self.import_lines(command),
-            Command::ImportEnd { target, import, complete } => self.import_end(target, &import, complete),
+            Command::ImportEnd { target, import, complete, entries_max } => {
+                self.import_end(target, &import, complete, entries_max)
+            }
             Command::Insert { target, .. }
             | Command::Remove { target, .. }
             | Command::Replace { target, .. }
@@ -181,16 +184,16 @@ impl State {
     }
 
     fn delete(&mut self, id: FilterId) -> Outcome {
-        let Some(bearer) = self.filters.remove(&id) else {
+        let Some(mut bearer) = self.filters.remove(&id) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         self.catalog.remove(bearer.view.kind, &bearer.view.name);
         self.catalog_changed = true;
         self.tables_bytes -= bearer.tables.memory_bytes();
         self.redemptions -= bearer.view.ledger.read().len() as u64;
-        if let Some(staging) = &bearer.staging {
-            self.tables_bytes -= staging.tables.memory_bytes();
+        if let Some(staging) = bearer.staging.take() {
             self.interrupt(&staging.import);
+            self.drop_staging(staging);
         }
         self.snapshot.keep_alive(bearer);
         Outcome::Deleted
@@ -202,13 +205,12 @@ impl State {
         self.catalog_changed = true;
     }
 
-    /// A change to a filter's items, kept for the swap if an import builds aside.
+    /// A change to a filter's items.
     fn write(&mut self, target: Target, command: Command) -> Outcome {
         let Some(bearer) = self.filters.get_mut(&target.0) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let before = bearer.tables.memory_bytes();
-        let kept = bearer.staging.is_some().then(|| command.clone());
         let outcome = match command {
             Command::Insert { digests, if_absent, revive, .. } => {
                 self.insert(target.0, &digests.0, if_absent, revive)
@@ -218,17 +220,13 @@ impl State {
             Command::Clear { .. } => {
                 let removed = bearer.tables.clear();
                 bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+                self.note_cleared(target.0);
                 Outcome::Cleared(removed)
             }
             _ => unreachable!("write is called for changes to items"),
         };
         if let Some(bearer) = self.filters.get_mut(&target.0) {
             self.tables_bytes = self.tables_bytes + bearer.tables.memory_bytes() - before;
-            if let (Some(staging), Some(command), false) =
-                (&mut bearer.staging, kept, matches!(outcome, Outcome::Refused(_)))
-            {
-                staging.writes.insert(command);
-            }
         }
         outcome
     }
@@ -257,7 +255,21 @@ impl State {
             .filter(|outcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived))
             .count() as u64;
         counters.adds.fetch_add(added, Ordering::Relaxed);
+        self.keep_inserted(filter, digests, &outcomes, if_absent);
         Outcome::Inserted(Inserted { outcomes, added })
+    }
+
+    /// Keeps what was inserted for the import that builds aside: all but used codes is to be there from now on.
+    pub(super) fn keep_inserted(
+        &mut self,
+        filter: FilterId,
+        digests: &[Digest],
+        outcomes: &[ItemOutcome],
+        if_absent: bool,
+    ) {
+        let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
+        let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+        self.keep(filter, kind, taken.map(|(_, &digest)| digest));
     }
 
     fn remove(&mut self, filter: FilterId, digests: &[Digest], all: bool) -> Outcome {
@@ -271,6 +283,9 @@ impl State {
         if let Some(bearer) = self.filters.get(&filter) {
             bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
         }
+        let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
+        let gone = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+        self.keep(filter, kind, gone.map(|(_, &digest)| digest));
         Outcome::Removed(Removed { outcomes, removed })
     }
 
@@ -298,7 +313,7 @@ impl State {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let mut outcomes = Vec::with_capacity(from.0.len());
-        let mut added = Vec::new();
+        let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.0.iter().zip(&to.0) {
             let used = |digest| bearer.tables.state(digest) == Some(SlotState::Redeemed);
@@ -330,16 +345,24 @@ impl State {
                     }
                 }
                 *leaving.entry(from).or_default() += 1;
+                coming.push(to);
+            } else {
+                staying.push(to);
             }
             outcomes.push(ItemOutcome::Replaced);
         }
         let mut removed = 0;
         let counters = bearer.view.counters.clone();
-        for (digest, count) in leaving {
-            for _ in 0..count {
-                removed += self.remove_one(filter, digest, false).1;
-            }
+        let leaving: Vec<Digest> = leaving
+            .into_iter()
+            .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
+            .collect();
+        for &digest in &leaving {
+            removed += self.remove_one(filter, digest, false).1;
         }
+        self.keep(filter, ChangeKind::Add, coming);
+        self.keep(filter, ChangeKind::AddIfAbsent, staying);
+        self.keep(filter, ChangeKind::Remove, leaving);
         counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
         counters.removes.fetch_add(removed, Ordering::Relaxed);
         Outcome::Replaced(outcomes)

@@ -13,6 +13,7 @@ mod openapi;
 mod random_log;
 mod restores;
 mod snapshots;
+mod staged_imports;
 mod state;
 mod storage_faults;
 mod store_support;

@@ -197,7 +197,7 @@ fn a_section_of_one_import_is_not_taken_over_by_the_next() {
         let digests = Digests(vec![code(item)]);
         service.submit(Command::Insert { target, digests, if_absent: false, revive: false });
         service.snapshot();
-        service.submit(Command::ImportEnd { target, import, complete: true });
+        service.submit(Command::ImportEnd { target, import, complete: true, entries_max: 9 });
         service.restart();
     }
 }

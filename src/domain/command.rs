@@ -155,7 +155,8 @@ pub enum Command {
         /// The chained hash of all lines up to here.
         chain: u64,
     },
-    /// The upload has ended: with its last line, or broken off.
+    /// The upload has ended: with its last line, or broken off. Where it takes the place of others and is whole, the command is
+    /// repeated until it answers that the import is done: each does a part of what is left.
     ImportEnd {
         /// Where it goes.
         target: Target,
@@ -163,6 +164,8 @@ pub enum Command {
         import: ImportId,
         /// Whether the upload was whole.
         complete: bool,
+        /// How much is done now: codes that come over, and changes that are repeated.
+        entries_max: u32,
     },
 }
 

@@ -77,6 +77,8 @@ pub enum ImportState {
     Done,
     /// Refused by the filter: it was full, or is gone.
     Failed,
+    /// `mode=replace`: more was changed meanwhile than is kept to be repeated. It has changed nothing.
+    Overtaken,
     /// The upload broke off; the same id continues it.
     Interrupted,
 }
@@ -149,7 +151,7 @@ impl Import {
         match self.state {
             ImportState::Running => true,
             ImportState::Interrupted => self.mode == ImportMode::Append && self.is_named,
-            ImportState::Done | ImportState::Failed => false,
+            ImportState::Done | ImportState::Failed | ImportState::Overtaken => false,
         }
     }
 }

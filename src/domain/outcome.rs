@@ -85,6 +85,8 @@ pub enum Refusal {
     TooManyImports,
     /// No import of this id is running.
     ImportNotFound,
+    /// More was changed than could be kept for an import that takes the place of others. It has changed nothing.
+    ImportOvertaken,
 }
 
 /// What the state machine answers to a command.

@@ -5,8 +5,9 @@ use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::writer::{Request, Writer};
 use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
 use crate::clock::Clock;
-use crate::domain::{Command, Proposal, Settings};
-use crate::journal::{Journal, LocalJournal};
+use crate::domain::{Command, ImportState, Proposal, Settings, Target, Timestamp};
+use crate::journal::{Journal, JournalError, LocalJournal};
+use crate::state::State;
 use crate::store::{Store, StoreOptions};
 use arc_swap::ArcSwapOption;
 use std::collections::BTreeMap;
@@ -167,6 +168,8 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
             recovered.state.apply(committed.entry);
         }
     }
+    let at = inner.clock.read().max(recovered.state.now());
+    end_uploads(&mut *journal, &mut recovered.state, at)?;
     tracing::info!(
         seq = recovered.state.applied().0,
         snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
@@ -199,4 +202,28 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     };
     writer.note_snapshot();
     Ok(writer)
+}
+
+/// Ends the uploads that ended with the last process: only they can be running, and what they have built aside takes memory.
+fn end_uploads(journal: &mut dyn Journal, state: &mut State, at: Timestamp) -> Result<(), JournalError> {
+    let imports = state.view().imports();
+    let running = imports.into_iter().filter(|import| import.state == ImportState::Running);
+    let ends: Vec<Proposal> = running
+        .map(|import| {
+            let target = Target(import.filter);
+            let command =
+                Command::ImportEnd { target, import: import.id.clone(), complete: false, entries_max: 0 };
+            Proposal { at, command, idempotency: None }
+        })
+        .collect();
+    if ends.is_empty() {
+        return Ok(());
+    }
+    match journal.append(ends) {
+        Ok(committed) => committed.into_iter().for_each(|committed| drop(state.apply(committed.entry))),
+        // They can wait: who asks is told that they are interrupted, and the next one into the same filter drops them.
+        Err(JournalError::DiskFull(reason)) => tracing::warn!(reason, "broken imports could not be ended"),
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }

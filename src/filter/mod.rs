@@ -24,7 +24,7 @@ pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
 pub use layout::{Growth, Layout, LayoutError, Mode};
-pub use strict::{SlotState, StrictFilter, StrictInsert};
+pub use strict::{SlotState, StrictFilter, StrictInsert, Walk};
 pub use strict_view::{StateCounts, StrictReader, StrictView};
 
 /// The filter can't take all the items, and has changed nothing.

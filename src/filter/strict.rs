@@ -12,6 +12,7 @@ use super::table::GROUP;
 use super::writer::{NoPath, TableWriter};
 use super::{Digest, Full};
 use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -55,6 +56,19 @@ pub enum StrictInsert {
     Added,
     /// It was in, in this state, and still is.
     Present(SlotState),
+}
+
+/// How far a walk over the items of a strict filter has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Walk {
+    /// The table that comes next, or one that is gone: then it is the next newer one.
+    table: TableId,
+    bucket: u64,
+}
+
+impl Walk {
+    /// Nothing has been walked.
+    pub const START: Self = Self { table: TableId(0), bucket: 0 };
 }
 
 /// The writer's side of a strict filter.
@@ -235,6 +249,22 @@ impl StrictFilter {
                 visit(Digest(value >> 2), SlotState::of(value));
             });
         }
+    }
+
+    /// Calls with the items of the next buckets, at most so many, and tells how many these were: none once all have been walked.
+    /// Where the filter changes between two calls, an item that moves is met once, twice or not at all.
+    pub fn walk(&self, walk: &mut Walk, buckets: u64, mut visit: impl FnMut(Digest, SlotState)) -> u64 {
+        let Some(table) = self.tables.iter().find(|table| table.id >= walk.table) else { return 0 };
+        let first = if table.id == walk.table { walk.bucket } else { 0 };
+        let all = table.table.plan.buckets();
+        let last = all.min(first.saturating_add(buckets));
+        table.table.for_each_in(first..last, |_, _, value| visit(Digest(value >> 2), SlotState::of(value)));
+        *walk = if last == all {
+            Walk { table: TableId(table.id.0 + 1), bucket: 0 }
+        } else {
+            Walk { table: table.id, bucket: last }
+        };
+        last.saturating_sub(first)
     }
 
     /// The most memory that so many more items can make it allocate, in bytes.

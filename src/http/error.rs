@@ -55,6 +55,10 @@ pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         )
         .retry_after(60),
         Refusal::ImportNotFound => import_not_found(),
+        Refusal::ImportOvertaken => Problem::new(
+            Code::ImportOvertaken,
+            "more was added and removed meanwhile than can be repeated; nothing was replaced: send it again when fewer writes come",
+        ),
     }
 }
 

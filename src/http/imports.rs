@@ -55,7 +55,7 @@ enum StateName {
     Running,
     /// Read to the end.
     Done,
-    /// The filter was full, or is gone.
+    /// The filter was full, or is gone, or too much was written to it meanwhile.
     Failed,
     /// The upload broke off; the same id continues it.
     Interrupted,
@@ -133,7 +133,7 @@ impl From<Import> for ImportAnswer {
             state: match import.state {
                 ImportState::Running => StateName::Running,
                 ImportState::Done => StateName::Done,
-                ImportState::Failed => StateName::Failed,
+                ImportState::Failed | ImportState::Overtaken => StateName::Failed,
                 ImportState::Interrupted => StateName::Interrupted,
             },
             mode: match import.mode {
@@ -181,7 +181,7 @@ struct ImportList {
             status = 404,
             description = "`campaign-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
         ),
-        (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
+        (status = 409, description = "`filter-full`, `import-differs`, `import-overtaken`, `import-running`"),
         (status = 429, description = "`too-many-imports`"),
     )
 )]
@@ -213,7 +213,7 @@ pub(super) async fn import_users(
             status = 404,
             description = "`coupon-not-found`; `import-not-found`: meanwhile another import with `mode=replace` began"
         ),
-        (status = 409, description = "`filter-full`, `import-differs`, `import-running`"),
+        (status = 409, description = "`filter-full`, `import-differs`, `import-overtaken`, `import-running`"),
         (status = 429, description = "`too-many-imports`"),
     )
 )]

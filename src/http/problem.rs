@@ -38,6 +38,7 @@ pub enum Code {
     OutsideWindow,
     ImportDiffers,
     ImportRunning,
+    ImportOvertaken,
     BodyTooLarge,
     UnsupportedMediaType,
     InvalidRequest,
@@ -82,6 +83,7 @@ impl Code {
             Code::OutsideWindow => (409, "outside-window", "The coupon is not active now"),
             Code::ImportDiffers => (409, "import-differs", "The import was another one"),
             Code::ImportRunning => (409, "import-running", "The import is still running"),
+            Code::ImportOvertaken => (409, "import-overtaken", "Too much was written during the import"),
             Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
             Code::UnsupportedMediaType => {
                 (415, "unsupported-media-type", "The body's media type is not accepted")

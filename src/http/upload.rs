@@ -53,14 +53,35 @@ impl Upload {
         // Whatever went wrong, the end comes after the last batch.
         let landed = self.land(&mut in_flight).await;
         let read = read.and(landed);
-        let ended = self.submit(Command::ImportEnd {
+        let ended = match read {
+            Ok(()) => self.complete().await,
+            Err(problem) => Err(problem),
+        };
+        if ended.is_err() {
+            // Not to be told is no harm: the next start finds what is left.
+            let _ = self.end(false).await;
+        }
+        ended
+    }
+
+    /// Ends a whole upload. One that takes the place of others is not done before it has caught up with what came meanwhile.
+    async fn complete(&self) -> Result<Import, Problem> {
+        loop {
+            let import = self.end(true).await?;
+            if import.state != ImportState::Running {
+                return Ok(import);
+            }
+        }
+    }
+
+    async fn end(&self, complete: bool) -> Result<Import, Problem> {
+        self.submit(Command::ImportEnd {
             target: target(&self.view),
             import: self.id.clone(),
-            complete: read.is_ok(),
-        });
-        let ended = ended.await;
-        read?;
-        ended
+            complete,
+            entries_max: ITEMS_MAX as u32,
+        })
+        .await
     }
 
     async fn read(

@@ -2,6 +2,7 @@
 
 use super::answers::Asked;
 use super::idempotency::{Bounds, Lookup, Records};
+use super::kept::ChangeKind;
 use super::ledger::Ledger;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
@@ -128,7 +129,9 @@ impl State {
             Command::Cancel { target, redemption } => self.cancel(target, &redemption),
             Command::ImportBegin { .. } => self.import_begin(command),
             Command::ImportLines { .. } => self.import_lines(command),
-            Command::ImportEnd { target, import, complete } => self.import_end(target, &import, complete),
+            Command::ImportEnd { target, import, complete, entries_max } => {
+                self.import_end(target, &import, complete, entries_max)
+            }
             Command::Insert { target, .. }
             | Command::Remove { target, .. }
             | Command::Replace { target, .. }
@@ -205,16 +208,16 @@ impl State {
     }
 
     fn delete(&mut self, id: FilterId) -> Outcome {
-        let Some(bearer) = self.filters.remove(&id) else {
+        let Some(mut bearer) = self.filters.remove(&id) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         self.catalog.remove(bearer.view.kind, &bearer.view.name);
         self.catalog_changed = true;
         self.tables_bytes -= bearer.tables.memory_bytes();
         self.redemptions -= bearer.view.ledger.read().len() as u64;
-        if let Some(staging) = &bearer.staging {
-            self.tables_bytes -= staging.tables.memory_bytes();
+        if let Some(staging) = bearer.staging.take() {
             self.interrupt(&staging.import);
+            self.drop_staging(staging);
         }
         self.snapshot.keep_alive(bearer);
         Outcome::Deleted
@@ -226,13 +229,12 @@ impl State {
         self.catalog_changed = true;
     }
 
-    /// A change to a filter's items, kept for the swap if an import builds aside.
+    /// A change to a filter's items.
     fn write(&mut self, target: Target, command: Command) -> Outcome {
         let Some(bearer) = self.filters.get_mut(&target.0) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let before = bearer.tables.memory_bytes();
-        let kept = bearer.staging.is_some().then(|| command.clone());
         let outcome = match command {
             Command::Insert { digests, if_absent, revive, .. } => {
                 self.insert(target.0, &digests.0, if_absent, revive)
@@ -242,17 +244,13 @@ impl State {
             Command::Clear { .. } => {
                 let removed = bearer.tables.clear();
                 bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+                self.note_cleared(target.0);
                 Outcome::Cleared(removed)
             }
             _ => unreachable!("write is called for changes to items"),
         };
         if let Some(bearer) = self.filters.get_mut(&target.0) {
             self.tables_bytes = self.tables_bytes + bearer.tables.memory_bytes() - before;
-            if let (Some(staging), Some(command), false) =
-                (&mut bearer.staging, kept, matches!(outcome, Outcome::Refused(_)))
-            {
-                staging.writes.insert(command);
-            }
         }
         outcome
     }
@@ -281,16 +279,41 @@ impl State {
             .filter(|outcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived))
             .count() as u64;
         counters.adds.fetch_add(added, Ordering::Relaxed);
+        self.keep_inserted(filter, digests, &outcomes, if_absent);
         Outcome::Inserted(Inserted { outcomes, added })
     }
 
-    /// Takes items out, as if one by one: used codes stay, a hold is withdrawn before its code goes.
+    /// Keeps what was inserted for the import that builds aside: all but used codes is to be there from now on.
+    pub(super) fn keep_inserted(
+        &mut self,
+        filter: FilterId,
+        digests: &[Digest],
+        outcomes: &[ItemOutcome],
+        if_absent: bool,
+    ) {
+        let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
+        let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+        self.keep(filter, kind, taken.map(|(_, &digest)| digest));
+    }
+
     fn remove(&mut self, filter: FilterId, digests: &[Digest], all: bool) -> Outcome {
-        let Some(bearer) = self.filters.get(&filter) else {
+        let Some((removed, leaving)) = self.take_out(filter, digests, all) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
-        let counters = bearer.view.counters.clone();
-        let states = bearer.tables.states(digests);
+        let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
+        self.keep(filter, kind, leaving);
+        Outcome::Removed(removed)
+    }
+
+    /// Takes items out, as if one by one: used codes stay, a hold is withdrawn before its code goes. Tells besides which
+    /// items were to go and are gone, whether they were there or not.
+    fn take_out(
+        &mut self,
+        filter: FilterId,
+        digests: &[Digest],
+        all: bool,
+    ) -> Option<(Removed, Vec<Digest>)> {
+        let states = self.filters.get(&filter)?.tables.states(digests);
         let is_used = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
         let mut leaving = Vec::with_capacity(digests.len());
         for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_used(state)) {
@@ -299,9 +322,7 @@ impl State {
             }
             leaving.push(digest);
         }
-        let Some(bearer) = self.filters.get_mut(&filter) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
+        let bearer = self.filters.get_mut(&filter)?;
         let copies = bearer.tables.remove_many(&leaving, all);
         let mut left = copies.iter();
         let outcomes = states.iter().map(|state| match is_used(state) {
@@ -311,8 +332,8 @@ impl State {
         });
         let outcomes = outcomes.collect();
         let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
-        counters.removes.fetch_add(removed, Ordering::Relaxed);
-        Outcome::Removed(Removed { outcomes, removed })
+        bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+        Some((Removed { outcomes, removed }, leaving))
     }
 
     /// Replaces pairs in order; all or none. Every `to` goes in before any `from` goes out, so that undoing
@@ -322,7 +343,7 @@ impl State {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let mut outcomes = Vec::with_capacity(from.0.len());
-        let mut added = Vec::new();
+        let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.0.iter().zip(&to.0) {
             let used = |digest| bearer.tables.state(digest) == Some(SlotState::Redeemed);
@@ -354,6 +375,9 @@ impl State {
                     }
                 }
                 *leaving.entry(from).or_default() += 1;
+                coming.push(to);
+            } else {
+                staying.push(to);
             }
             outcomes.push(ItemOutcome::Replaced);
         }
@@ -362,7 +386,10 @@ impl State {
             .into_iter()
             .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
             .collect();
-        self.remove(filter, &leaving, false);
+        self.take_out(filter, &leaving, false);
+        self.keep(filter, ChangeKind::Add, coming);
+        self.keep(filter, ChangeKind::AddIfAbsent, staying);
+        self.keep(filter, ChangeKind::Remove, leaving);
         counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
         Outcome::Replaced(outcomes)
     }

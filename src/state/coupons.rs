@@ -98,10 +98,10 @@ impl State {
             return used;
         }
         // Used so long ago that its redemption is forgotten.
-        let Some(bearer) = self.filters.get_mut(&filter) else { return false };
+        let Some(bearer) = self.filters.get(&filter) else { return false };
         let used = bearer.tables.state(digest) == Some(SlotState::Redeemed);
         if used {
-            bearer.tables.set_state(digest, SlotState::Available);
+            self.set_code(filter, digest, SlotState::Available);
         }
         used
     }
@@ -182,8 +182,8 @@ impl State {
     /// Enters a new redemption and sets its code's state.
     fn enter(&mut self, filter: FilterId, redemption: Redemption) {
         self.enqueue(filter, &redemption);
-        if let Some(bearer) = self.filters.get_mut(&filter) {
-            bearer.tables.set_state(redemption.digest, slot_state(redemption.status));
+        self.set_code(filter, redemption.digest, slot_state(redemption.status));
+        if let Some(bearer) = self.filters.get(&filter) {
             bearer.view.ledger.write().insert(redemption);
             self.redemptions += 1;
         }
@@ -198,11 +198,11 @@ impl State {
         expires_at: Option<Timestamp>,
     ) -> Redemption {
         self.dequeue(filter, &redemption);
+        self.set_code(filter, redemption.digest, slot_state(status));
         let now = self.now;
-        let settled = match self.filters.get_mut(&filter) {
+        let settled = match self.filters.get(&filter) {
             None => redemption,
             Some(bearer) => {
-                bearer.tables.set_state(redemption.digest, slot_state(status));
                 let settled = bearer.view.ledger.write().settle(&redemption.id, status, expires_at, now);
                 settled.unwrap_or(redemption)
             }

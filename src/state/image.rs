@@ -1,22 +1,22 @@
 //! The state as a snapshot holds it: a small head, and sections that are streamed chunk by chunk while
 //! commands go on. Every chunk is as it was when the snapshot began.
 //!
-//! Sections are the tables of every filter, the ledgers of coupons, the writes kept for imports, and the pages of
+//! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of
 //! stored answers. What a command drops meanwhile (a filter, a table, an import's staging) lives on here until it is
 //! taken.
 
 use super::idempotency::Records;
 use super::imports::Imports;
+use super::kept::{KeptChanges, KeptImage};
 use super::ledger::{Change, Ledger};
 use super::queue::{DamagedQueue, Extent};
 use super::slab::{DamagedSlab, Slab};
+use super::staging::Staging;
 use super::tables::{Tables, TablesImage};
 use super::view::{Counters, FilterView};
-use super::{Bearer, Epoch, Staging, State};
-use crate::domain::{
-    Command, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Status, Timestamp, Window,
-};
-use crate::filter::{Layout, RestoreError, Restoring, Secret, TableId};
+use super::{Bearer, Epoch, State};
+use crate::domain::{FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Status, Timestamp, Window};
+use crate::filter::{Layout, RestoreError, Restoring, Secret, TableId, Walk};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,14 +58,14 @@ impl SectionId {
 enum Part<'a> {
     Records(&'a mut Records),
     Ledger(&'a RwLock<Ledger>),
-    Writes(&'a mut Slab<Command>),
+    Changes(&'a mut KeptChanges),
     Tables(&'a mut Tables),
 }
 
 /// A part that is gone from the state.
 enum Retired {
     Ledger(Arc<RwLock<Ledger>>),
-    Writes(Slab<Command>),
+    Changes(KeptChanges),
     Tables(Tables),
 }
 
@@ -162,9 +162,10 @@ struct BearerImage {
 #[derive(Serialize, Deserialize)]
 struct StagingImage {
     import: ImportId,
-    writes_epoch: Epoch,
-    writes_changes: u64,
     tables: TablesImage,
+    changes: KeptImage,
+    cleared: bool,
+    walk: Option<Walk>,
 }
 
 /// A snapshot in progress.
@@ -179,16 +180,12 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// A deleted filter's parts, which the running snapshot may still want.
+    /// A deleted filter's parts, which the running snapshot may still want; it builds nothing aside any more.
     pub(super) fn keep_alive(&mut self, bearer: Bearer) {
         let ledger = bearer.view.ledger.clone();
         let epoch = ledger.read().epoch();
         self.retire(epoch, Retired::Ledger(ledger));
         self.keep_tables_alive(bearer.tables);
-        if let Some(staging) = bearer.staging {
-            self.keep_tables_alive(staging.tables);
-            self.keep_writes_alive(staging.writes_epoch, staging.writes);
-        }
     }
 
     /// Tables that others have taken the place of.
@@ -196,9 +193,9 @@ impl Cursor {
         self.retire(tables.epoch, Retired::Tables(tables));
     }
 
-    /// Writes whose import is over.
-    pub(super) fn keep_writes_alive(&mut self, epoch: Epoch, writes: Slab<Command>) {
-        self.retire(epoch, Retired::Writes(writes));
+    /// Changes whose import is over.
+    pub(super) fn keep_changes_alive(&mut self, changes: KeptChanges) {
+        self.retire(changes.epoch(), Retired::Changes(changes));
     }
 
     fn retire(&mut self, epoch: Epoch, part: Retired) {
@@ -238,20 +235,19 @@ impl State {
             let tables = bearer.tables.begin_snapshot();
             note(&tables);
             let staging = bearer.staging.as_mut().map(|staging| {
-                staging.writes.begin_snapshot();
                 let tables = staging.tables.begin_snapshot();
                 note(&tables);
                 StagingImage {
                     import: staging.import.clone(),
-                    writes_epoch: staging.writes_epoch,
-                    writes_changes: staging.writes.changes(),
                     tables,
+                    changes: staging.changes.begin_snapshot(),
+                    cleared: staging.cleared,
+                    walk: staging.walk,
                 }
             });
-            if let Some(staging) = &staging {
-                self.snapshot.parts.insert(staging.writes_epoch, id);
-                let id = SectionId::slab(staging.writes_epoch);
-                sections.push(Section { id, changes: staging.writes_changes });
+            if let Some(StagingImage { changes, .. }) = &staging {
+                self.snapshot.parts.insert(changes.epoch, id);
+                sections.push(Section { id: SectionId::slab(changes.epoch), changes: changes.changes() });
             }
             let view = &bearer.view;
             filters.push(BearerImage {
@@ -293,7 +289,7 @@ impl State {
             None => false,
             Some(Part::Records(records)) => records.queue_mut().take_chunk(section.table, chunk, out),
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().take_chunk(out),
-            Some(Part::Writes(writes)) => writes.take_chunk(out),
+            Some(Part::Changes(changes)) => changes.take_chunk(out),
             Some(Part::Tables(tables)) => {
                 let there = chunks.is_some_and(|chunks| chunk < chunks);
                 if there {
@@ -310,7 +306,7 @@ impl State {
             None => {}
             Some(Part::Records(records)) => records.queue_mut().skip_page(section.table),
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().end_snapshot(),
-            Some(Part::Writes(writes)) => writes.end_snapshot(),
+            Some(Part::Changes(changes)) => changes.end_snapshot(),
             Some(Part::Tables(tables)) => tables.skip_table(TableId(section.table)),
         }
     }
@@ -324,7 +320,7 @@ impl State {
         if let Some(retired) = self.snapshot.retired.get_mut(&epoch) {
             return Some(match retired {
                 Retired::Ledger(ledger) => Part::Ledger(ledger),
-                Retired::Writes(writes) => Part::Writes(writes),
+                Retired::Changes(changes) => Part::Changes(changes),
                 Retired::Tables(tables) => Part::Tables(tables),
             });
         }
@@ -335,27 +331,34 @@ impl State {
         if view.ledger.read().epoch() == epoch {
             return Some(Part::Ledger(&view.ledger));
         }
-        let Staging { tables, writes_epoch, writes, .. } = staging.as_mut()?;
+        let Staging { tables, changes, .. } = staging.as_mut()?;
         if tables.epoch == epoch {
             return Some(Part::Tables(tables));
         }
-        (*writes_epoch == epoch).then_some(Part::Writes(writes))
+        (changes.epoch() == epoch).then_some(Part::Changes(changes))
     }
 
-    /// Bytes kept for the running snapshot, about: what has been changed since it began.
+    /// Bytes kept for the running snapshot, about: what has been changed since it began, and changes kept for imports that are
+    /// needed no more. Tables and ledgers of filters that are gone are not counted: nothing is kept, they only go later.
     pub fn snapshot_bytes(&self) -> usize {
         let slots = |slots: usize| slots * super::ledger::REDEMPTION_BYTES as usize;
         let of_filters: usize = self
             .filters
             .values()
             .map(|bearer| {
-                let staging = bearer.staging.as_ref().map_or(0, |staging| staging.tables.undo_bytes());
+                let staging = bearer.staging.as_ref().map_or(0, |staging| {
+                    staging.tables.undo_bytes() + staging.changes.snapshot_bytes() as usize
+                });
                 bearer.tables.undo_bytes()
                     + staging
                     + slots(bearer.view.ledger.read().slab().snapshot_slots())
             })
             .sum();
-        of_filters + self.records.queue().snapshot_bytes()
+        let retired = self.snapshot.retired.values().map(|part| match part {
+            Retired::Changes(changes) => changes.untaken_bytes() as usize,
+            Retired::Ledger(_) | Retired::Tables(_) => 0,
+        });
+        of_filters + retired.sum::<usize>() + self.records.queue().snapshot_bytes()
     }
 
     /// Ends the running snapshot, whole or not.
@@ -370,7 +373,7 @@ impl State {
             bearer.tables.end_snapshot();
             if let Some(staging) = &mut bearer.staging {
                 staging.tables.end_snapshot();
-                staging.writes.end_snapshot();
+                staging.changes.end_snapshot();
             }
         }
     }
@@ -418,16 +421,7 @@ impl State {
         self.redemptions += ledger.len() as u64;
         let tables = restore_tables(&image.tables, sections)?;
         self.tables_bytes += tables.memory_bytes();
-        let staging = match image.staging {
-            None => None,
-            Some(staging) => {
-                let tables = restore_tables(&staging.tables, sections)?;
-                self.tables_bytes += tables.memory_bytes();
-                let section = SectionId::slab(staging.writes_epoch);
-                let writes = Slab::restore(&load_all(sections, section)?, staging.writes_changes)?;
-                Some(Staging { import: staging.import, tables, writes_epoch: staging.writes_epoch, writes })
-            }
-        };
+        let staging = image.staging.map(|image| self.restore_staging(image, sections)).transpose()?;
         let counters = Counters::default();
         counters.adds.store(image.adds, Ordering::Relaxed);
         counters.removes.store(image.removes, Ordering::Relaxed);
@@ -448,6 +442,20 @@ impl State {
         self.show(view.clone());
         self.filters.insert(id, Bearer { view, tables, staging });
         Ok(())
+    }
+
+    fn restore_staging<S: Sections>(
+        &mut self,
+        image: StagingImage,
+        sections: &mut S,
+    ) -> Result<Staging, RestoreStateError<S::Error>> {
+        let StagingImage { import, tables, changes, cleared, walk } = image;
+        let tables = restore_tables(&tables, sections)?;
+        self.tables_bytes += tables.memory_bytes();
+        let bytes = load_all(sections, SectionId::slab(changes.epoch))?;
+        let changes = KeptChanges::restore(changes, &bytes)?;
+        self.kept_changes += changes.len();
+        Ok(Staging { import, tables, changes, cleared, walk })
     }
 }
 

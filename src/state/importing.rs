@@ -1,11 +1,12 @@
 //! Imports, piece by piece: what they add, how they are continued, and the swap at the end of `mode=replace`.
 
-use super::slab::Slab;
+use super::staging::Staging;
 use super::tables::Tables;
-use super::{SWEEP_MAX, Staging, State};
+use super::{SWEEP_MAX, State};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
-    Command, Import, ImportId, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Target, Timestamp,
+    Command, FilterId, Import, ImportId, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Target,
+    Timestamp,
 };
 use crate::filter::{Full, SlotState};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl State {
             return Outcome::Refused(Refusal::TooManyImports);
         }
         if mode == ImportMode::Replace {
-            self.stage(target, id);
+            self.stage(target.0, id);
         }
         self.view.imports.write().insert(import.clone());
         Outcome::Import(Box::new(import))
@@ -69,15 +70,18 @@ impl State {
         else {
             unreachable!("import_lines is called for pieces of imports")
         };
-        let Some(mode) = self.running(target, &id) else {
-            return Outcome::Refused(Refusal::ImportNotFound);
+        let mode = match self.running(target, &id) {
+            Ok(mode) => mode,
+            Err(refusal) => return Outcome::Refused(refusal),
         };
         let Some(bearer) = self.filters.get_mut(&target.0) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         let tables = match (mode, &mut bearer.staging) {
             (ImportMode::Append, _) => &mut bearer.tables,
-            (ImportMode::Replace, Some(staging)) if staging.import == id => &mut staging.tables,
+            (ImportMode::Replace, Some(staging)) if staging.import == id && !staging.is_catching_up() => {
+                &mut staging.tables
+            }
             (ImportMode::Replace, _) => return Outcome::Refused(Refusal::ImportNotFound),
         };
         let before = tables.memory_bytes();
@@ -97,6 +101,7 @@ impl State {
         let (added, already_redeemed) = (count(ItemOutcome::Added), count(ItemOutcome::AlreadyRedeemed));
         if mode == ImportMode::Append {
             bearer.view.counters.adds.fetch_add(added, Ordering::Relaxed);
+            self.keep_inserted(target.0, &digests.0, &outcomes, false);
         }
         self.answer_import(&id, |import| {
             import.lines += lines;
@@ -110,29 +115,47 @@ impl State {
         })
     }
 
-    /// Ends an upload: a whole `replace` is swapped in, a broken one leaves no trace.
-    pub(super) fn import_end(&mut self, target: Target, id: &ImportId, complete: bool) -> Outcome {
-        let Some(mode) = self.running(target, id) else {
-            return Outcome::Refused(Refusal::ImportNotFound);
+    /// Ends an upload. What a whole one with `mode=replace` has built is swapped in once it has caught up: the import runs on
+    /// until then, and is to be ended again. What a broken one has built is dropped.
+    pub(super) fn import_end(
+        &mut self,
+        target: Target,
+        id: &ImportId,
+        complete: bool,
+        entries_max: u32,
+    ) -> Outcome {
+        let mode = match self.running(target, id) {
+            Ok(mode) => mode,
+            Err(refusal) => return Outcome::Refused(refusal),
         };
-        if mode == ImportMode::Replace {
-            if !complete {
-                self.unstage(target);
-            } else if self.swap(target, id).is_err() {
-                return self.import_fails(target, id);
-            }
+        let state = match (mode, complete) {
+            (_, false) => ImportState::Interrupted,
+            (ImportMode::Append, true) => ImportState::Done,
+            (ImportMode::Replace, true) => match self.catch_up(target.0, u64::from(entries_max)) {
+                Ok(true) => {
+                    self.swap(target.0);
+                    ImportState::Done
+                }
+                Ok(false) => ImportState::Running,
+                Err(Full) => return self.import_fails(target, id),
+            },
+        };
+        if mode == ImportMode::Replace && !complete {
+            self.unstage(target.0);
         }
-        let state = if complete { ImportState::Done } else { ImportState::Interrupted };
         self.answer_import(id, |import| import.state = state)
     }
 
-    /// The mode of an import into this filter that is running.
-    fn running(&self, target: Target, id: &ImportId) -> Option<ImportMode> {
+    /// The mode of an import into this filter, if it is running.
+    fn running(&self, target: Target, id: &ImportId) -> Result<ImportMode, Refusal> {
         let imports = self.view.imports.read();
-        imports
-            .get(id)
-            .filter(|import| import.state == ImportState::Running && import.filter == target.0)
-            .map(|import| import.mode)
+        let import = imports.get(id).filter(|import| import.filter == target.0);
+        match import.map(|import| (import.state, import.mode)) {
+            Some((ImportState::Running, mode)) => Ok(mode),
+            Some((ImportState::Overtaken, _)) => Err(Refusal::ImportOvertaken),
+            Some((ImportState::Failed, _)) => Err(Refusal::FilterFull),
+            _ => Err(Refusal::ImportNotFound),
+        }
     }
 
     fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Outcome {
@@ -143,13 +166,8 @@ impl State {
     }
 
     fn import_fails(&mut self, target: Target, id: &ImportId) -> Outcome {
-        if self
-            .filters
-            .get(&target.0)
-            .and_then(|bearer| bearer.staging.as_ref())
-            .is_some_and(|s| s.import == *id)
-        {
-            self.unstage(target);
+        if self.staging_import(target.0) == Some(id) {
+            self.unstage(target.0);
         }
         self.answer_import(id, |import| import.state = ImportState::Failed);
         Outcome::Refused(Refusal::FilterFull)
@@ -166,9 +184,14 @@ impl State {
         for import in forgotten {
             let staging = self.filters.get(&import.filter).and_then(|bearer| bearer.staging.as_ref());
             if staging.is_some_and(|staging| staging.import == import.id) {
-                self.unstage(Target(import.filter));
+                self.unstage(import.filter);
             }
         }
+    }
+
+    /// The import that builds aside.
+    fn staging_import(&self, filter: FilterId) -> Option<&ImportId> {
+        Some(&self.filters.get(&filter)?.staging.as_ref()?.import)
     }
 
     /// Marks an import whose filter or tables are gone.
@@ -176,42 +199,50 @@ impl State {
         self.view.imports.write().update(id, self.now, |import| import.state = ImportState::Interrupted);
     }
 
+    /// Empty tables for a filter.
+    pub(super) fn empty_tables(&mut self, filter: FilterId) -> Option<Tables> {
+        let epoch = self.next_epoch();
+        let view = &self.filters.get(&filter)?.view;
+        Some(Tables::new(epoch, view.spec.mode, view.layout, view.spec.growth))
+    }
+
     /// Sets empty tables up beside a filter's own. An import that was building there has lost its place.
-    fn stage(&mut self, target: Target, import: ImportId) {
-        self.unstage(target);
-        let (epoch, writes_epoch) = (self.next_epoch(), self.next_epoch());
-        if let Some(bearer) = self.filters.get_mut(&target.0) {
-            let spec = &bearer.view.spec;
-            let tables = Tables::new(epoch, spec.mode, bearer.view.layout, spec.growth);
+    fn stage(&mut self, filter: FilterId, import: ImportId) {
+        self.unstage(filter);
+        let changes = self.next_epoch();
+        let Some(tables) = self.empty_tables(filter) else { return };
+        if let Some(bearer) = self.filters.get_mut(&filter) {
             self.tables_bytes += tables.memory_bytes();
-            bearer.staging = Some(Staging { import, tables, writes_epoch, writes: Slab::default() });
+            bearer.staging = Some(Staging::new(import, tables, changes));
         }
     }
 
-    fn unstage(&mut self, target: Target) {
-        let staging = self.filters.get_mut(&target.0).and_then(|bearer| bearer.staging.take());
-        if let Some(staging) = staging {
-            self.tables_bytes -= staging.tables.memory_bytes();
+    fn unstage(&mut self, filter: FilterId) {
+        if let Some(staging) = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.take()) {
             self.interrupt(&staging.import);
-            self.snapshot.keep_tables_alive(staging.tables);
-            self.snapshot.keep_writes_alive(staging.writes_epoch, staging.writes);
+            self.drop_staging(staging);
         }
     }
 
-    /// Puts the tables built aside in the place of the filter's own: first the codes that are held or used come
-    /// over, then the writes made meanwhile are repeated in order. Changes nothing if it doesn't all fit.
-    fn swap(&mut self, target: Target, id: &ImportId) -> Result<(), Full> {
-        let Some(bearer) = self.filters.get_mut(&target.0) else { return Err(Full) };
-        let Some(mut staging) = bearer.staging.take_if(|staging| staging.import == *id) else {
-            return Err(Full);
-        };
-        let before = staging.tables.memory_bytes();
-        let built = repeat(&mut staging, &bearer.tables);
-        self.tables_bytes = self.tables_bytes + staging.tables.memory_bytes() - before;
-        if let Err(full) = built {
-            bearer.staging = Some(staging);
-            return Err(full);
+    /// Drops what an import has built aside, and says what became of it.
+    pub(super) fn give_staging_up(&mut self, filter: FilterId, why: ImportState) {
+        if let Some(staging) = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.take()) {
+            self.view.imports.write().update(&staging.import, self.now, |import| import.state = why);
+            self.drop_staging(staging);
         }
+    }
+
+    pub(super) fn drop_staging(&mut self, staging: Staging) {
+        self.tables_bytes -= staging.tables.memory_bytes();
+        self.kept_changes -= staging.changes.len();
+        self.snapshot.keep_tables_alive(staging.tables);
+        self.snapshot.keep_changes_alive(staging.changes);
+    }
+
+    /// Puts the tables built aside in the place of the filter's own. They have caught up.
+    fn swap(&mut self, filter: FilterId) {
+        let Some(bearer) = self.filters.get_mut(&filter) else { return };
+        let Some(staging) = bearer.staging.take() else { return };
         let replaced = std::mem::replace(&mut bearer.tables, staging.tables);
         self.tables_bytes -= replaced.memory_bytes();
         let view = Arc::new(bearer.view.with_reader(bearer.tables.reader()));
@@ -221,36 +252,6 @@ impl State {
         bearer.view = view.clone();
         self.show(view);
         self.snapshot.keep_tables_alive(replaced);
-        self.snapshot.keep_writes_alive(staging.writes_epoch, staging.writes);
-        Ok(())
+        self.snapshot.keep_changes_alive(staging.changes);
     }
-}
-
-/// Brings the tables built aside up to date with what has happened to the live ones meanwhile.
-fn repeat(staging: &mut Staging, live: &Tables) -> Result<(), Full> {
-    let Staging { tables, writes, .. } = staging;
-    tables.take_over_used(live)?;
-    // Held and used codes are as the live tables have them; the other writes are about available items.
-    let untouched = |digest| matches!(live.state(digest), None | Some(SlotState::Available));
-    for (_, write) in writes.iter() {
-        match write {
-            Command::Insert { digests, if_absent, .. } => drop(tables.insert_many(&digests.0, *if_absent)?),
-            Command::Remove { digests, all, .. } => {
-                for &digest in digests.0.iter().filter(|&&digest| untouched(digest)) {
-                    while tables.remove(digest) && *all {}
-                }
-            }
-            Command::Replace { from, to, .. } => {
-                for (&from, &to) in from.0.iter().zip(&to.0) {
-                    if from != to && untouched(from) && tables.count(from) > 0 {
-                        tables.insert_many(&[to], false)?;
-                        tables.remove(from);
-                    }
-                }
-            }
-            Command::Clear { .. } => drop(tables.clear()),
-            _ => unreachable!("only changes to items are kept"),
-        }
-    }
-    Ok(())
 }

@@ -10,9 +10,11 @@ mod idempotency;
 mod image;
 mod importing;
 mod imports;
+mod kept;
 mod ledger;
 mod queue;
 mod slab;
+mod staging;
 mod tables;
 mod view;
 
@@ -22,11 +24,11 @@ pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use view::{FilterView, View};
 
 use crate::domain::{
-    Command, FilterId, ImportId, ImportMode, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
+    Command, FilterId, ImportMode, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
 };
 use idempotency::Records;
 use serde::{Deserialize, Serialize};
-use slab::Slab;
+use staging::Staging;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,6 +58,8 @@ pub struct State {
     records: Records,
     redemptions: u64,
     tables_bytes: u64,
+    /// Changes kept for all imports that build aside.
+    kept_changes: u64,
     catalog: Catalog,
     catalog_changed: bool,
     view: View,
@@ -73,15 +77,6 @@ struct Bearer {
     view: Arc<FilterView>,
     tables: Tables,
     staging: Option<Staging>,
-}
-
-/// What an import with `mode=replace` builds aside.
-struct Staging {
-    import: ImportId,
-    tables: Tables,
-    writes_epoch: Epoch,
-    /// Writes that the filter has taken meanwhile, to be repeated at the swap.
-    writes: Slab<Command>,
 }
 
 impl Default for State {
@@ -104,6 +99,7 @@ impl State {
             records: Records::default(),
             redemptions: 0,
             tables_bytes: 0,
+            kept_changes: 0,
             catalog: Catalog::default(),
             catalog_changed: false,
             view: View::default(),
@@ -152,10 +148,11 @@ impl State {
         self.tables_bytes
     }
 
-    /// Bytes of redemptions, stored answers and records of imports, about.
+    /// Bytes of redemptions, stored answers, records of imports and changes kept for them, about.
     pub fn records_bytes(&self) -> u64 {
         let imports = self.view.imports.read().memory_bytes();
-        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes() + imports
+        let kept_bytes = self.kept_changes * kept::KEPT_CHANGE_BYTES;
+        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes() + imports + kept_bytes
     }
 
     /// Redemptions on record.
@@ -180,22 +177,31 @@ impl State {
         match (command, bearer) {
             (Command::Create { layout, .. }, _) => layout.memory_bytes(),
             (Command::Insert { digests, .. }, Some(bearer)) => {
-                bearer.growth_bytes(digests.0.len()) + bearer.kept_write_bytes(digests.0.len())
+                bearer.growth_bytes(digests.0.len()) + bearer.kept_bytes(digests.0.len())
             }
             (Command::Replace { to, .. }, Some(bearer)) => {
-                bearer.growth_bytes(to.0.len()) + bearer.kept_write_bytes(2 * to.0.len())
+                bearer.growth_bytes(to.0.len()) + bearer.kept_bytes(2 * to.0.len())
             }
-            (Command::Remove { digests, .. }, Some(bearer)) => bearer.kept_write_bytes(digests.0.len()),
+            (Command::Remove { digests, .. }, Some(bearer)) => bearer.kept_bytes(digests.0.len()),
+            (Command::Clear { .. }, Some(bearer)) if bearer.is_catching_up() => {
+                bearer.view.layout.memory_bytes()
+            }
             (Command::ImportBegin { mode: ImportMode::Replace, .. }, Some(bearer)) => {
                 bearer.view.layout.memory_bytes()
             }
-            (Command::ImportLines { digests, .. }, Some(bearer)) => {
-                let tables = bearer.staging.as_ref().map_or(&bearer.tables, |staging| &staging.tables);
-                tables.growth_bytes(digests.0.len() as u64)
+            (Command::ImportLines { import, digests, .. }, Some(bearer)) => match &bearer.staging {
+                Some(staging) if staging.import == *import => {
+                    staging.tables.growth_bytes(digests.0.len() as u64)
+                }
+                _ => bearer.growth_bytes(digests.0.len()) + bearer.kept_bytes(digests.0.len()),
+            },
+            (Command::ImportEnd { entries_max, .. }, Some(bearer)) => {
+                bearer.catch_up_bytes(u64::from(*entries_max))
             }
-            (Command::Redeem { reference, .. }, Some(_)) => {
-                ledger::REDEMPTION_BYTES + reference.as_str().len() as u64
+            (Command::Redeem { reference, .. }, Some(bearer)) => {
+                ledger::REDEMPTION_BYTES + reference.as_str().len() as u64 + bearer.kept_state_bytes()
             }
+            (Command::Confirm { .. } | Command::Cancel { .. }, Some(bearer)) => bearer.kept_state_bytes(),
             _ => 0,
         }
     }
@@ -228,7 +234,24 @@ impl Bearer {
         self.tables.growth_bytes(items as u64)
     }
 
-    fn kept_write_bytes(&self, digests: usize) -> u64 {
-        self.staging.as_ref().map_or(0, |_| 8 * digests as u64)
+    fn is_catching_up(&self) -> bool {
+        self.staging.as_ref().is_some_and(Staging::is_catching_up)
+    }
+
+    /// What so many changes ask for beside the filter's own tables.
+    fn kept_bytes(&self, changes: usize) -> u64 {
+        self.staging.as_ref().map_or(0, |staging| staging.kept_bytes(changes as u64))
+    }
+
+    /// What a code that is held, used or given back asks for.
+    fn kept_state_bytes(&self) -> u64 {
+        if self.is_catching_up() { self.kept_bytes(1) } else { 0 }
+    }
+
+    /// What an import asks for that catches up by so many entries.
+    fn catch_up_bytes(&self, entries_max: u64) -> u64 {
+        let Some(staging) = &self.staging else { return 0 };
+        let empty = if staging.cleared { self.view.layout.memory_bytes() } else { 0 };
+        empty + staging.catch_up_bytes(&self.tables, entries_max)
     }
 }

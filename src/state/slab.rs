@@ -17,7 +17,7 @@ pub const CHUNK_BYTES_MAX: usize = 8_000;
 /// A slab's snapshot could not be read back.
 #[derive(Debug, Error)]
 #[error("a slab's snapshot is damaged: {0}")]
-pub struct DamagedSlab(&'static str);
+pub struct DamagedSlab(pub(super) &'static str);
 
 /// Slots of `T`, some of them free.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use crate::domain::ItemOutcome;
 use crate::filter::codec::Load;
 use crate::filter::{
     CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, Mode, RestoreError, SlotState,
-    StrictFilter, StrictInsert, TableId,
+    StrictFilter, StrictInsert, TableId, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -164,17 +164,42 @@ impl Tables {
         }
     }
 
-    /// Takes over the held and used codes of another filter.
-    pub(super) fn take_over_used(&mut self, other: &Tables) -> Result<(), Full> {
-        if let (Filter::Strict(filter), Filter::Strict(other)) = (&mut self.filter, &other.filter) {
-            let mut taken = Ok(());
-            other.for_each(|digest, state| {
-                if state != SlotState::Available && taken.is_ok() {
-                    taken = filter.insert(digest).map(|_| ());
-                    filter.set(digest, state);
+    /// Codes that are held, and that are used.
+    pub(super) fn used(&self) -> (u64, u64) {
+        match self.reader() {
+            Reader::Compact(_) => (0, 0),
+            Reader::Strict(reader) => {
+                let counts = reader.view().counts();
+                (counts.held, counts.redeemed)
+            }
+        }
+    }
+
+    /// Goes on with a walk by so many buckets, and adds the held and used codes that it meets to what was found. Tells how many
+    /// buckets there were: none at its end.
+    pub(super) fn walk_used(
+        &self,
+        walk: &mut Walk,
+        buckets: u64,
+        found: &mut Vec<(Digest, SlotState)>,
+    ) -> u64 {
+        match &self.filter {
+            Filter::Compact(_) => 0,
+            Filter::Strict(filter) => filter.walk(walk, buckets, |digest, state| {
+                if state != SlotState::Available {
+                    found.push((digest, state));
                 }
-            });
-            taken?;
+            }),
+        }
+    }
+
+    /// Sees to it that a code is there and in this state.
+    pub(super) fn put(&mut self, digest: Digest, state: SlotState) -> Result<(), Full> {
+        if let Filter::Strict(filter) = &mut self.filter
+            && filter.get(digest) != Some(state)
+        {
+            filter.insert(digest)?;
+            filter.set(digest, state);
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ mod random_log;
 mod restores;
 mod schema;
 mod snapshots;
+mod staged_imports;
 mod state;
 mod storage_faults;
 mod store_support;

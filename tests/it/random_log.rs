@@ -172,10 +172,11 @@ impl RandomLog {
             }
             _ => {
                 // Else it is asked for again.
-                if b.is_multiple_of(2) {
+                if b.is_multiple_of(4) {
                     self.uploads[filter][mode] = None;
                 }
-                Command::ImportEnd { target, import, complete: !b.is_multiple_of(5) }
+                let entries_max = [1, 2, 5, 40][(b / 10 % 4) as usize];
+                Command::ImportEnd { target, import, complete: !b.is_multiple_of(5), entries_max }
             }
         }
     }

@@ -161,12 +161,12 @@ fn run(store: &Store, steps: &[(u8, Numbers)]) {
 /// The general one: random logs of all commands.
 #[test]
 fn what_a_restore_gives_equals_the_live_state() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_in(&dir);
     let soak = std::env::var("SOAK_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let steps = proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..400);
     loop {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store_in(&dir);
         let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
         match TestRunner::new(config).run(&steps, |steps| {
             run(&store, &steps);
@@ -204,7 +204,7 @@ fn a_section_of_one_import_is_not_taken_over_by_the_next() {
         let digests = Digests(vec![code(item)]);
         service.submit(Command::Insert { target, digests, if_absent: false, revive: false });
         service.snapshot();
-        service.submit(Command::ImportEnd { target, import, complete: true });
+        service.submit(Command::ImportEnd { target, import, complete: true, entries_max: 9 });
         service.restart();
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::random_log::{CODES, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Kind, Name, Outcome, Proposal,
-    RedemptionId, Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
+    Command, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal,
+    Sizing, Spec, Status, Target, Timestamp, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::{SectionId, Sections, State};
@@ -230,47 +230,4 @@ fn a_repeated_redemption_confirms_or_extends_its_own_hold() {
     );
     assert!(matches!(machine.redeem(1, 4, "a", 0), Outcome::Settled(r) if r.status == Status::Redeemed));
     assert!(matches!(machine.redeem(1, 5, "a", 0), Outcome::Settled(r) if r.id == RedemptionId([1; 16])));
-}
-
-#[test]
-fn an_import_in_the_place_of_others_revives_no_used_code_and_loses_no_write() {
-    let mut machine = Machine::new();
-    let import = ImportId::new("nightly").unwrap();
-    let lines = |numbers: std::ops::Range<u64>| Command::ImportLines {
-        target: target(1),
-        import: ImportId::new("nightly").unwrap(),
-        lines: numbers.end - numbers.start,
-        digests: Digests(numbers.map(code).collect()),
-        rejected: 0,
-        errors: Vec::new(),
-        chain: 0,
-    };
-    machine.redeem(1, 1, "before", 0);
-    machine.apply(Command::ImportBegin {
-        target: target(1),
-        import: import.clone(),
-        mode: ImportMode::Replace,
-        owner: KeyName::new(""),
-        is_named: true,
-    });
-    machine.apply(lines(0..3));
-    machine.redeem(2, 2, "meanwhile", 0);
-    let insert = |number| Command::Insert {
-        target: target(1),
-        digests: Digests(vec![code(number)]),
-        if_absent: false,
-        revive: false,
-    };
-    let remove =
-        |number| Command::Remove { target: target(1), digests: Digests(vec![code(number)]), all: false };
-    machine.apply(insert(100));
-    machine.apply(remove(0));
-    machine.apply(lines(20..22));
-    machine.apply(Command::ImportEnd { target: target(1), import, complete: true });
-    machine.state.publish();
-    let view = machine.state.view().find(Kind::Coupon, &Name::new("f1").unwrap()).unwrap();
-    let valid: Vec<u64> = (0..200).filter(|&number| view.contains(code(number), Timestamp(0))).collect();
-    assert_eq!(valid, [20, 21, 100]);
-    assert_eq!(machine.redeem(1, 3, "again", 0), Outcome::Refused(Refusal::CodeRedeemed));
-    assert_eq!(machine.redeem(2, 4, "again", 0), Outcome::Refused(Refusal::CodeRedeemed));
 }

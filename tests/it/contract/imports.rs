@@ -304,4 +304,33 @@ async fn too_many_broken_appends_are_told() {
     assert_eq!(refused.header("retry-after"), "60");
     text(&service, "?id=i7", "u1\n").await.json(200);
     text(&service, "?id=more", "u1\n").await.json(200);
+
+/// More than one command repeats at the end: the answer comes when all is done.
+#[tokio::test]
+async fn what_is_written_while_a_replacement_is_sent_is_there_afterwards() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 50_000, "mode": "strict"})).await.json(201);
+    text(&service, "", "old\nboth\nleaving\n").await.json(200);
+    let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(1);
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    });
+    let replacement = text(&service, "?mode=replace&id=r", Body::from_stream(stream));
+    let others = async {
+        sender.send(Ok(Bytes::from_static(b"both\nleaving\n"))).await.unwrap();
+        while service.get("/v1/imports/r").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+        let many: String = (0..35_000).map(|n| format!("many-{n}\n")).collect();
+        assert_eq!(text(&service, "", many).await.json(200)["state"], "done");
+        service.post("/v1/campaigns/spring/users", json!({"users": ["one"]})).await.json(200);
+        service.post("/v1/campaigns/spring/users/remove", json!({"users": ["leaving"]})).await.json(200);
+        drop(sender);
+    };
+    let (done, ()) = tokio::join!(replacement, others);
+    assert_eq!(done.json(200)["state"], "done");
+    let users = ["old", "both", "leaving", "one", "many-0", "many-17000", "many-34999"];
+    assert_eq!(present(&service, &users).await, json!([false, true, false, true, true, true, true]));
+    let stats = service.get("/v1/campaigns/spring").await.json(200)["stats"].clone();
+    assert_eq!(stats["items"], 35_002, "{stats}");
 }

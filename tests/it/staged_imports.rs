@@ -1,0 +1,502 @@
+//! Imports with `mode=replace`, beside which others write: what was accepted stands after the swap, what was refused has no
+//! effect, used codes stay used, and no command pays for all.
+
+use crate::random_log::code;
+use cuckood::clock::{Clock, ManualTime};
+use cuckood::domain::{
+    Command, Digests, Entry, FilterId, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, Kind, Name,
+    Outcome, Proposal, RedemptionId, Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
+};
+use cuckood::engine::{Durability, Engine, EngineOptions};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::State;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const TARGET: Target = Target(FilterId(1));
+
+fn create(mode: Mode, capacity: u64) -> Command {
+    let growth = Growth::Auto;
+    let (layout, sizing) = match mode {
+        Mode::Compact => (Layout::compact(capacity, 0.001, growth).unwrap(), Sizing::ErrorRate(0.001)),
+        Mode::Strict => (Layout::strict(capacity).unwrap(), Sizing::Exact),
+    };
+    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false };
+    let secret = Secret::new([7; 192]);
+    let (kind, name, window) = (Kind::Coupon, Name::new("welcome").unwrap(), Window::default());
+    Command::Create { kind, name, id: TARGET.0, secret, spec, layout, window }
+}
+
+fn digests(numbers: impl IntoIterator<Item = u64>) -> Digests {
+    Digests(numbers.into_iter().map(code).collect())
+}
+
+fn insert(numbers: impl IntoIterator<Item = u64>) -> Command {
+    Command::Insert { target: TARGET, digests: digests(numbers), if_absent: false, revive: false }
+}
+
+fn remove(numbers: impl IntoIterator<Item = u64>) -> Command {
+    Command::Remove { target: TARGET, digests: digests(numbers), all: false }
+}
+
+fn begin(import: &str, mode: ImportMode) -> Command {
+    Command::ImportBegin {
+        target: TARGET,
+        import: ImportId::new(import).unwrap(),
+        mode,
+        owner: KeyName::new(""),
+        is_named: true,
+    }
+}
+
+fn lines(import: &str, numbers: impl IntoIterator<Item = u64>) -> Command {
+    let (import, digests) = (ImportId::new(import).unwrap(), digests(numbers));
+    let lines = digests.0.len() as u64;
+    Command::ImportLines { target: TARGET, import, digests, lines, rejected: 0, errors: Vec::new(), chain: 0 }
+}
+
+fn end(import: &str, entries_max: u32) -> Command {
+    let import = ImportId::new(import).unwrap();
+    Command::ImportEnd { target: TARGET, import, complete: true, entries_max }
+}
+
+/// One coupon and its commands.
+struct Coupon {
+    state: State,
+    serial: u64,
+}
+
+impl Coupon {
+    fn new(mode: Mode, capacity: u64) -> Self {
+        let mut coupon = Self { state: State::new(), serial: 0 };
+        coupon.apply(create(mode, capacity));
+        coupon
+    }
+
+    fn apply(&mut self, command: Command) -> Outcome {
+        let seq = self.state.applied().next();
+        let outcome = self
+            .state
+            .apply(Entry { seq, proposal: Proposal { at: Timestamp(0), command, idempotency: None } });
+        self.state.publish();
+        outcome.outcome
+    }
+
+    /// Uses a code, or holds it.
+    fn redeem(&mut self, number: u64, hold_seconds: u64) -> Option<RedemptionId> {
+        self.serial += 1;
+        let redemption = RedemptionId(u128::from(self.serial).to_be_bytes());
+        let redeem = Command::Redeem {
+            target: TARGET,
+            digest: code(number),
+            redemption,
+            reference: Reference::new(&self.serial.to_string()).unwrap(),
+            hold_seconds,
+        };
+        matches!(self.apply(redeem), Outcome::Redeemed(_)).then_some(redemption)
+    }
+
+    fn cancel(&mut self, redemption: RedemptionId) {
+        let cancelled = self.apply(Command::Cancel { target: TARGET, redemption });
+        assert!(matches!(cancelled, Outcome::Settled(r) if r.status == Status::Cancelled));
+    }
+
+    /// Ends an import, in as many steps as it takes; tells how many.
+    fn end(&mut self, import: &str, entries_max: u32) -> u32 {
+        let mut steps = 1;
+        while self.import_state(end(import, entries_max)) == ImportState::Running {
+            steps += 1;
+            assert!(steps < 10_000, "it never ends");
+        }
+        steps
+    }
+
+    fn import_state(&mut self, command: Command) -> ImportState {
+        match self.apply(command) {
+            Outcome::Import(import) => import.state,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn count(&self, number: u64) -> u32 {
+        self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap().count(code(number))
+    }
+
+    fn present(&self, numbers: std::ops::Range<u64>) -> Vec<u64> {
+        numbers.filter(|&number| self.count(number) > 0).collect()
+    }
+
+    fn valid(&self, number: u64) -> bool {
+        let view = self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap();
+        view.contains(code(number), Timestamp(0))
+    }
+}
+
+#[test]
+fn what_is_written_meanwhile_is_written_again_and_used_codes_stay_used() {
+    let mut coupon = Coupon::new(Mode::Strict, 50);
+    coupon.apply(insert(0..12));
+    coupon.redeem(1, 0).unwrap();
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", 0..3));
+    coupon.redeem(2, 0).unwrap();
+    coupon.apply(insert([100]));
+    coupon.apply(remove([0, 20]));
+    // Those that are removed before their lines come are not there either.
+    coupon.apply(lines("nightly", 20..22));
+    coupon.end("nightly", 100);
+    assert_eq!(coupon.present(0..200), [1, 2, 21, 100]);
+    assert_eq!((1..=2).map(|number| coupon.valid(number)).collect::<Vec<_>>(), [false, false]);
+    assert!(coupon.redeem(1, 0).is_none() && coupon.redeem(2, 0).is_none());
+}
+
+/// A further import into the same filter is a write like others.
+#[test]
+fn what_another_import_adds_meanwhile_stays() {
+    for mode in [Mode::Strict, Mode::Compact] {
+        let mut coupon = Coupon::new(mode, 200);
+        coupon.apply(insert([1, 2, 3]));
+        coupon.apply(begin("nightly", ImportMode::Replace));
+        coupon.apply(begin("more", ImportMode::Append));
+        coupon.apply(lines("more", [2, 40, 41]));
+        coupon.apply(lines("nightly", [1, 50]));
+        assert_eq!(coupon.import_state(end("more", 0)), ImportState::Done);
+        coupon.end("nightly", 100);
+        assert_eq!(coupon.present(0..60), [1, 2, 40, 41, 50]);
+    }
+}
+
+#[test]
+fn what_was_refused_meanwhile_is_not_done_at_the_swap() {
+    let mut coupon = Coupon::new(Mode::Strict, 50);
+    coupon.apply(insert([1, 2, 3, 4]));
+    let (two, three) = (coupon.redeem(2, 0).unwrap(), coupon.redeem(3, 0).unwrap());
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", [1, 2, 3, 4]));
+    let replace = Command::Replace { target: TARGET, from: digests([1]), to: digests([2]) };
+    assert_eq!(coupon.apply(replace), Outcome::Replaced(vec![ItemOutcome::AlreadyRedeemed]));
+    assert!(matches!(coupon.apply(remove([3])), Outcome::Removed(removed) if removed.removed == 0));
+    coupon.cancel(two);
+    coupon.cancel(three);
+    coupon.end("nightly", 100);
+    assert_eq!(coupon.present(0..10), [1, 2, 3, 4]);
+}
+
+/// What was answered `replaced` is so, though the upload has never heard of the one that was replaced.
+#[test]
+fn an_item_that_took_anothers_place_is_there_after_the_swap() {
+    for mode in [Mode::Strict, Mode::Compact] {
+        let mut coupon = Coupon::new(mode, 200);
+        coupon.apply(insert([1, 2]));
+        coupon.apply(begin("nightly", ImportMode::Replace));
+        let replace = Command::Replace { target: TARGET, from: digests([1, 2, 7]), to: digests([11, 2, 17]) };
+        coupon.apply(replace);
+        coupon.apply(lines("nightly", [1, 5]));
+        coupon.end("nightly", 100);
+        assert_eq!(coupon.present(0..20), [2, 5, 11], "{mode:?}");
+    }
+}
+
+#[test]
+fn a_clear_meanwhile_empties_what_is_swapped_in() {
+    for when in 0..2 {
+        let mut coupon = Coupon::new(Mode::Strict, 50);
+        coupon.apply(insert(0..30));
+        coupon.redeem(1, 0).unwrap();
+        coupon.apply(begin("nightly", ImportMode::Replace));
+        coupon.apply(lines("nightly", 10..40));
+        coupon.apply(insert([70]));
+        if when == 1 {
+            coupon.apply(end("nightly", 1));
+        }
+        coupon.apply(Command::Clear { target: TARGET });
+        coupon.apply(insert([80]));
+        if when == 0 {
+            coupon.apply(lines("nightly", 40..45));
+        }
+        coupon.end("nightly", 3);
+        assert_eq!(coupon.present(0..100), [1, 80]);
+    }
+}
+
+/// Neither the codes that come over nor the changes that are repeated are one command's to pay for, and while the import
+/// catches up, changes that come are fewer than those that go.
+#[test]
+fn the_swap_is_spread_over_commands() {
+    const STEP: u32 = 500;
+    const STEP_BYTES: u64 = STEP as u64 * 16;
+    let mut coupon = Coupon::new(Mode::Strict, 20_000);
+    coupon.apply(insert(0..9_000));
+    let records_bytes = coupon.state.records_bytes();
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", 5_000..10_000));
+    for from in (10_000..18_000).step_by(1_000) {
+        coupon.apply(insert(from..from + 1_000));
+    }
+    assert_eq!(coupon.state.records_bytes(), records_bytes + 8_000 * 16);
+    let (mut steps, mut kept) = (0, coupon.state.records_bytes());
+    while coupon.import_state(end("nightly", STEP)) == ImportState::Running {
+        assert!(kept - coupon.state.records_bytes() <= STEP_BYTES);
+        coupon.apply(insert(20_000 + 10 * steps..20_010 + 10 * steps));
+        kept = coupon.state.records_bytes();
+        steps += 1;
+    }
+    assert!(steps >= 8_000 / u64::from(STEP) - 1, "{steps} steps");
+    assert_eq!(coupon.state.records_bytes(), records_bytes);
+    assert_eq!(coupon.present(0..20_000), (5_000..18_000).collect::<Vec<_>>());
+    assert_eq!(coupon.present(20_000..30_000).len() as u64, 10 * steps);
+
+    // Used codes: so many at a time.
+    let mut coupon = Coupon::new(Mode::Strict, 20_000);
+    coupon.apply(insert(0..1_000));
+    (0..1_000).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    let steps = coupon.end("nightly", 50);
+    assert!(steps >= 1_000 / (50 + 64), "{steps} steps");
+    assert_eq!(coupon.present(0..2_000).len(), 1_000);
+    assert!((0..1_000).all(|number| coupon.redeem(number, 0).is_none()));
+}
+
+/// In a table that is nearly full items make way for others all the time: a code that comes to lie where the import has looked
+/// already is not lost.
+#[test]
+fn used_codes_come_over_though_they_move() {
+    let mut coupon = Coupon::new(Mode::Strict, 4_000);
+    coupon.apply(insert(0..3_900));
+    (0..700).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", [9_000]));
+    let mut from = 10_000;
+    while coupon.import_state(end("nightly", 2)) == ImportState::Running {
+        coupon.apply(remove(from - 10..from));
+        coupon.apply(insert(from..from + 10));
+        from += 10;
+        assert!(from < 100_000, "it never ends");
+    }
+    assert!((0..700).all(|number| coupon.count(number) == 1 && !coupon.valid(number)));
+    assert_eq!(coupon.present(700..100_000).first(), Some(&9_000));
+}
+
+/// Whoever writes is not refused for the sake of an import; it is the import that fails, and says why.
+#[test]
+fn an_import_is_overtaken_by_more_than_can_be_kept() {
+    let mut coupon = Coupon::new(Mode::Compact, 100);
+    coupon.apply(insert(0..10));
+    let (tables_bytes, records_bytes) = (coupon.state.tables_bytes(), coupon.state.records_bytes());
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", 20..30));
+    let mut most = 0;
+    // Strangers, who are not there.
+    for _ in 0..(2 << 20) / 10_000 + 1 {
+        coupon.apply(Command::Remove {
+            target: TARGET,
+            digests: Digests((0..10_000).map(|number| Digest(number << 40)).collect()),
+            all: false,
+        });
+        most = most.max(coupon.state.records_bytes());
+    }
+    assert!(most > records_bytes + (30 << 20) && most <= records_bytes + (32 << 20));
+    let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
+    assert_eq!(coupon.apply(lines("nightly", 30..40)), overtaken);
+    assert_eq!(coupon.apply(end("nightly", 100)), overtaken);
+    let sizes = (coupon.state.tables_bytes(), coupon.state.records_bytes());
+    assert_eq!(sizes, (tables_bytes, records_bytes), "nothing is left of it");
+    assert_eq!(coupon.present(0..40), (0..10).collect::<Vec<_>>());
+    // The same upload again.
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.apply(lines("nightly", 20..30));
+    coupon.end("nightly", 100);
+    assert_eq!(coupon.present(0..40), (20..30).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || async {
+        let mut options = EngineOptions::new(dir.path());
+        options.store.durability = Durability::Relaxed;
+        options.store.free_space_min_bytes = 0;
+        options.store.ballast_bytes = 0;
+        let engine = Engine::start(options, Clock::new(Arc::new(ManualTime::at(Timestamp(1_000)))));
+        engine.recovered().await;
+        engine
+    };
+    let engine = start().await;
+    engine.submit(create(Mode::Strict, 1_000), None).await.unwrap();
+    let tables_bytes = engine.info().tables_bytes;
+    for command in [
+        begin("nightly", ImportMode::Replace),
+        lines("nightly", 0..10),
+        begin("more", ImportMode::Append),
+        lines("more", 0..10),
+    ] {
+        engine.submit(command, None).await.unwrap();
+    }
+    assert!(engine.info().tables_bytes > tables_bytes);
+    engine.shutdown().await;
+    drop(engine);
+
+    let engine = start().await;
+    assert_eq!(engine.info().tables_bytes, tables_bytes);
+    for import in ["nightly", "more"] {
+        let import = engine.import(&ImportId::new(import).unwrap()).unwrap();
+        assert_eq!(import.state, ImportState::Interrupted);
+    }
+    let more = engine.submit(begin("more", ImportMode::Append), None).await.unwrap().outcome;
+    assert!(matches!(more, Outcome::Import(import) if import.lines == 10), "it is continued");
+    engine.shutdown().await;
+}
+
+/// What one of few codes is done to.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Line,
+    Append,
+    Insert,
+    Remove,
+    Replace,
+    Redeem,
+    Cancel,
+    Clear,
+    End,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
+    let step = prop_oneof![
+        6 => Just(Step::Line),
+        2 => Just(Step::Append),
+        4 => Just(Step::Insert),
+        4 => Just(Step::Remove),
+        3 => Just(Step::Replace),
+        4 => Just(Step::Redeem),
+        3 => Just(Step::Cancel),
+        1 => Just(Step::Clear),
+    ];
+    let before = proptest::collection::vec((step.clone(), 0..60u64, 0..60u64), 0..60);
+    let after = prop_oneof![3 => step, 1 => Just(Step::End)];
+    let after = proptest::collection::vec((after, 0..60u64, 0..60u64), 0..60);
+    (before, after).prop_map(|(mut steps, after)| {
+        steps.push((Step::End, 0, 0));
+        steps.extend(after);
+        steps
+    })
+}
+
+/// What the upload and the accepted changes come to, in order.
+#[derive(Default)]
+struct Expected {
+    uploaded: BTreeSet<u64>,
+    cleared: bool,
+    /// Whether an item is to be there, by the last change that was accepted.
+    changed: BTreeMap<u64, bool>,
+    /// Codes that were held or used once the upload was whole: they may be there.
+    used: BTreeSet<u64>,
+}
+
+impl Expected {
+    fn note(&mut self, numbers: &[u64], outcomes: &[ItemOutcome], there: bool) {
+        for (&number, &outcome) in numbers.iter().zip(outcomes) {
+            if outcome != ItemOutcome::AlreadyRedeemed {
+                self.changed.insert(number, there);
+            }
+        }
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let uploaded = !self.cleared && self.uploaded.contains(&number);
+        self.changed.get(&number).copied().unwrap_or(uploaded)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Used codes are as they were. Else an item is there or not by the last change that was accepted; if there was none, by
+    /// the upload.
+    #[test]
+    fn what_was_accepted_stands_after_the_swap(steps in steps(), entries_max in 1..12u32) {
+        let mut coupon = Coupon::new(Mode::Strict, 40);
+        coupon.apply(insert((0..60).filter(|number| number % 3 > 0)));
+        let mut standing: BTreeMap<u64, RedemptionId> =
+            (0..60).step_by(7).filter_map(|number| Some((number, coupon.redeem(number, number % 2 * 60)?))).collect();
+        coupon.apply(begin("nightly", ImportMode::Replace));
+        coupon.apply(begin("more", ImportMode::Append));
+        let (mut expected, mut ended, mut done) = (Expected::default(), false, false);
+        for (step, a, b) in steps {
+            let numbers: Vec<u64> = (a..a + b % 6 + 1).map(|number| number % 60).collect();
+            match step {
+                Step::Line if !ended => {
+                    coupon.apply(lines("nightly", numbers.clone()));
+                    expected.uploaded.extend(numbers);
+                }
+                Step::Insert => {
+                    if let Outcome::Inserted(inserted) = coupon.apply(insert(numbers.clone())) {
+                        expected.note(&numbers, &inserted.outcomes, true);
+                    }
+                }
+                Step::Append => {
+                    // What is used stays as it is, whatever becomes of it.
+                    let unused = numbers.iter().copied().filter(|number| !standing.contains_key(number));
+                    let numbers: Vec<u64> = unused.collect();
+                    coupon.apply(lines("more", numbers.clone()));
+                    expected.changed.extend(numbers.into_iter().map(|number| (number, true)));
+                }
+                Step::Remove => {
+                    if let Outcome::Removed(removed) = coupon.apply(remove(numbers.clone())) {
+                        expected.note(&numbers, &removed.outcomes, false);
+                        let gone = |number: &u64| numbers.contains(number) && coupon.count(*number) == 0;
+                        standing.retain(|number, _| !gone(number));
+                    }
+                }
+                Step::Replace => {
+                    let replace =
+                        Command::Replace { target: TARGET, from: digests([a]), to: digests([b]) };
+                    if coupon.apply(replace) == Outcome::Replaced(vec![ItemOutcome::Replaced]) {
+                        if a != b {
+                            expected.changed.insert(a, false);
+                            standing.remove(&a);
+                        }
+                        expected.changed.insert(b, true);
+                    }
+                }
+                Step::Redeem => {
+                    if let Some(redemption) = coupon.redeem(a, b % 2 * 60) {
+                        standing.insert(a, redemption);
+                    }
+                }
+                Step::Cancel => {
+                    if let Some(redemption) = standing.remove(&a) {
+                        coupon.cancel(redemption);
+                    }
+                }
+                Step::Clear => {
+                    coupon.apply(Command::Clear { target: TARGET });
+                    expected.cleared = true;
+                    expected.changed.clear();
+                }
+                Step::End => {
+                    ended = true;
+                    done = coupon.import_state(end("nightly", entries_max)) != ImportState::Running;
+                    if done {
+                        break;
+                    }
+                }
+                Step::Line => {}
+            }
+            if ended {
+                expected.used.extend(standing.keys());
+            }
+        }
+        if !done {
+            expected.used.extend(standing.keys());
+            coupon.end("nightly", entries_max);
+        }
+        for number in 0..60 {
+            let (there, used) = (coupon.count(number) > 0, standing.contains_key(&number));
+            let may_be = expected.used.contains(&number) && !expected.changed.contains_key(&number);
+            prop_assert!(there == (used || expected.has(number)) || may_be, "code {}: {}", number, there);
+            prop_assert_eq!(coupon.valid(number), there && !used, "code {}", number);
+        }
+    }
+}

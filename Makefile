@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -43,6 +43,15 @@ fuzz: ## Fuzz each target for FUZZ_SECONDS, 60 unless said otherwise (cargo inst
 	    $(CARGO) fuzz run --target-dir target/fuzz $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 	        -dict=fuzz/dictionary.txt -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; \
 	done
+
+fill-test: ## A thousand fillings of filters of fixed size, at each capacity up to 2 000 and of every layout: half an hour.
+	CUCKOOD_FILLINGS=1000 $(CARGO) test --release --locked --test it -- filter_fill --nocapture
+
+# The filter alone, without the service around it: what follows makes everything many times as slow.
+FILTER_ALONE = --manifest-path tools/filter-alone/Cargo.toml --locked
+
+loom: ## Every order in which a reader may meet the stores of the filter's writer, on a tiny table.
+	RUSTFLAGS="--cfg loom" $(CARGO) test $(FILTER_ALONE) --target-dir target/loom --lib race
 
 demo: ## A million users and a million codes through a release build, killed and started again.
 	$(CARGO) build --release --locked --bin cuckood

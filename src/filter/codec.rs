@@ -3,10 +3,11 @@
 use super::layout::{Growth, Layout};
 use super::plan::Plan;
 use super::table::Table;
+use super::words::AtomicU64;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 

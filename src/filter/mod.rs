@@ -13,11 +13,15 @@ pub mod layout;
 mod memory;
 mod place;
 mod plan;
+#[cfg(test)]
+mod race;
 mod sizing;
 mod slots;
 pub mod strict;
 mod strict_view;
 mod table;
+#[cfg_attr(loom, path = "../../tools/filter-alone/src/loom_words.rs")]
+mod words;
 mod writer;
 
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};

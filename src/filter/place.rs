@@ -185,6 +185,7 @@ mod tests {
     /// Where errors are too rare to be counted: every bit of a fingerprint is set half of the time, in either half of
     /// the buckets, and the other bucket is as likely to be in the one as in the other.
     #[test]
+    #[cfg_attr(miri, ignore = "it counts for too long")]
     fn the_bits_of_fingerprints_are_uniform() {
         const ITEMS: u64 = 100_000;
         for base_bits in 12..=32_u32 {

@@ -6,14 +6,13 @@
 
 use std::hint::select_unpredictable;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::kind::{Kind, with_kind};
-use super::memory::Words;
 use super::place::{Dimensions, Place, Probe, Whole};
 use super::plan::Plan;
 use super::slots::{Lanes, Shape, StrictShape};
+use super::words::{AtomicU64, Words};
 use super::{Digest, SegmentStats};
 
 /// Items whose cache lines are asked for before the first is looked at: enough to keep the memory system busy.

@@ -39,14 +39,14 @@ pub(super) enum GrowthName {
 #[serde(deny_unknown_fields)]
 #[schema(as = Layout)]
 pub(super) struct LayoutBody {
-    /// Bits of a fingerprint (f in the paper).
+    /// Bits of a fingerprint (f in the paper). With `growth` fixed too few for the capacity are refused.
     #[schema(minimum = 4, maximum = 32, example = 16)]
     pub(super) fingerprint_bits: u8,
     /// Slots a bucket (b in the paper): 2, 4 or 8.
     #[serde(default = "bucket_size_default")]
     #[schema(minimum = 2, maximum = 8, default = 4, example = 4)]
     pub(super) bucket_size: u8,
-    /// Buckets that an insert looks at for room before it gives up.
+    /// Buckets that an insert looks at for room before it gives up. With `growth` fixed 250 at least; fewer than 1000 cost a little memory.
     #[serde(default = "max_search_default")]
     #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
     pub(super) max_search: u32,

@@ -62,6 +62,8 @@ async fn a_spec_that_cannot_be_is_refused() {
         json!({"capacity": 10, "mode": "strict", "error_rate": 0.01}),
         json!({"capacity": 10, "mode": "strict", "layout": layout}),
         json!({"capacity": 10, "layout": {"fingerprint_bits": 16, "bucket_size": 3}}),
+        json!({"capacity": 10_000, "growth": "fixed", "layout": {"fingerprint_bits": 4, "bucket_size": 2}}),
+        json!({"capacity": 10, "growth": "fixed", "layout": {"fingerprint_bits": 16, "max_search": 249}}),
         json!({"capacity": 10, "colour": "red"}),
         json!({"capacity": 10, "ignore_case": true}),
         json!({"capacity": 10, "starts_at": "yesterday"}),

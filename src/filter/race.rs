@@ -1,0 +1,152 @@
+//! Readers against the writer while items move: with threads that pause where it hurts, and, built for Loom, in every order.
+
+use super::Digest;
+use super::codec::TableId;
+use super::plan::Plan;
+use super::writer::TableWriter;
+
+fn scrambled(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+/// Buckets and slots as few as let an insert move an item.
+fn tiny() -> TableWriter {
+    let plan = Plan::Segment { base_bits: 16, bucket_size: 2, base_buckets: 4, k: 0 };
+    TableWriter::new(TableId(0), plan, 50)
+}
+
+/// A story for a tiny table: six items are inside, others come and go, and the first makes way, to its second bucket and back.
+struct Story(u64);
+
+impl Story {
+    fn item(&self, number: u64) -> Digest {
+        scrambled(self.0 * 16 + number)
+    }
+
+    /// The one that moves.
+    fn moving(&self) -> Digest {
+        self.item(0)
+    }
+
+    fn begin(&self) -> TableWriter {
+        let mut writer = tiny();
+        for number in 0..6 {
+            let _ = writer.insert(self.item(number), 0);
+        }
+        writer
+    }
+
+    /// One of those that come, or one of the others that are inside goes.
+    fn step(&self, writer: &mut TableWriter, number: u64) {
+        let choice = scrambled(self.0 ^ number << 60).0;
+        if choice.is_multiple_of(2) {
+            let _ = writer.insert(self.item(8 + number), 0);
+        } else {
+            writer.remove(self.item(1 + choice / 2 % 5));
+        }
+    }
+}
+
+const STEPS: u64 = 6;
+
+/// The number of the first story that is one.
+const STORY: u64 = 1_126;
+
+#[cfg(not(loom))]
+mod threads {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// A reader who pauses between its two loads, while the writer moves items to and fro. Without the version
+    /// it misses some: an item can leave the second bucket for the first just in between.
+    #[test]
+    fn a_reader_misses_nothing_while_items_move() {
+        let plan = Plan::Segment { base_bits: 16, bucket_size: 4, base_buckets: 512, k: 0 };
+        let mut writer = TableWriter::new(TableId(0), plan, 2_000);
+        let residents: Vec<Digest> = (0..1_000).map(scrambled).collect();
+        for &digest in &residents {
+            writer.insert(digest, 0).unwrap();
+        }
+        let (table, done) = (writer.table.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut missed = 0;
+                for round in 0..hits() / residents.len() {
+                    let pause = || (0..round % 64).for_each(|_| std::hint::spin_loop());
+                    missed +=
+                        residents.iter().filter(|digest| !table.contains_slowly(**digest, pause)).count();
+                }
+                done.store(true, Relaxed);
+                missed
+            });
+            let mut next = 1_000;
+            while !done.load(Relaxed) {
+                // Up to 97 % full, where nearly every insert moves others, and back.
+                let passing = (next..next + 980).map(scrambled);
+                next += 980;
+                let came: Vec<Digest> = passing.filter(|digest| writer.insert(*digest, 0).is_ok()).collect();
+                for digest in came {
+                    writer.remove(digest);
+                }
+            }
+            assert_eq!(reader.join().unwrap(), 0, "items were missed");
+        });
+    }
+
+    /// The buckets where the item lies that moves, or one alike.
+    fn places(story: &Story, writer: &TableWriter) -> Vec<u64> {
+        let mut alone = tiny();
+        alone.insert(story.moving(), 0).unwrap();
+        let (mut value, mut places) = (0, Vec::new());
+        alone.table.for_each_in(0..4, |_, _, held| value = held);
+        let note = |bucket, _, held| places.extend((held == value).then_some(bucket));
+        writer.table.for_each_in(0..4, note);
+        places
+    }
+
+    fn moves_to_and_fro(story: &Story) -> bool {
+        let mut writer = story.begin();
+        let first = places(story, &writer);
+        let mut route = vec![first];
+        for number in 0..STEPS {
+            story.step(&mut writer, number);
+            route.push(places(story, &writer));
+        }
+        route.dedup();
+        route.len() >= 3 && route.iter().all(|places| places.len() == 1)
+    }
+
+    /// What is tried in every order is a story in which something happens.
+    #[test]
+    fn the_story_moves_an_item_to_and_fro() {
+        assert!(moves_to_and_fro(&Story(STORY)));
+    }
+
+    /// Hits that the reader checks; the long form wants 100 million.
+    fn hits() -> usize {
+        std::env::var("CUCKOOD_RACE_HITS").ok().and_then(|hits| hits.parse().ok()).unwrap_or(2_000_000)
+    }
+}
+
+#[cfg(loom)]
+mod orders {
+    use super::*;
+    use loom::thread;
+
+    /// Whatever the order of loads and stores, and whatever a reader may see of them, an item that moves is met.
+    #[test]
+    fn a_moving_item_is_met_in_every_order() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.max_branches = 100_000;
+        model.check(|| {
+            let story = Story(STORY);
+            let mut writer = story.begin();
+            let table = writer.table.clone();
+            let reader = thread::spawn(move || assert!(table.contains(story.moving()), "it was missed"));
+            (0..STEPS).for_each(|number| Story(STORY).step(&mut writer, number));
+            reader.join().unwrap();
+        });
+    }
+}

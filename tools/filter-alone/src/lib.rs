@@ -1,0 +1,6 @@
+//! The filter as a crate of its own; see its `Cargo.toml`. Its tests come along.
+
+#![allow(missing_docs, unreachable_pub, dead_code)]
+
+#[path = "../../../src/filter/mod.rs"]
+pub mod filter;

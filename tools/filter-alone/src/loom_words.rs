@@ -1,0 +1,23 @@
+//! The words of a table as Loom has them: it tries every order in which threads may see what is stored in them.
+
+use std::ops::Deref;
+
+pub(super) use loom::sync::atomic::AtomicU64;
+
+pub(super) struct Words(Vec<AtomicU64>);
+
+impl Words {
+    pub(super) fn zeroed(len: usize) -> Self {
+        Self((0..len).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn prefetch(&self, _: usize) {}
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}

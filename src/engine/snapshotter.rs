@@ -343,13 +343,18 @@ mod tests {
     #[test]
     fn what_is_kept_for_a_snapshot_is_bounded() {
         const BATCH: u64 = 2_000;
+        const FIRST: u64 = 400_000;
         const KEPT_BYTES_MAX: usize = 256 << 10;
         let mut state = state(Mode::Compact, Growth::Fixed);
+        // Chunks without items are not written, and would end the snapshot at once.
+        for item in (0..FIRST).step_by(BATCH as usize) {
+            insert(&mut state, item..item + BATCH);
+        }
         let dir = tempfile::tempdir().unwrap();
         let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
-        let (mut item, mut most) = (0, 0);
+        let (mut item, mut most) = (FIRST, 0);
         while snapshotter.is_running() && item < 900_000 {
             insert(&mut state, item..item + BATCH);
             item += BATCH;

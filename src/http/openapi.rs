@@ -164,6 +164,7 @@ fn general_problems(
     let takes_body = operation.get("requestBody").is_some();
     let mut problems = match (path, scope) {
         ("/livez" | "/readyz", _) => Vec::new(),
+        (_, "" | "read") if takes_body => vec![("503", "`recovering`, `overloaded`")],
         (_, "" | "read") => vec![("503", "`recovering`")],
         _ => vec![
             ("503", "`recovering`, `draining`, `overloaded`"),

@@ -271,7 +271,8 @@ impl Filter {
                 "revived"
             }
             Some(Slot::Redeemed(_)) => return "already_redeemed",
-            Some(_) => return "already_present",
+            // It is to be there, and so it is after a replacement too.
+            Some(_) => "already_present",
         };
         if outcome == "added" {
             put(&mut self.slots, self.kind, item);
@@ -281,15 +282,18 @@ impl Filter {
     }
 
     fn remove(&mut self, item: Item, all: bool) -> &'static str {
-        match self.slots.get(&item) {
-            None => return "absent",
+        let outcome = match self.slots.get(&item) {
+            None => "absent",
             Some(Slot::Redeemed(_)) => return "already_redeemed",
-            Some(&Slot::Held(index)) => self.end(index, Status::Cancelled),
-            Some(Slot::Copies(_)) => {}
-        }
+            Some(&Slot::Held(index)) => {
+                self.end(index, Status::Cancelled);
+                "removed"
+            }
+            Some(Slot::Copies(_)) => "removed",
+        };
         take(&mut self.slots, item, all);
         self.note(Change::Removed { item, all });
-        "removed"
+        outcome
     }
 
     fn replace(&mut self, from: Item, to: Item) -> &'static str {
@@ -330,10 +334,9 @@ impl Filter {
                 Change::Added(item) => put(&mut slots, self.kind, item),
                 Change::Removed { item, .. } if live.get(&item).is_some_and(used) => {}
                 Change::Removed { item, all } => take(&mut slots, item, all),
-                Change::Replaced { from, .. } if live.get(&from).is_some_and(used) => {}
                 Change::Replaced { from, to } => {
-                    if slots.contains_key(&from) {
-                        put(&mut slots, self.kind, to);
+                    put(&mut slots, self.kind, to);
+                    if !live.get(&from).is_some_and(used) {
                         take(&mut slots, from, false);
                     }
                 }

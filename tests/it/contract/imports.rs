@@ -304,6 +304,7 @@ async fn too_many_broken_appends_are_told() {
     assert_eq!(refused.header("retry-after"), "60");
     text(&service, "?id=i7", "u1\n").await.json(200);
     text(&service, "?id=more", "u1\n").await.json(200);
+}
 
 /// More than one command repeats at the end: the answer comes when all is done.
 #[tokio::test]

@@ -54,9 +54,10 @@ async fn every_promised_problem_can_be_had() {
         let problems = operation.problems().filter(|(status, _)| !GENERAL.contains(status));
         problems.map(|(_, code)| (operation.id.clone(), code.to_owned()))
     });
-    // What is malformed as HTTP may come to any operation, but no client of ours sends it.
+    // What is malformed as HTTP may come to any operation, but no client of ours sends it. An import is overtaken by two
+    // million changes, which `staged_imports` makes without HTTP.
     let missing: Vec<_> = promised
-        .filter(|(_, code)| code != "malformed-request")
+        .filter(|(_, code)| !["malformed-request", "import-overtaken"].contains(&code.as_str()))
         .filter(|pair| !seen.contains(pair))
         .collect();
     assert_eq!(missing, [], "promised, but not to be had");

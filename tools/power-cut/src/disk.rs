@@ -59,7 +59,7 @@ impl Disk {
                 let kept = match fate {
                     Fate::Lost => false,
                     Fate::Kept => true,
-                    Fate::Torn => random() % 2 == 0,
+                    Fate::Torn => random().is_multiple_of(2),
                 };
                 if kept {
                     let start = offset + at * SECTOR_BYTES;

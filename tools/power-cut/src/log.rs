@@ -2,8 +2,8 @@
 //! be there. All kinds of commands are in it, imports of both modes among writes to the same filter above all.
 
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImportId, ImportMode, Kind, Name, Proposal, RedemptionId, Reference,
-    Seq, Sizing, Spec, Target, Timestamp, Window,
+    Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Kind, Name, Proposal, RedemptionId,
+    Reference, Seq, Sizing, Spec, Target, Timestamp, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 
@@ -92,8 +92,13 @@ fn import(position: u64, every: u64, mode: ImportMode) -> Command {
         ImportMode::Append => (3, 11),
     };
     match position % every {
-        step if step == first => Command::ImportBegin { target, import: id, mode },
-        step if step == last => Command::ImportEnd { target, import: id, complete: number % 5 != 4 },
+        step if step == first => {
+            Command::ImportBegin { target, import: id, mode, owner: KeyName::new(""), is_named: true }
+        }
+        step if step == last => {
+            // All of what was kept at once: one position, one end.
+            Command::ImportEnd { target, import: id, complete: number % 5 != 4, entries_max: u32::MAX }
+        }
         _ => {
             let digests = some(position, 5_000);
             let lines = digests.0.len() as u64;
@@ -119,16 +124,16 @@ fn write(position: u64) -> Command {
             target,
             digests: some(position, 400),
             if_absent: false,
-            revive: position % 2 == 0,
+            revive: position.is_multiple_of(2),
         },
-        7..10 => Command::Remove { target, digests: some(position, 100), all: position % 2 == 0 },
+        7..10 => Command::Remove { target, digests: some(position, 100), all: position.is_multiple_of(2) },
         10..12 => {
             let (from, to) = (some(position, 50), some(!position, 50));
             let pairs = from.0.len().min(to.0.len());
             let cut = |digests: Digests| Digests(digests.0.into_iter().take(pairs).collect());
             Command::Replace { target, from: cut(from), to: cut(to) }
         }
-        12 if position % 5 == 0 => Command::Clear { target },
+        12 if position.is_multiple_of(5) => Command::Clear { target },
         13 => Command::Cancel { target, redemption: redemption(position - draw(position, 3) % 40) },
         14 => Command::Confirm { target, redemption: redemption(position - draw(position, 3) % 40) },
         _ => Command::Redeem {

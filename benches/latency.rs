@@ -7,7 +7,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use cuckood::clock::Clock;
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command as Change, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use cuckood::engine::{Engine, EngineOptions, Growth, Mode, Status};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ fn key() -> (String, String) {
 
 /// The same check with nothing around it.
 async fn bare(data: String) {
-    let engine = Engine::start(EngineOptions::new(data), Clock::system());
+    let engine = Engine::start(EngineOptions::new(data), Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     let sizing = Sizing::ErrorRate(0.001);
     let spec =

@@ -3,7 +3,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
-use cuckood::clock::Clock;
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
 use cuckood::store::{Store, StoreOptions};
@@ -53,7 +53,7 @@ async fn run(phase: &str, dir: &Path) {
         options.path = dir.join("amplify");
     }
     let since = Instant::now();
-    let engine = Engine::start(options, Clock::system());
+    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     let opened = since.elapsed().as_secs_f64();
     match phase {

@@ -2,26 +2,43 @@
 //!
 //! Every entry carries the time it was written at, and the first thing it does is to expire what is due. A wall
 //! clock that is set forward by a day would expire every hold at once, for good; so a writer that can't trust
-//! the clock writes nothing until the clock is right again or the process is restarted.
+//! the clock writes nothing until the clock is right again or an operator has said that it is.
+//!
+//! While the process runs, the monotonic clock tells how much time has passed. It also does so across restarts, as long as the
+//! machine was not booted meanwhile: what both clocks said is kept beside the log ([`Clock::resume`]). After a boot, or on
+//! another machine, nobody can tell how long the service was stopped; then any time is believed that is not before what was
+//! kept, nor later by more than services are ever stopped.
 
-use crate::domain::Timestamp;
+use crate::domain::{ClockReading, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// How far the wall clock may be stepped, in all, while the process runs.
-pub const JUMP_MAX: Duration = Duration::from_secs(3_600);
 
 /// How far the wall clock may be behind the time that was last logged.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
+
+/// What is still believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockLimits {
+    /// How far the wall clock may be stepped, in all, where the monotonic one can tell.
+    pub jump_max: Duration,
+    /// How long the service may have been stopped, where nothing can tell.
+    pub stop_max: Duration,
+}
+
+impl Default for ClockLimits {
+    fn default() -> Self {
+        Self { jump_max: Duration::from_secs(3_600), stop_max: Duration::from_secs(30 * 86_400) }
+    }
+}
 
 /// Where time comes from.
 pub trait TimeSource: Send + Sync {
     /// The time of day. May be stepped in either direction.
     fn wall(&self) -> Timestamp;
 
-    /// Time since some fixed moment. Never stepped; goes on while the machine sleeps.
+    /// Time since the machine's boot. Never stepped; goes on while the machine sleeps.
     fn monotonic(&self) -> Duration;
 }
 
@@ -78,90 +95,172 @@ impl TimeSource for ManualTime {
     }
 }
 
+/// What the wall clock is held against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Since {
+    /// What it said at the start of this process.
+    Start,
+    /// What it said when it was last trusted, since the same boot of the machine.
+    LastRun,
+    /// What it said when it was last trusted, before the machine's boot or on another machine.
+    BeforeBoot,
+}
+
 /// Why nothing may be written now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClockUnsure {
-    /// The wall clock was stepped too far while the process ran.
+    /// The wall clock was stepped too far.
     #[error(
-        "the clock was set {} s {} since the start: set it right, or restart if it is right now",
-        .seconds.unsigned_abs(),
-        if *.seconds < 0 { "back" } else { "forward" }
+        "the clock says {clock}, but {}{expected}: set it right{}; if it is right, stop the service and run `cuckood repair clock DIR`",
+        .since.words(), .since.restart()
     )]
     Jumped {
-        /// By how much; negative for back.
-        seconds: i64,
+        /// What it says.
+        clock: Timestamp,
+        /// What it should say; after a boot, what it should say at least.
+        expected: Timestamp,
+        /// By what.
+        since: Since,
     },
-    /// The wall clock is behind the log: it was right when the log was written, or will be wrong for longer.
-    #[error("the clock is {seconds} s behind what was last logged: set it right, or wait")]
+    /// The wall clock is behind the log: it is wrong now, or was when the log was written.
+    #[error(
+        "the clock says {clock}, but the last entry of the log was written at {logged}: set it right, or wait; if it is right, \
+         stop the service and run `cuckood repair clock DIR`"
+    )]
     Lags {
-        /// By how much.
-        seconds: u64,
+        /// What it says.
+        clock: Timestamp,
+        /// When the last entry was written.
+        logged: Timestamp,
     },
 }
 
-/// The one clock of a process.
+impl Since {
+    fn words(self) -> &'static str {
+        match self {
+            Since::Start => "by the time that has passed since the start it should be ",
+            Since::LastRun => "by the time that has passed since the service last ran it should be ",
+            Since::BeforeBoot => "the service last ran before the machine was booted, at ",
+        }
+    }
+
+    fn restart(self) -> &'static str {
+        match self {
+            Since::Start | Since::LastRun => "",
+            // Nothing but a start judges how long a stop may have been.
+            Since::BeforeBoot => " and start the service again",
+        }
+    }
+}
+
+/// A reading that later ones are held against.
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    reading: ClockReading,
+    since: Since,
+}
+
+/// The one clock of a process; clones are the same one.
 #[derive(Clone)]
 pub struct Clock {
     source: Arc<dyn TimeSource>,
-    started_wall: Timestamp,
-    started_monotonic: Duration,
+    limits: ClockLimits,
+    started: Anchor,
+    resumed: Arc<OnceLock<Anchor>>,
 }
 
 impl Clock {
     /// Trusts the wall clock as it is now; later readings are held against it.
-    pub fn new(source: Arc<dyn TimeSource>) -> Clock {
-        Clock { started_wall: source.wall(), started_monotonic: source.monotonic(), source }
+    pub fn new(source: Arc<dyn TimeSource>, limits: ClockLimits) -> Clock {
+        let reading = ClockReading { wall: source.wall(), uptime: source.monotonic() };
+        let started = Anchor { reading, since: Since::Start };
+        Clock { source, limits, started, resumed: Arc::default() }
     }
 
     /// The operating system's clock.
-    pub fn system() -> Clock {
-        Clock::new(Arc::new(SystemTime))
+    pub fn system(limits: ClockLimits) -> Clock {
+        Clock::new(Arc::new(SystemTime), limits)
+    }
+
+    /// What the two clocks say, trusted or not.
+    pub fn reading(&self) -> ClockReading {
+        ClockReading { wall: self.source.wall(), uptime: self.source.monotonic() }
+    }
+
+    /// Holds the clock against what it said when it was last trusted, by an earlier process, instead of trusting it as it was at
+    /// the start. To be called once; `same_boot` if the machine was not booted since.
+    pub fn resume(&self, last: ClockReading, same_boot: bool) {
+        let now = self.reading();
+        let anchor = if same_boot && last.uptime <= now.uptime {
+            Anchor { reading: last, since: Since::LastRun }
+        } else {
+            let latest = milliseconds(self.limits.stop_max.max(self.limits.jump_max));
+            let is_earlier = now.wall.0.saturating_add(milliseconds(self.limits.jump_max)) < last.wall.0;
+            if is_earlier || now.wall.0 > last.wall.0.saturating_add(latest) {
+                let reading = ClockReading { wall: last.wall, uptime: now.uptime };
+                Anchor { reading, since: Since::BeforeBoot }
+            } else {
+                self.started
+            }
+        };
+        let _ = self.resumed.set(anchor);
     }
 
     /// The time for readers, who can't refuse: the wall clock's unless it has jumped, else what it would say
-    /// had it not.
+    /// had it not. Where it is unknown which was wrong, the earlier one: it shows no hold as run out that hasn't.
     pub fn read(&self) -> Timestamp {
         let (wall, expected) = (self.source.wall(), self.expected());
-        if jump(wall, expected).is_some() { expected } else { wall }
+        if !self.has_jumped(wall, expected) {
+            return wall;
+        }
+        match self.anchor().since {
+            Since::Start => expected,
+            Since::LastRun | Since::BeforeBoot => expected.min(wall),
+        }
     }
 
     /// The time for an entry: never before `last_logged`.
     ///
     /// # Errors
-    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`JUMP_MAX`] since the start or is
-    /// behind `last_logged` by more than [`LAG_MAX`].
+    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`ClockLimits::jump_max`] or is behind `last_logged` by more
+    /// than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let wall = self.source.wall();
-        if let Some(seconds) = jump(wall, self.expected()) {
-            return Err(ClockUnsure::Jumped { seconds });
+        let (clock, expected) = (self.source.wall(), self.expected());
+        if last_logged.0.saturating_sub(clock.0) > milliseconds(LAG_MAX) {
+            return Err(ClockUnsure::Lags { clock, logged: last_logged });
         }
-        let behind = last_logged.0.saturating_sub(wall.0);
-        if behind > milliseconds(LAG_MAX) {
-            return Err(ClockUnsure::Lags { seconds: behind.div_ceil(1_000) });
+        if self.has_jumped(clock, expected) {
+            return Err(ClockUnsure::Jumped { clock, expected, since: self.anchor().since });
         }
-        Ok(wall.max(last_logged))
+        Ok(clock.max(last_logged))
+    }
+
+    /// How far the wall clock is ahead of what it should say, in seconds; negative for behind.
+    pub fn offset_seconds(&self) -> i64 {
+        let (wall, expected) = (self.source.wall().0, self.expected().0);
+        let seconds = i64::try_from(wall.abs_diff(expected) / 1_000).unwrap_or(i64::MAX);
+        if wall < expected { -seconds } else { seconds }
+    }
+
+    fn has_jumped(&self, wall: Timestamp, expected: Timestamp) -> bool {
+        wall.0.abs_diff(expected.0) > milliseconds(self.limits.jump_max)
+    }
+
+    fn anchor(&self) -> &Anchor {
+        self.resumed.get().unwrap_or(&self.started)
     }
 
     fn expected(&self) -> Timestamp {
-        let elapsed = self.source.monotonic().saturating_sub(self.started_monotonic);
-        Timestamp(self.started_wall.0.saturating_add(milliseconds(elapsed)))
+        let ClockReading { wall, uptime } = self.anchor().reading;
+        let elapsed = self.source.monotonic().saturating_sub(uptime);
+        Timestamp(wall.0.saturating_add(milliseconds(elapsed)))
     }
 }
 
 impl std::fmt::Debug for Clock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Clock").field("started_wall", &self.started_wall).finish_non_exhaustive()
+        f.debug_struct("Clock").field("anchor", self.anchor()).finish_non_exhaustive()
     }
-}
-
-/// By how many seconds the wall clock has been stepped, if by more than is allowed.
-fn jump(wall: Timestamp, expected: Timestamp) -> Option<i64> {
-    let seconds = i64::try_from(wall.0.abs_diff(expected.0) / 1_000).unwrap_or(i64::MAX);
-    (wall.0.abs_diff(expected.0) > milliseconds(JUMP_MAX)).then_some(if wall < expected {
-        -seconds
-    } else {
-        seconds
-    })
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -171,56 +270,119 @@ fn milliseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const START: Timestamp = Timestamp(1_800_000_000_000);
+    const HOUR: u64 = 3_600;
+    const DAY: u64 = 24 * HOUR;
 
     fn clock() -> (Arc<ManualTime>, Clock) {
         let time = Arc::new(ManualTime::at(START));
-        (time.clone(), Clock::new(time))
+        (time.clone(), Clock::new(time, ClockLimits::default()))
+    }
+
+    fn jumped(clock: Timestamp, expected: Timestamp, since: Since) -> Result<Timestamp, ClockUnsure> {
+        Err(ClockUnsure::Jumped { clock, expected, since })
     }
 
     #[test]
     fn time_that_passes_is_no_jump() {
         let (time, clock) = clock();
-        time.pass(Duration::from_secs(400 * 86_400));
-        assert_eq!(clock.stamp(START), Ok(START.plus_seconds(400 * 86_400)));
-        assert_eq!(clock.read(), START.plus_seconds(400 * 86_400));
+        time.pass(Duration::from_secs(400 * DAY));
+        assert_eq!(clock.stamp(START), Ok(START.plus_seconds(400 * DAY)));
+        assert_eq!(clock.read(), START.plus_seconds(400 * DAY));
     }
 
     #[test]
     fn a_step_of_up_to_an_hour_is_taken_over() {
         let (time, clock) = clock();
-        time.set_wall(START.plus_seconds(3_600));
-        assert_eq!(clock.stamp(START), Ok(START.plus_seconds(3_600)));
-        assert_eq!(clock.read(), START.plus_seconds(3_600));
+        time.set_wall(START.plus_seconds(HOUR));
+        assert_eq!(clock.stamp(START), Ok(START.plus_seconds(HOUR)));
+        assert_eq!(clock.read(), START.plus_seconds(HOUR));
+        assert_eq!(clock.offset_seconds(), 3_600);
     }
 
     #[test]
     fn a_jump_refuses_writes_until_the_clock_is_right_and_readers_go_on() {
         let (time, clock) = clock();
         time.pass(Duration::from_secs(10));
-        time.set_wall(START.plus_seconds(10 + 3_601));
-        assert_eq!(clock.stamp(START), Err(ClockUnsure::Jumped { seconds: 3_601 }));
-        assert_eq!(clock.read(), START.plus_seconds(10));
+        let right = START.plus_seconds(10);
+        time.set_wall(right.plus_seconds(HOUR + 1));
+        assert_eq!(clock.stamp(START), jumped(right.plus_seconds(HOUR + 1), right, Since::Start));
+        assert_eq!(clock.read(), right);
         time.set_wall(Timestamp(START.0 - 4_000_000));
-        assert_eq!(clock.stamp(Timestamp(0)), Err(ClockUnsure::Jumped { seconds: -4_010 }));
-        assert_eq!(clock.read(), START.plus_seconds(10));
-        time.set_wall(START.plus_seconds(10));
-        assert_eq!(clock.stamp(START), Ok(START.plus_seconds(10)));
+        assert_eq!(clock.stamp(Timestamp(0)), jumped(Timestamp(START.0 - 4_000_000), right, Since::Start));
+        assert_eq!((clock.read(), clock.offset_seconds()), (right, -4_010));
+        time.set_wall(right);
+        assert_eq!(clock.stamp(START), Ok(right));
     }
 
     #[test]
     fn a_clock_behind_the_log_refuses_writes_past_five_seconds() {
         let (_, clock) = clock();
         assert_eq!(clock.stamp(START.plus_seconds(5)), Ok(START.plus_seconds(5)));
-        assert_eq!(clock.stamp(Timestamp(START.0 + 5_001)), Err(ClockUnsure::Lags { seconds: 6 }));
+        let logged = Timestamp(START.0 + 5_001);
+        assert_eq!(clock.stamp(logged), Err(ClockUnsure::Lags { clock: START, logged }));
+    }
+
+    /// The same boot: however long the service was stopped, the monotonic clock tells.
+    #[test]
+    fn across_a_restart_a_long_stop_is_told_from_a_clock_that_was_set() {
+        let (time, _) = clock();
+        time.pass(Duration::from_secs(100));
+        let before = Clock::new(time.clone(), ClockLimits::default()).reading();
+        time.pass(Duration::from_secs(90 * DAY));
+        let right = time.wall();
+        let clock = Clock::new(time.clone(), ClockLimits::default());
+        clock.resume(before, true);
+        assert_eq!(clock.stamp(START), Ok(right));
+
+        let wrong = right.plus_seconds(365 * DAY);
+        time.set_wall(wrong);
+        let clock = Clock::new(time.clone(), ClockLimits::default());
+        clock.resume(before, true);
+        assert_eq!(clock.stamp(START), jumped(wrong, right, Since::LastRun));
+        assert_eq!(clock.read(), right);
+        // No restart is needed once it is right.
+        time.set_wall(right);
+        assert_eq!(clock.stamp(START), Ok(right));
+    }
+
+    #[test]
+    fn after_a_boot_a_stop_of_weeks_is_believed_and_a_year_is_not() {
+        for (passed, is_believed) in [(0, true), (7 * DAY, true), (30 * DAY, true), (31 * DAY, false)] {
+            let time = Arc::new(ManualTime::at(START.plus_seconds(passed)));
+            let clock = Clock::new(time.clone(), ClockLimits::default());
+            clock.resume(ClockReading { wall: START, uptime: Duration::from_secs(5) }, false);
+            let expected = match is_believed {
+                true => Ok(time.wall()),
+                false => jumped(time.wall(), START, Since::BeforeBoot),
+            };
+            assert_eq!(clock.stamp(START), expected, "{passed}");
+            assert_eq!(clock.read(), if is_believed { time.wall() } else { START });
+        }
+    }
+
+    /// Two pieces of evidence for the later time, none for the earlier: but a hold that is shown as run out might not have.
+    #[test]
+    fn when_the_log_is_in_the_future_readers_go_by_the_earlier_time() {
+        for same_boot in [true, false] {
+            let (_, clock) = clock();
+            let future = START.plus_seconds(365 * DAY);
+            clock.resume(ClockReading { wall: future, uptime: Duration::ZERO }, same_boot);
+            assert_eq!(clock.stamp(future), Err(ClockUnsure::Lags { clock: START, logged: future }));
+            assert_eq!(clock.read(), START);
+        }
     }
 
     #[test]
     fn the_messages_say_what_to_do() {
+        let unsure = jumped(START.plus_seconds(31 * DAY), START, Since::BeforeBoot).unwrap_err();
         assert_eq!(
-            ClockUnsure::Jumped { seconds: -7_200 }.to_string(),
-            "the clock was set 7200 s back since the start: set it right, or restart if it is right now"
+            unsure.to_string(),
+            "the clock says 2027-02-15T08:00:00Z, but the service last ran before the machine was booted, at \
+             2027-01-15T08:00:00Z: set it right and start the service again; if it is right, stop the service and run \
+             `cuckood repair clock DIR`"
         );
     }
 
@@ -229,5 +391,39 @@ mod tests {
         let (wall, monotonic) = (SystemTime.wall(), SystemTime.monotonic());
         assert!(wall > Timestamp(1_700_000_000_000));
         assert!(SystemTime.monotonic() >= monotonic);
+    }
+
+    proptest! {
+        /// Whatever happens to the clock: an entry's time is never before the last one's, and while the machine isn't booted
+        /// never further than the limit from what has really passed.
+        #[test]
+        fn no_entry_is_stamped_far_from_the_time_that_has_passed(
+            steps in proptest::collection::vec((0u8..4, 0..200 * DAY), 1..60),
+        ) {
+            let time = Arc::new(ManualTime::at(START));
+            let limits = ClockLimits::default();
+            let mut clock = Clock::new(time.clone(), limits);
+            let (mut logged, mut kept) = (START, clock.reading());
+            for (what, seconds) in steps {
+                match what {
+                    0 => time.pass(Duration::from_secs(seconds)),
+                    1 => time.set_wall(Timestamp(START.0 - DAY * 1_000).plus_seconds(seconds)),
+                    2 => time.set_wall(clock.read().plus_seconds(seconds % (2 * HOUR))),
+                    _ => {
+                        clock = Clock::new(time.clone(), limits);
+                        clock.resume(kept, true);
+                    }
+                }
+                if let Ok(at) = clock.stamp(logged) {
+                    prop_assert!(at >= logged);
+                    let reading = clock.reading();
+                    let passed = reading.uptime - kept.uptime;
+                    let expected = kept.wall.plus_seconds(passed.as_secs());
+                    // Twice: by as much it may have been off when it was kept.
+                    prop_assert!(at.0.abs_diff(expected.0) <= 2 * milliseconds(limits.jump_max) + 5_000);
+                    (logged, kept) = (at, reading);
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration: compiled-in defaults, under a file, under the environment. Read once; unknown keys are errors.
 
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
+use crate::clock::ClockLimits;
 use crate::domain::Settings;
 use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
@@ -62,6 +63,8 @@ pub struct Config {
     pub storage: Storage,
     /// When snapshots are taken.
     pub snapshots: Snapshots,
+    /// What is believed of the machine's clock.
+    pub clock: ClockSection,
     /// How much of everything there may be.
     pub limits: Limits,
     /// Who may call.
@@ -152,6 +155,25 @@ pub struct Snapshots {
     /// Bytes of log before a snapshot, at most.
     #[serde(deserialize_with = "size")]
     pub log_max: u64,
+}
+
+/// The section `clock`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockSection {
+    /// How far it may be stepped.
+    #[serde(deserialize_with = "duration")]
+    pub max_jump: Duration,
+    /// How long the service may have been stopped across a boot.
+    #[serde(deserialize_with = "duration")]
+    pub max_stop: Duration,
+}
+
+impl ClockSection {
+    /// What the clock goes by.
+    pub fn limits(&self) -> ClockLimits {
+        ClockLimits { jump_max: self.max_jump, stop_max: self.max_stop }
+    }
 }
 
 /// The section `limits`.
@@ -475,6 +497,7 @@ mod tests {
         let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
+        assert_eq!(config.clock.limits(), ClockLimits::default());
     }
 
     #[test]

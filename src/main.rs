@@ -25,6 +25,7 @@ enum Command {
     Import(cli::import::Args),
     Backup(cli::backup::Args),
     Restore(cli::restore::Args),
+    Repair(cli::repair::Args),
     Verify(cli::verify::Args),
     Openapi(cli::openapi::Args),
     Plan(cli::plan::Args),
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Some(Command::Import(args)) => cli::import::run(&args).map_err(Into::into),
         Some(Command::Backup(args)) => cli::backup::run(&args).map_err(Into::into),
         Some(Command::Restore(args)) => cli::restore::run(&args).map_err(Into::into),
+        Some(Command::Repair(args)) => cli::repair::run(&args).map_err(Into::into),
         Some(Command::Verify(args)) => {
             cli::verify::run(&args, |store| recovery::check(&store).map_err(|error| error.to_string()))
                 .map_err(Into::into)

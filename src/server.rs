@@ -77,7 +77,7 @@ pub async fn run(
     let workers = Workers::start().map_err(ServerError::Workers)?;
     // Before storage opens anything: what it will need is kept for it.
     let connections_max = descriptors::connections_max(config.server.connections_max)?;
-    let engine = Engine::start(config.engine_options(), Clock::system());
+    let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let router = http::router(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);

@@ -8,6 +8,7 @@ pub mod import;
 pub mod key;
 pub mod openapi;
 pub mod plan;
+pub mod repair;
 pub mod restore;
 pub mod serve;
 pub mod verify;

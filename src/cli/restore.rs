@@ -1,5 +1,6 @@
 //! `cuckood restore FILE DIR`: a data directory out of a backup.
 
+use crate::clock::{Clock, ClockLimits};
 use crate::store::{self, StoreError, StoreOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ pub struct Args {
 /// # Errors
 /// Whatever [`store::restore`] refuses.
 pub fn run(args: &Args) -> Result<(), StoreError> {
-    let last = store::restore(&args.file, &args.dir, &StoreOptions::default())?;
+    let clock = Clock::system(ClockLimits::default()).reading();
+    let last = store::restore(&args.file, &args.dir, &StoreOptions::default(), clock)?;
     // A closed terminal is no reason to fail after the work is done.
     let _ = writeln!(
         io::stdout(),

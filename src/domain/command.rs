@@ -167,13 +167,17 @@ pub enum Command {
         /// How much is done now: codes that come over, and changes that are repeated.
         entries_max: u32,
     },
+    /// Turn the time back to this entry's: what an earlier entry told lies in the future. Only `cuckood repair clock` writes it.
+    TurnBack,
 }
 
 impl Command {
     /// The filter that the command is meant for, if it goes by id.
     pub fn target(&self) -> Option<Target> {
         match self {
-            Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } => None,
+            Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } | Command::TurnBack => {
+                None
+            }
             Command::Reschedule { target, .. }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }

@@ -21,7 +21,7 @@ pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
 pub use settings::Settings;
 pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, Window};
-pub use time::Timestamp;
+pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.
 pub const ITEM_BYTES_MAX: usize = 512;

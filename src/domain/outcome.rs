@@ -118,6 +118,13 @@ pub enum Outcome {
     Import(Box<Import>),
     /// Nothing was changed.
     Refused(Refusal),
+    /// The time is turned back.
+    TurnedBack {
+        /// Redemptions whose times were brought back.
+        redemptions: u64,
+        /// Holds that stand again.
+        holds: u64,
+    },
 }
 
 /// An outcome and whether it is an earlier request's.

@@ -1,6 +1,8 @@
 //! A point in time as the log knows it: milliseconds of the Unix epoch, UTC.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
 
 /// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -15,4 +17,21 @@ impl Timestamp {
     pub fn plus_seconds(self, seconds: u64) -> Timestamp {
         Timestamp(self.0.saturating_add(seconds.saturating_mul(1_000)))
     }
+}
+
+impl fmt::Display for Timestamp {
+    /// As RFC 3339 has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = i64::try_from(self.0).unwrap_or(i64::MAX);
+        jiff::Timestamp::from_millisecond(milliseconds).unwrap_or(jiff::Timestamp::MAX).fmt(f)
+    }
+}
+
+/// What the two clocks of a machine said at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockReading {
+    /// The time of day.
+    pub wall: Timestamp,
+    /// The time since the machine's boot, suspended or not.
+    pub uptime: Duration,
 }

@@ -32,6 +32,12 @@ pub struct Metrics {
     pub records_bytes: Gauge,
     /// The last entry applied.
     pub applied_seq: Gauge,
+    /// 1 while nothing is written because the clock can't be trusted, else 0.
+    pub clock_unsure: Gauge,
+    /// How far the clock is ahead of what it should say, in seconds; negative for behind.
+    pub clock_offset_seconds: Gauge,
+    /// Commands refused because the clock could not be trusted.
+    pub clock_refused: Counter,
 }
 
 impl Default for Metrics {
@@ -50,11 +56,20 @@ impl Default for Metrics {
             tables_bytes: Gauge::default(),
             records_bytes: Gauge::default(),
             applied_seq: Gauge::default(),
+            clock_unsure: Gauge::default(),
+            clock_offset_seconds: Gauge::default(),
+            clock_refused: Counter::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Notes what was found about the clock.
+    pub(super) fn note_clock(&self, is_unsure: bool, offset_seconds: i64) {
+        self.clock_unsure.set(i64::from(is_unsure));
+        self.clock_offset_seconds.set(offset_seconds);
+    }
+
     /// Makes the figures part of a registry; its prefix comes before their names.
     pub fn register(&self, to: &mut Registry) {
         to.register("queue_seconds", "Wait for the writer", self.queue_seconds.clone());
@@ -71,5 +86,11 @@ impl Metrics {
         to.register("tables_bytes", "Memory of filters", self.tables_bytes.clone());
         to.register("records_bytes", "Memory of redemptions and stored answers", self.records_bytes.clone());
         to.register("applied_seq", "The last entry applied", self.applied_seq.clone());
+        let unsure = self.clock_unsure.clone();
+        to.register("clock_unsure", "1 while the clock can't be trusted and nothing is written", unsure);
+        let offset = self.clock_offset_seconds.clone();
+        to.register("clock_offset_seconds", "The clock ahead of what it should say", offset);
+        let refused = self.clock_refused.clone();
+        to.register("clock_refused", "Commands refused because of the clock", refused);
     }
 }

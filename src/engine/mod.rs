@@ -3,12 +3,15 @@
 //! [`Engine::submit`] is the only way to change anything, and resolves once the change is durable and applied.
 //! Reads go straight to the filters and take no lock.
 
+mod admission;
 pub mod imports;
 mod metrics;
 pub mod recovery;
+pub mod repair;
 pub mod running_snapshot;
 mod snapshotter;
 mod start;
+mod timekeeping;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
@@ -18,6 +21,8 @@ pub use metrics::Metrics;
 pub use recovery::{Progress, RecoveryError};
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
+
+pub use crate::clock::ClockUnsure;
 
 use crate::clock::Clock;
 use crate::domain::{
@@ -70,12 +75,15 @@ pub enum SubmitError {
     /// It might have taken more memory than is allowed.
     #[error("the memory limit is reached")]
     MemoryLimit,
+    /// It might have taken more memory than the system gives.
+    #[error("the system gives no more memory")]
+    NoMemory,
     /// Too little of the disk is free.
     #[error("the disk is too full")]
     DiskFull,
     /// The clock has jumped, or lags the log: holds would expire at the wrong time.
-    #[error("the clock can't be trusted now")]
-    ClockUnsure,
+    #[error(transparent)]
+    ClockUnsure(#[from] ClockUnsure),
 }
 
 /// The newest snapshot.
@@ -139,6 +147,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 struct Figures {
     applied: AtomicU64,
+    logged_at: AtomicU64,
     redemptions: AtomicU64,
     idempotency_records: AtomicU64,
     idempotency_bytes: AtomicU64,
@@ -149,6 +158,7 @@ struct Figures {
 impl Figures {
     fn note(&self, state: &State) {
         self.applied.store(state.applied().0, Ordering::Relaxed);
+        self.logged_at.store(state.now().0, Ordering::Relaxed);
         self.redemptions.store(state.redemptions(), Ordering::Relaxed);
         self.idempotency_records.store(state.idempotency_records(), Ordering::Relaxed);
         self.idempotency_bytes.store(state.idempotency_bytes(), Ordering::Relaxed);
@@ -202,6 +212,14 @@ impl Engine {
     /// The time that reads go by.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.read()
+    }
+
+    /// Why nothing can be written now because of the clock, if that is so. Notes it in the metrics.
+    pub fn clock_unsure(&self) -> Option<ClockUnsure> {
+        let Inner { clock, figures, metrics, .. } = &*self.inner;
+        let unsure = clock.stamp(Timestamp(figures.logged_at.load(Ordering::Relaxed))).err();
+        metrics.note_clock(unsure.is_some(), clock.offset_seconds());
+        unsure
     }
 
     /// The engine's own figures.

@@ -1,7 +1,8 @@
 //! Recovery: the newest whole snapshot, then the log after it, entry by entry.
 
-use crate::domain::Seq;
-use crate::filter::{RestoreError, Restoring};
+use super::admission::{Admission, Verdict};
+use crate::domain::{Proposal, Seq};
+use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError, LocalJournal};
 use crate::state::{RestoreStateError, SectionId, Sections, State};
 use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
@@ -18,6 +19,15 @@ const REPORT_EVERY: u64 = 65_536;
 /// The fewest chunks of a table that are worth a thread of their own: about two megabytes.
 const SHARE_CHUNKS_MIN: u32 = 256;
 
+/// Bytes that must be left beside a table while the state is built: threads, what is read, the store's cache.
+const SPARE_BYTES: u64 = 16 << 20;
+
+/// Bytes of a chunk of redemptions or answers, at most.
+const SLAB_CHUNK_BYTES: u64 = 8_000;
+
+/// Memory of redemptions and answers for each byte of theirs in a snapshot, and for the bytes themselves: rounded up.
+const SLAB_MEMORY_FACTOR: u64 = 6;
+
 /// Why the engine does not start.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
@@ -27,6 +37,17 @@ pub enum RecoveryError {
     /// The log can't be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The system gives less memory than the data needs.
+    #[error(
+        "{path}: {refused} for what the data needs; nothing is wrong with it: give the service more memory (`ulimit -v`, the container's limit, \
+         vm.overcommit_memory, vm.max_map_count) and start it again"
+    )]
+    Memory {
+        /// The data directory.
+        path: String,
+        /// What was refused.
+        refused: OutOfMemory,
+    },
     /// No snapshot is whole, and the log does not reach back to the beginning.
     #[error(
         "{path} is damaged: no snapshot can be read ({why}), and the log begins at {first}, not at {wanted}; run `cuckood verify {path}`, \
@@ -76,8 +97,9 @@ pub fn check(store: &Arc<Store>) -> Result<String, RecoveryError> {
     let recovered = recover(store, &mut journal, &mut |_| ())?;
     let state = &recovered.state;
     Ok(format!(
-        "state at position {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
+        "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
         state.applied().0,
+        state.now(),
         state.view().len(),
         state.redemptions(),
         state.idempotency_records(),
@@ -102,6 +124,12 @@ pub fn recover(
                 found = Some((state, Some(manifest)));
                 break;
             }
+            Err(RestoreStateError::Load(LoadError::Memory(refused))) => {
+                return Err(out_of_memory(store, refused));
+            }
+            Err(RestoreStateError::Tables(
+                RestoreError::Memory(refused) | RestoreError::Load(LoadError::Memory(refused)),
+            )) => return Err(out_of_memory(store, refused)),
             Err(error) => {
                 tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; the one before is tried");
                 why.get_or_insert(error.to_string());
@@ -119,7 +147,7 @@ pub fn recover(
             wanted: state.applied().next().0,
         });
     }
-    let replayed = replay(&mut state, journal, report)?;
+    let replayed = replay(store, &mut state, journal, report)?;
     Ok(Recovered { state, manifest, damaged, replayed })
 }
 
@@ -131,9 +159,20 @@ pub fn load(
     store: &Store,
     manifest: &Manifest,
     report: &mut dyn FnMut(Progress),
-) -> Result<State, RestoreStateError<StoreError>> {
+) -> Result<State, RestoreStateError<LoadError>> {
     let sections = manifest.sections.iter().map(|section| (section.key, section)).collect();
     State::restore(&manifest.meta, &mut StoredSections { store, sections, begun: 0, report })
+}
+
+/// Why a section of a snapshot can't be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The store can't give it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no memory for it.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
 }
 
 /// The sections of a snapshot as they lie in the store.
@@ -157,12 +196,14 @@ impl<'a> StoredSections<'a> {
 }
 
 impl Sections for StoredSections<'_> {
-    type Error = StoreError;
+    type Error = LoadError;
 
-    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, StoreError> {
+    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, LoadError> {
         let Some(section) = self.find(id) else { return Ok(false) };
         if chunk == 0 {
             self.report_one();
+            let bytes = u64::from(section.chunks) * SLAB_CHUNK_BYTES * SLAB_MEMORY_FACTOR;
+            Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES + bytes)?;
         }
         if chunk >= section.chunks {
             return Ok(false);
@@ -172,15 +213,17 @@ impl Sections for StoredSections<'_> {
     }
 
     /// By as many threads as there are processors, each a share of the table: checksums take time, and so does fresh memory.
-    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<StoreError>> {
+    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<LoadError>> {
         // What is not there is not loaded, and so refused.
         let Some(section) = self.find(id).filter(|section| section.chunks == table.chunks()) else {
             return Ok(());
         };
         self.report_one();
         let (store, chunks) = (self.store, section.chunks);
-        let load =
-            |first: u32, end: u32| table.load(first..end, |chunk, out| store.read_chunk(section, chunk, out));
+        let load = |first: u32, end: u32| {
+            table
+                .load(first..end, |chunk, out| store.read_chunk(section, chunk, out).map_err(LoadError::from))
+        };
         let threads = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         let share = chunks.div_ceil(threads).max(SHARE_CHUNKS_MIN);
         if chunks <= share {
@@ -195,22 +238,38 @@ impl Sections for StoredSections<'_> {
     }
 }
 
+fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
+    RecoveryError::Memory { path: store.path().display().to_string(), refused }
+}
+
 fn replay(
+    store: &Store,
     state: &mut State,
     journal: &mut dyn Journal,
     report: &mut dyn FnMut(Progress),
-) -> Result<u64, JournalError> {
+) -> Result<u64, RecoveryError> {
     let Seq(from) = state.applied();
     let total = journal.last().0.saturating_sub(from);
     let mut replayed = 0;
-    journal.read_from(Seq(from), &mut |entry| {
+    let (mut admission, mut refused) = (Admission::new(u64::MAX, SPARE_BYTES), None);
+    let read = journal.read_from(Seq(from), &mut |entry| {
         if replayed % REPORT_EVERY == 0 {
             report(Progress { phase: "replay", done: replayed, total: Some(total) });
         }
+        let Proposal { command, idempotency, .. } = &entry.proposal;
+        if let Verdict::NoMemory(bytes) = admission.judge(state, command, idempotency.is_some()) {
+            refused = Some(bytes);
+            return Err(JournalError::Failed(bytes.to_string()));
+        }
         state.apply(entry);
+        admission.settle();
         replayed += 1;
         Ok(())
-    })?;
+    });
+    if let Some(refused) = refused {
+        return Err(out_of_memory(store, refused));
+    }
+    read?;
     state.publish();
     Ok(replayed)
 }

@@ -1,7 +1,9 @@
 //! The engine's beginning and end: the writer's thread, which opens the store, recovers, serves and settles.
 
+use super::admission::Admission;
 use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
+use super::timekeeping::Timekeeper;
 use super::writer::{Request, Writer};
 use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
 use crate::clock::Clock;
@@ -19,6 +21,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 /// Bytes of log that an entry stands for when those replayed are not measured.
 const ENTRY_BYTES: u64 = 128;
+
+/// Bytes that tables leave to answers, redemptions, connections and the store. A start asks for less: what was admitted before
+/// it has to find its place again.
+const SPARE_BYTES: u64 = 64 << 20;
 
 /// How often the log tells of a phase of recovery that takes long.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -161,14 +167,18 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
+    let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
+    let logged = recovered.state.now();
+    let mut time =
+        Timekeeper::new(inner.clock.clone(), store.clone(), inner.metrics.clone(), logged, snapshot_at);
+    // No time goes by if the clock can't be trusted: what a start has to log is logged all the same.
+    let at = time.stamp(logged).unwrap_or(logged);
     if *recovered.state.settings() != options.settings {
         let command = Command::Configure(options.settings.clone());
-        let at = inner.clock.read().max(recovered.state.now());
         for committed in journal.append(vec![Proposal { at, command, idempotency: None }])? {
             recovered.state.apply(committed.entry);
         }
     }
-    let at = inner.clock.read().max(recovered.state.now());
     end_uploads(&mut *journal, &mut recovered.state, at)?;
     tracing::info!(
         seq = recovered.state.applied().0,
@@ -188,12 +198,12 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
         journal,
         store,
         snapshotter,
-        clock: inner.clock.clone(),
+        time,
         metrics: inner.metrics.clone(),
         status: inner.status.clone(),
         latest_snapshot: inner.latest_snapshot.clone(),
         figures: inner.figures.clone(),
-        memory_max_bytes: options.memory_max_bytes,
+        admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         snapshot_waiters: Vec::new(),
         backups: BTreeMap::new(),
         backups_begun: 0,

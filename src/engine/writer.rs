@@ -4,11 +4,13 @@
 //!
 //! It runs on a thread of its own, because storage blocks. Snapshots go on between commits.
 
+use super::admission::{Admission, Verdict};
 use super::metrics::Metrics;
 use super::snapshotter::{SnapshotReport, Snapshotter};
+use super::timekeeping::Timekeeper;
 use super::{Status, SubmitError};
-use crate::clock::Clock;
-use crate::domain::{Applied, Command, IdempotencyKey, Proposal, Seq};
+use crate::clock::ClockUnsure;
+use crate::domain::{Applied, Command, IdempotencyKey, Proposal, Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
 use crate::state::State;
 use crate::store::{Store, archive::ArchiveSource};
@@ -65,12 +67,12 @@ pub(super) struct Writer {
     pub(super) journal: Box<dyn Journal>,
     pub(super) store: Arc<Store>,
     pub(super) snapshotter: Snapshotter,
-    pub(super) clock: Clock,
+    pub(super) time: Timekeeper,
     pub(super) metrics: Metrics,
     pub(super) status: watch::Sender<Status>,
     pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
     pub(super) figures: Arc<super::Figures>,
-    pub(super) memory_max_bytes: u64,
+    pub(super) admission: Admission,
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
     pub(super) backups: BTreeMap<u64, (Weak<()>, ArchiveSource)>,
     pub(super) backups_begun: u64,
@@ -78,6 +80,30 @@ pub(super) struct Writer {
     pub(super) durable_by: Option<Instant>,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
+}
+
+/// Commands that were admitted, on their way into one group commit.
+struct Batch {
+    taken_up: Instant,
+    /// The time of all of them.
+    at: Result<Timestamp, ClockUnsure>,
+    proposals: Vec<Proposal>,
+    /// Who waits for each, with its share of the queue.
+    replies: Vec<Option<(Reply<Applied>, OwnedSemaphorePermit)>>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn new(taken_up: Instant, at: Result<Timestamp, ClockUnsure>) -> Self {
+        Self { taken_up, at, proposals: Vec::new(), replies: Vec::new(), bytes: 0 }
+    }
+
+    fn push(&mut self, at: Timestamp, submission: Submission) {
+        let Submission { command, key, bytes, reply, _room: room, .. } = submission;
+        self.bytes += bytes;
+        self.proposals.push(Proposal { at, command, idempotency: key });
+        self.replies.push(Some((reply, room)));
+    }
 }
 
 impl Writer {
@@ -88,8 +114,8 @@ impl Writer {
         let done = loop {
             // A client that was just answered may come again at once, so a snapshot waits for it; then it goes on, but leaves
             // half of the time to those who read: they share its processors.
-            let wake_at =
-                self.durable_by.into_iter().chain(self.snapshotter.has_work().then_some(go_on)).min();
+            let wake_at = self.durable_by.into_iter().chain(self.snapshotter.has_work().then_some(go_on));
+            let wake_at = wake_at.chain([self.time.wake_at()]).min();
             let first = match wake_at.filter(|_| !self.failed) {
                 Some(at) => receive_within(&mut requests, at.saturating_duration_since(Instant::now())),
                 None => match requests.blocking_recv() {
@@ -122,6 +148,7 @@ impl Writer {
                 go_on = Instant::now() + QUIET;
             }
             self.flush_if_due();
+            self.time.keep_if_due(self.state.now());
             if !self.failed && self.snapshotter.is_due(&self.state) {
                 self.begin_snapshot();
             }
@@ -148,39 +175,59 @@ impl Writer {
         done
     }
 
-    /// Makes a batch durable, applies it and answers it.
+    /// Judges what waits and commits it: in one group commit, unless some can only be judged once the others are applied.
     fn commit(&mut self, submissions: Vec<Submission>) {
         let taken_up = Instant::now();
-        let mut proposals = Vec::with_capacity(submissions.len());
-        let mut replies = Vec::with_capacity(submissions.len());
-        let at = self.clock.stamp(self.state.now());
-        let (mut memory, mut bytes) = (self.state.tables_bytes() + self.state.records_bytes(), 0);
+        let mut batch = Batch::new(taken_up, self.time.stamp(self.state.now()));
         for submission in submissions {
             self.metrics.queue_seconds.observe((taken_up - submission.since).as_secs_f64());
-            let bytes_logged = submission.bytes;
-            let Submission { command, key, reply, _room: room, .. } = submission;
-            let needed = self.state.memory_needed(&command) + key.map_or(0, |_| bytes_logged);
-            let refusal = match &at {
-                _ if self.failed => Some(SubmitError::StorageFailed),
-                Err(_) => Some(SubmitError::ClockUnsure),
-                Ok(_) if needed > 0 && memory + needed > self.memory_max_bytes => {
-                    Some(SubmitError::MemoryLimit)
-                }
-                Ok(_) => None,
-            };
-            match (refusal, &at) {
-                (None, Ok(at)) => {
-                    memory += needed;
-                    bytes += bytes_logged;
-                    proposals.push(Proposal { at: *at, command, idempotency: key });
-                    replies.push(Some((reply, room)));
-                }
-                (refusal, _) => drop(reply.send(Err(refusal.unwrap_or(SubmitError::ClockUnsure)))),
+            match self.admit(&mut batch, &submission) {
+                Ok(at) => batch.push(at, submission),
+                Err(refusal) => drop(submission.reply.send(Err(refusal))),
             }
         }
-        if proposals.is_empty() {
-            return;
+        self.commit_batch(batch);
+    }
+
+    /// Whether a command may be logged with the others, and its time. May commit the others first.
+    fn admit(&mut self, batch: &mut Batch, submission: &Submission) -> Result<Timestamp, SubmitError> {
+        let mut verdict = self.judge(batch, submission)?;
+        if verdict == Verdict::Later {
+            let next = Batch::new(batch.taken_up, self.time.stamp(self.state.now()));
+            self.commit_batch(std::mem::replace(batch, next));
+            verdict = self.judge(batch, submission)?;
         }
+        match verdict {
+            Verdict::Admitted => Ok(batch.at?),
+            Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
+            Verdict::NoMemory(refused) => {
+                tracing::warn!(bytes = refused.bytes, "a write is refused: the system gives no more memory");
+                Err(SubmitError::NoMemory)
+            }
+        }
+    }
+
+    fn judge(&mut self, batch: &Batch, submission: &Submission) -> Result<Verdict, SubmitError> {
+        if self.failed {
+            return Err(SubmitError::StorageFailed);
+        }
+        if let Err(unsure) = batch.at {
+            self.metrics.clock_refused.inc();
+            return Err(unsure.into());
+        }
+        Ok(self.admission.judge(&self.state, &submission.command, submission.key.is_some()))
+    }
+
+    /// Makes a batch durable, applies it and answers it.
+    fn commit_batch(&mut self, batch: Batch) {
+        if !batch.proposals.is_empty() {
+            self.log_and_apply(batch);
+        }
+        self.admission.settle();
+    }
+
+    fn log_and_apply(&mut self, batch: Batch) {
+        let Batch { taken_up, proposals, mut replies, bytes, .. } = batch;
         let appended = self.journal.append(proposals);
         let durable = Instant::now();
         self.metrics.flush_seconds.observe((durable - taken_up).as_secs_f64());
@@ -264,7 +311,7 @@ impl Writer {
     }
 
     fn begin_snapshot(&mut self) {
-        let (now, began) = (self.clock.read(), Instant::now());
+        let (now, began) = (self.time.read(), Instant::now());
         let begun = self.snapshotter.begin(&mut self.state, now);
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
         if let Err(error) = begun {
@@ -353,6 +400,7 @@ impl Writer {
                 self.step_snapshot(true);
             }
         }
+        self.time.keep(self.state.now());
         if let Err(error) = self.journal.settle() {
             tracing::error!(%error, "the log could not be synced at the end");
             self.status.send_replace(Status::Failed(error.to_string()));

@@ -1,6 +1,7 @@
 //! Tables as chunks of little-endian bytes, each with a header and a checksum, and the small image beside them.
 
 use super::layout::{Growth, Layout};
+use super::memory::OutOfMemory;
 use super::plan::Plan;
 use super::table::Table;
 use super::words::AtomicU64;
@@ -99,6 +100,9 @@ pub enum RestoreError<E> {
         /// What is wrong.
         fault: BadChunk,
     },
+    /// There is no memory for a table.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// The image contradicts itself.
     #[error("the image of a filter is damaged: {0}")]
     Image(&'static str),
@@ -249,7 +253,7 @@ pub(super) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Re
     if !image.plan.is_sane() {
         return Err(RestoreError::Image("a table has an impossible shape"));
     }
-    let table = Table::new(image.plan);
+    let table = Table::try_new(image.plan)?;
     let restoring = Restoring { id: image.id, words: &table.words, loaded: AtomicU32::new(0) };
     load(&restoring)?;
     if restoring.loaded.load(Relaxed) != restoring.chunks() {

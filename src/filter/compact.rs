@@ -6,7 +6,8 @@
 //! stands for another item, and a newer segment's copies can be folded into an older one.
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
-use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
+use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, MAX_SEARCH_DEFAULT, SEGMENT_BUCKETS_MAX};
+use super::memory::MemoryNeed;
 use super::plan::Plan;
 use super::table::{GROUP, Table};
 use super::writer::TableWriter;
@@ -19,6 +20,9 @@ const BUCKETS_FOLDED: u64 = 32;
 
 /// A segment with fewer items than its slots through this is folded into older ones, if they have room.
 const FOLD_BELOW: u64 = 64;
+
+/// Smaller segments fill up too unevenly to say how far.
+const SURE_WORDS_MIN: u64 = 8 << 10;
 
 /// What became of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,22 +231,54 @@ impl CompactFilter {
         items
     }
 
-    /// The most memory that so many more items can make it allocate, in bytes.
-    pub fn growth_bytes(&self, additional: u64) -> u64 {
-        if self.growth == Growth::Fixed {
-            return 0;
-        }
-        let room: u64 = self.segments.iter().map(TableWriter::room).sum();
-        let (mut missing, mut bytes) = (additional.saturating_sub(room), 0);
-        for k in self.segments.len() as u32.. {
-            if missing == 0 || !self.can_have_segment(k) {
+    /// The most memory that so many more items can make it ask for.
+    pub fn growth(&self, additional: u64) -> MemoryNeed {
+        let sure_room =
+            |segment: &TableWriter| self.sure_items(segment.table.plan).saturating_sub(segment.items());
+        let sure: u64 = self.segments.iter().map(sure_room).sum();
+        self.segments_from(self.segments.len() as u32, additional.saturating_sub(sure))
+    }
+
+    /// The most memory that so many items can make it ask for beside the first segment, which is empty.
+    pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+        self.segments_from(1, items.saturating_sub(self.sure_items(plan(&self.layout, 0))))
+    }
+
+    /// The memory of the segments that items are put into that the others may not take.
+    fn segments_from(&self, first: u32, mut missing: u64) -> MemoryNeed {
+        let mut need = MemoryNeed::default();
+        for k in first.. {
+            if self.growth == Growth::Fixed || missing == 0 || !self.can_have_segment(k) {
                 break;
             }
             let plan = plan(&self.layout, k);
-            missing = missing.saturating_sub(plan.fill_limit());
-            bytes += plan.words() * 8;
+            missing = missing.saturating_sub(self.sure_items(plan));
+            need += plan.memory();
         }
-        bytes
+        need
+    }
+
+    /// Items that a segment takes for sure. In a small one, with a short search or near the end, one may find no place though
+    /// there is room, and then the filter grows. With a search below 250, which only growing filters may have, that is a guess.
+    fn sure_items(&self, plan: Plan) -> u64 {
+        let limit = plan.fill_limit();
+        if self.layout.max_search < MAX_SEARCH_DEFAULT {
+            limit / 16
+        } else if plan.words() < SURE_WORDS_MIN {
+            limit / 2
+        } else {
+            limit - limit / 16
+        }
+    }
+
+    /// The memory that [`Self::clear`] asks for: the tables that it has go only afterwards.
+    pub fn clearing(&self) -> MemoryNeed {
+        plan(&self.layout, 0).memory()
+    }
+
+    /// Bytes of its tables, those that only the running snapshot wants with them.
+    pub fn memory_bytes(&self) -> u64 {
+        self.segments.iter().chain(&self.retired).map(|segment| segment.table.memory_bytes()).sum()
     }
 
     fn can_have_segment(&self, k: u32) -> bool {
@@ -307,7 +343,8 @@ impl CompactFilter {
     }
 
     fn retire(&mut self, segment: TableWriter) {
-        if self.in_snapshot {
+        // One that was made since is not part of it, and would only pile up.
+        if self.in_snapshot && segment.is_in_snapshot() {
             self.retired.push(segment);
         }
     }

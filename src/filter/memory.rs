@@ -1,11 +1,14 @@
-//! The words that a table lies in: zeroed, aligned to cache lines, on huge pages where that pays.
+//! The words that a table lies in: zeroed, aligned to cache lines, on huge pages where that pays. And how they are had
+//! before they are needed: a thread that must not fail later reserves mappings first, and its tables take them from there.
 //!
 //! The one place with `unsafe`: what is not a plain safe slice of atomics stays behind these few functions.
 
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::Deref;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{AddAssign, Deref};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +16,178 @@ use std::sync::atomic::AtomicU64;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Bytes of a huge page: memory of this size and more is mapped and advised to lie on huge pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+///
+/// Tests make do with less, so that small tables are mapped.
+const HUGE_PAGE_BYTES: usize = if cfg!(test) { 64 << 10 } else { 2 << 20 };
 const CACHE_LINE_BYTES: usize = 64;
+
+/// The system gives no more memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the system refuses {bytes} bytes of memory")]
+pub struct OutOfMemory {
+    /// How much was asked for.
+    pub bytes: u64,
+}
+
+/// The most memory that something can ask for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryNeed {
+    /// What it can come to in the account, in bytes.
+    pub bytes: u64,
+    /// The tables among it that are mapped, in the order in which they are made: bytes of address space.
+    tables: Vec<u64>,
+}
+
+impl MemoryNeed {
+    /// A table of so many bytes.
+    pub fn table(bytes: u64) -> Self {
+        let is_mapped = bytes >= HUGE_PAGE_BYTES as u64;
+        let tables = is_mapped.then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
+        Self { bytes, tables: tables.into_iter().collect() }
+    }
+
+    /// Memory that is not a table's.
+    pub fn other(bytes: u64) -> Self {
+        Self { bytes, tables: Vec::new() }
+    }
+
+    /// The same without a place in the account: what is given back before the command is over.
+    pub fn passing(self) -> Self {
+        Self { bytes: 0, ..self }
+    }
+
+    /// What it is more than one that it begins with.
+    pub fn beyond(mut self, first: &Self) -> Self {
+        self.tables.drain(..first.tables.len().min(self.tables.len()));
+        Self { bytes: self.bytes.saturating_sub(first.bytes), ..self }
+    }
+
+    /// Whether it is nothing.
+    pub fn is_none(&self) -> bool {
+        self.bytes == 0 && self.tables.is_empty()
+    }
+
+    /// The part that tables map, in bytes of address space.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.tables.iter().sum()
+    }
+}
+
+impl AddAssign for MemoryNeed {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.tables.extend(other.tables);
+    }
+}
+
+thread_local! {
+    /// What [`Reservation`] has mapped for this thread's tables.
+    static RESERVED: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory mapped ahead for the tables that this thread makes while it lasts. What they don't take goes back with it.
+pub struct Reservation {
+    /// It belongs to its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Reservation {
+    /// Nothing yet.
+    #[allow(clippy::new_without_default)] // A reservation is made for a while, not by default.
+    pub fn new() -> Self {
+        Self { _thread: PhantomData }
+    }
+
+    /// Maps the tables of `need`, and makes sure that `spare` bytes are left beside them, for all that is not mapped.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system refuses; then nothing has changed.
+    pub fn extend(&mut self, need: &MemoryNeed, spare: u64) -> Result<(), OutOfMemory> {
+        let map = |bytes: &u64| Mapping::new(usize::try_from(*bytes).ok()?);
+        let spare = spare.next_multiple_of(HUGE_PAGE_BYTES as u64);
+        let pieces: Option<Vec<_>> = need.tables.iter().chain([&spare]).map(map).collect();
+        let bytes = need.mapped_bytes().saturating_add(spare);
+        let mut pieces = pieces.ok_or(OutOfMemory { bytes })?;
+        pieces.truncate(need.tables.len());
+        RESERVED.with_borrow_mut(|reserved| reserved.append(&mut pieces));
+        Ok(())
+    }
+
+    /// Gives back what no table has taken.
+    pub fn release(&mut self) {
+        // At the very end of a thread there is nothing left to give back.
+        let _ = RESERVED.try_with(|reserved| reserved.take());
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A mapping of so many bytes, if one is reserved for this thread.
+fn take_reserved(bytes: usize) -> Option<Mapping> {
+    RESERVED.with_borrow_mut(|reserved| {
+        let at = reserved.iter().position(|piece| piece.bytes == bytes)?;
+        Some(reserved.swap_remove(at))
+    })
+}
+
+#[cfg(test)]
+thread_local! {
+    static UNRESERVED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Tables that this thread had to map when they were needed.
+#[cfg(test)]
+pub(crate) fn unreserved_tables() -> u64 {
+    UNRESERVED.get()
+}
+
+/// A private anonymous mapping, aligned to huge pages and a whole number of them long.
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn new(bytes: usize) -> Option<Self> {
+        // The system aligns to small pages only: with one huge page more there is room to align, and both ends go back.
+        let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
+        // SAFETY: a new private mapping at an address of the system's choice touches no memory of ours.
+        let start = unsafe {
+            mmap_anonymous(null_mut(), with_slack, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        let start = NonNull::new(start.ok()?.cast::<u8>())?;
+        let skipped = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: less than a huge page is skipped, and the mapping is one huge page longer than `bytes`.
+        let (first, end) = unsafe { (start.add(skipped), start.add(skipped + bytes)) };
+        drop((Self { start, bytes: skipped }, Self { start: end, bytes: HUGE_PAGE_BYTES - skipped }));
+        Some(Self { start: first, bytes })
+    }
+
+    fn advise_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: the range is the mapping's. The advice changes no content; refused, small pages serve as well.
+            let _ = unsafe {
+                rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, rustix::mm::Advice::LinuxHugepage)
+            };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        // SAFETY: the range was mapped by us, belongs to this value alone, and is given back once.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping of our own can be given back");
+    }
+}
 
 /// A fixed number of atomic words, all zero at first.
 pub(super) struct Words {
@@ -26,7 +199,10 @@ pub(super) struct Words {
 /// Where the words came from, and so how they are given back.
 enum Source {
     Heap(Layout),
-    Mapping { start: NonNull<u8>, bytes: usize },
+    /// Gives itself back.
+    Mapping {
+        _mapping: Mapping,
+    },
 }
 
 // SAFETY: `Words` owns its memory alone, and all access to it is through shared references to atomics.
@@ -34,44 +210,39 @@ unsafe impl Send for Words {}
 // SAFETY: as above; atomics may be used from any thread.
 unsafe impl Sync for Words {}
 
+fn layout(len: usize) -> Layout {
+    Layout::array::<AtomicU64>(len.max(1))
+        .and_then(|layout| layout.align_to(CACHE_LINE_BYTES))
+        .expect("a table is far smaller than the address space")
+}
+
 impl Words {
-    /// So many words, all zero. As with `Vec`, the process ends when the system has no memory left.
+    /// So many words, all zero. As with `Vec`, the process ends when the system has no memory left: whoever can't have that
+    /// makes a [`Reservation`] before.
     pub(super) fn zeroed(len: usize) -> Self {
-        let layout = Layout::array::<AtomicU64>(len.max(1))
-            .and_then(|layout| layout.align_to(CACHE_LINE_BYTES))
-            .expect("a table is far smaller than the address space");
+        Self::try_zeroed(len).unwrap_or_else(|_| handle_alloc_error(layout(len)))
+    }
+
+    /// So many words, all zero.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has no memory left.
+    pub(super) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        let layout = layout(len);
+        let refused = OutOfMemory { bytes: layout.size() as u64 };
         if layout.size() < HUGE_PAGE_BYTES {
             // SAFETY: the layout's size is not zero.
             let start = unsafe { alloc_zeroed(layout) };
-            let Some(first) = NonNull::new(start.cast::<AtomicU64>()) else { handle_alloc_error(layout) };
-            Self { first, len, source: Source::Heap(layout) }
-        } else {
-            Self::mapped(len, layout)
+            let first = NonNull::new(start.cast::<AtomicU64>()).ok_or(refused)?;
+            return Ok(Self { first, len, source: Source::Heap(layout) });
         }
-    }
-
-    fn mapped(len: usize, layout: Layout) -> Self {
-        // A mapping is aligned to small pages only: one huge page more leaves room to align it.
-        let used = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
-        let bytes = used + HUGE_PAGE_BYTES;
-        // SAFETY: a new private mapping at an address of the system's choice touches no memory of ours.
-        let mapping = unsafe {
-            mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        };
-        let Some(start) = mapping.ok().and_then(|start| NonNull::new(start.cast::<u8>())) else {
-            handle_alloc_error(layout)
-        };
-        let skipped = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: `skipped` is less than a huge page, and the mapping is one huge page longer than `used`.
-        let first = unsafe { start.add(skipped) };
-        #[cfg(target_os = "linux")]
-        {
-            // SAFETY: the range lies in the mapping. The advice changes no content; refused, small pages serve as well.
-            let _ = unsafe {
-                rustix::mm::madvise(first.as_ptr().cast(), used, rustix::mm::Advice::LinuxHugepage)
-            };
-        }
-        Self { first: first.cast(), len, source: Source::Mapping { start, bytes } }
+        let bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
+        let reserved = take_reserved(bytes);
+        #[cfg(test)]
+        UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
+        let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
+        mapping.advise_huge_pages();
+        Ok(Self { first: mapping.start.cast(), len, source: Source::Mapping { _mapping: mapping } })
     }
 
     /// Asks for the cache line of a word, without waiting for it. Any index will do.
@@ -101,14 +272,9 @@ impl Deref for Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        match self.source {
-            // SAFETY: allocated in `zeroed` with this layout, and given back once.
-            Source::Heap(layout) => unsafe { dealloc(self.first.as_ptr().cast(), layout) },
-            Source::Mapping { start, bytes } => {
-                // SAFETY: mapped in `mapped` with this start and length, and given back once.
-                let unmapped = unsafe { munmap(start.as_ptr().cast(), bytes) };
-                debug_assert!(unmapped.is_ok(), "a mapping of our own can be given back");
-            }
+        if let Source::Heap(layout) = self.source {
+            // SAFETY: allocated in `try_zeroed` with this layout, and given back once.
+            unsafe { dealloc(self.first.as_ptr().cast(), layout) }
         }
     }
 }
@@ -117,6 +283,10 @@ impl Drop for Words {
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;
+
+    fn reserved() -> Vec<usize> {
+        RESERVED.with_borrow(|reserved| reserved.iter().map(|piece| piece.bytes).collect())
+    }
 
     #[test]
     fn words_are_zero_aligned_and_all_there() {
@@ -131,5 +301,55 @@ mod tests {
             words.prefetch(len + 1_000_000);
             assert_eq!(words[len - 1].load(Relaxed), 7);
         }
+    }
+
+    #[test]
+    fn tables_lie_in_what_was_reserved_and_the_rest_goes_back() {
+        let (small, large) = (HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES);
+        let mut need = MemoryNeed::table(large as u64);
+        need += MemoryNeed::table(small as u64);
+        let mut reservation = Reservation::new();
+        reservation.extend(&need, 1 << 20).unwrap();
+        assert_eq!(reserved(), [large, small]);
+        let before = unreserved_tables();
+        let words = [small / 8, large / 8 - 100].map(Words::zeroed);
+        assert_eq!(unreserved_tables(), before);
+        assert!(reserved().is_empty());
+        for words in &words {
+            assert_eq!(words.as_ptr().align_offset(HUGE_PAGE_BYTES), 0);
+            assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+            words[words.len() - 1].store(7, Relaxed);
+        }
+        reservation.extend(&need, 0).unwrap();
+        let taken = Words::zeroed(small / 8);
+        assert_eq!(reserved(), [large]);
+        drop(reservation);
+        assert!(reserved().is_empty());
+        taken[0].store(7, Relaxed);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_told() {
+        let mut reservation = Reservation::new();
+        let mut need = MemoryNeed::table(1 << 20);
+        need += MemoryNeed::table(1 << 60);
+        let mapped = (1 << 20) + (1 << 60);
+        assert_eq!(reservation.extend(&need, 0), Err(OutOfMemory { bytes: mapped }));
+        assert!(reserved().is_empty());
+        assert_eq!(Words::try_zeroed(1 << 57).err(), Some(OutOfMemory { bytes: 1 << 60 }));
+    }
+
+    #[test]
+    fn a_need_is_told_beyond_one_that_it_begins_with() {
+        let (small, large) = (MemoryNeed::table(1 << 20), MemoryNeed::table(3 << 20));
+        let mut both = small.clone();
+        both += large.clone();
+        both += MemoryNeed::other(5);
+        let mut rest = large;
+        rest += MemoryNeed::other(5);
+        assert_eq!(both.clone().beyond(&small), rest);
+        assert!(both.clone().beyond(&both).is_none());
+        assert_eq!((both.bytes, both.mapped_bytes()), ((4 << 20) + 5, 4 << 20));
+        assert!(!both.passing().is_none());
     }
 }

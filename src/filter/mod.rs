@@ -27,7 +27,10 @@ mod writer;
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
-pub use layout::{Growth, Layout, LayoutError, Mode};
+pub use layout::{Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
+#[cfg(test)]
+pub(crate) use memory::unreserved_tables;
+pub use memory::{MemoryNeed, OutOfMemory, Reservation};
 pub use strict::{SlotState, StrictFilter, StrictInsert, Walk};
 pub use strict_view::{StateCounts, StrictReader, StrictView};
 

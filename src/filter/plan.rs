@@ -1,6 +1,7 @@
 //! What a table is to be: how many buckets of how many slots, and whose. All else about a table follows from it.
 
 use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
+use super::memory::MemoryNeed;
 use super::sizing;
 use super::slots::{Lanes, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,11 @@ impl Plan {
 
     pub(super) fn words(&self) -> u64 {
         self.lanes().words(self.buckets())
+    }
+
+    /// The memory of its table.
+    pub(super) fn memory(&self) -> MemoryNeed {
+        MemoryNeed::table(self.words() * 8)
     }
 
     /// Items that the table takes, whatever they are.

@@ -5,6 +5,7 @@
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::layout::{BUCKETS_MAX, Growth, Layout};
+use super::memory::MemoryNeed;
 use super::place::STATE_MASK;
 use super::plan::Plan;
 use super::strict_view::{Shared, StrictReader};
@@ -86,6 +87,25 @@ pub struct StrictFilter {
 
 fn plan(buckets: u64) -> Plan {
     Plan::Strict { buckets }
+}
+
+/// The memory of the tables that are tried one after the other, from so many buckets on, until so many items fit.
+fn tables_up_to(items: u64, mut buckets: u64) -> MemoryNeed {
+    let mut need = MemoryNeed::default();
+    while buckets <= BUCKETS_MAX {
+        need += plan(buckets).memory();
+        if items <= sure_items(buckets) {
+            break;
+        }
+        buckets *= 2;
+    }
+    need
+}
+
+/// Items that a table takes for sure. In a small one an item may find no place though there is room.
+fn sure_items(buckets: u64) -> u64 {
+    let limit = plan(buckets).fill_limit();
+    if buckets < BUCKETS_AT_ONCE { limit / 2 } else { limit }
 }
 
 impl StrictFilter {
@@ -267,20 +287,37 @@ impl StrictFilter {
         last.saturating_sub(first)
     }
 
-    /// The most memory that so many more items can make it allocate, in bytes.
-    pub fn growth_bytes(&self, additional: u64) -> u64 {
+    /// The most memory that so many more items can make it ask for.
+    pub fn growth(&self, additional: u64) -> MemoryNeed {
+        if self.growth == Growth::Fixed || additional == 0 {
+            return MemoryNeed::default();
+        }
         let newest = &self.tables[self.tables.len() - 1];
         let waiting = if self.tables.len() > 1 { self.tables[0].items() } else { 0 };
-        let (mut buckets, mut bytes) = (newest.table.plan.buckets(), 0);
-        if self.growth == Growth::Auto && additional + waiting > newest.room() {
-            while plan(buckets).fill_limit() < newest.items() + waiting + additional
-                && buckets <= BUCKETS_MAX / 2
-            {
-                buckets *= 2;
-                bytes += plan(buckets).words() * 8;
+        let buckets = newest.table.plan.buckets();
+        let items = newest.items() + waiting + additional;
+        if items <= sure_items(buckets) { MemoryNeed::default() } else { tables_up_to(items, buckets * 2) }
+    }
+
+    /// The most memory that so many items can make it ask for beside the first table, which is empty.
+    pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+        match self.growth {
+            Growth::Auto if items > sure_items(self.layout.buckets) => {
+                tables_up_to(items, self.layout.buckets * 2)
             }
+            _ => MemoryNeed::default(),
         }
-        bytes
+    }
+
+    /// The memory that [`Self::clear`] asks for: the tables that it has go only afterwards.
+    pub fn clearing(&self) -> MemoryNeed {
+        let counts = self.reader().view().counts();
+        tables_up_to(counts.held + counts.redeemed, self.layout.buckets)
+    }
+
+    /// Bytes of its tables, those that only the running snapshot wants with them.
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.iter().chain(&self.retired).map(|table| table.table.memory_bytes()).sum()
     }
 
     fn newest(&mut self) -> &mut TableWriter {
@@ -382,7 +419,8 @@ impl StrictFilter {
     }
 
     fn retire(&mut self, table: TableWriter) {
-        if self.in_snapshot {
+        // One that was made since is not part of it, and would only pile up.
+        if self.in_snapshot && table.is_in_snapshot() {
             self.retired.push(table);
         }
     }

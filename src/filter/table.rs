@@ -9,6 +9,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::kind::{Kind, with_kind};
+use super::memory::OutOfMemory;
 use super::place::{Dimensions, Place, Probe, Whole};
 use super::plan::Plan;
 use super::slots::{Lanes, Shape, StrictShape};
@@ -37,11 +38,27 @@ pub(super) struct Table {
     progress: Progress,
 }
 
+fn words(plan: Plan) -> usize {
+    usize::try_from(plan.words()).expect("a table fits the address space")
+}
+
 impl Table {
+    /// An empty table. The process ends if the system has no memory left for it.
     pub(super) fn new(plan: Plan) -> Self {
-        let words = usize::try_from(plan.words()).expect("a table fits the address space");
+        Self::over(Words::zeroed(words(plan)), plan)
+    }
+
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has no memory left for it.
+    pub(super) fn try_new(plan: Plan) -> Result<Self, OutOfMemory> {
+        Ok(Self::over(Words::try_zeroed(words(plan))?, plan))
+    }
+
+    fn over(words: Words, plan: Plan) -> Self {
         Self {
-            words: Words::zeroed(words),
+            words,
             lanes: plan.lanes(),
             dimensions: Dimensions::of(plan),
             plan,

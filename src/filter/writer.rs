@@ -394,6 +394,11 @@ impl TableWriter {
         encode_chunk(self.id, chunk, &words, out);
     }
 
+    /// Whether the running snapshot still wants it.
+    pub(super) fn is_in_snapshot(&self) -> bool {
+        self.undo.is_some()
+    }
+
     /// Memory of the records kept for a running snapshot.
     pub(super) fn undo_bytes(&self) -> usize {
         self.undo.as_ref().map_or(0, |undo| undo.records * size_of::<(u32, u64)>())

@@ -6,6 +6,9 @@ use crate::domain::{Kind, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
 use std::time::Duration;
 
+/// When to try again while the clock is wrong: mostly somebody has to set it.
+const CLOCK_RETRY_SECONDS: u64 = 60;
+
 /// There is no such campaign, or no such coupon.
 pub(super) fn not_found(kind: Kind) -> Problem {
     match kind {
@@ -22,9 +25,10 @@ pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::FilterFull => {
             Problem::new(Code::FilterFull, "nothing was changed; make a larger one, or one that grows")
         }
-        Refusal::TooManyFilters => {
-            Problem::new(Code::MemoryLimit, "as many campaigns and coupons as the configuration allows")
-        }
+        Refusal::TooManyFilters => Problem::new(
+            Code::TooManyFilters,
+            "there are as many campaigns and coupons as limits.filters allows",
+        ),
         Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "no such code, or it was withdrawn"),
         Refusal::CodeRedeemed => Problem::new(Code::CodeRedeemed, "redeemed under another reference"),
         Refusal::CodeHeld => Problem::new(Code::CodeHeld, "held under another reference"),
@@ -98,12 +102,14 @@ impl From<SubmitError> for Problem {
             SubmitError::MemoryLimit => {
                 Problem::new(Code::MemoryLimit, "the write might take more memory than limits.memory allows")
             }
+            SubmitError::NoMemory => Problem::new(
+                Code::MemoryLimit,
+                "the machine gives no more memory for what the write might take",
+            ),
             SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little of the disk is free"),
-            SubmitError::ClockUnsure => Problem::new(
-                Code::Overloaded,
-                "the machine's clock has jumped, or is behind the log: no writes until it is right again",
-            )
-            .retry_after(5),
+            SubmitError::ClockUnsure(unsure) => {
+                Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(CLOCK_RETRY_SECONDS)
+            }
         }
     }
 }

@@ -169,6 +169,7 @@ fn general_problems(
         _ => vec![
             ("503", "`recovering`, `draining`, `overloaded`"),
             ("503", "`storage-failed`: the outcome of a write is unknown"),
+            ("503", "`clock-unsure`: no writes until the machine's clock is right"),
             ("507", "`memory-limit`, `disk-full`"),
         ],
     };
@@ -180,6 +181,9 @@ fn general_problems(
     }
     if !path.starts_with("/v1/") {
         return problems;
+    }
+    if method == "put" && (path.ends_with("{campaign}") || path.ends_with("{coupon}")) {
+        problems.push(("507", "`too-many-filters`"));
     }
     problems.extend([
         ("400", "`malformed-request`"),

@@ -8,7 +8,7 @@ use super::openapi::Bytes;
 use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
-use crate::engine::{Backup, Durability, Mode};
+use crate::engine::{Backup, Durability, Mode, SubmitError};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -47,11 +47,12 @@ pub(super) async fn livez() -> Response {
     tag = "operations",
     responses(
         (status = 200, description = "They are", body = Health),
-        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` with the reason"),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
-    match error::unready(api.engine.status()) {
+    let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
+    match error::unready(api.engine.status()).or_else(clock_unsure) {
         Some(problem) => Err(problem),
         None => Ok(api::json(StatusCode::OK, false, &Health { status: "ok" })),
     }
@@ -71,6 +72,8 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
     ))
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    // The writer looks at the clock only when there is something to do.
+    let _ = api.engine.clock_unsure();
     let text =
         api.metrics.render().map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
     Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())

@@ -52,7 +52,9 @@ pub enum Code {
     Recovering,
     Draining,
     StorageFailed,
+    ClockUnsure,
     MemoryLimit,
+    TooManyFilters,
     DiskFull,
 }
 
@@ -101,7 +103,9 @@ impl Code {
             Code::Recovering => (503, "recovering", "The service is starting"),
             Code::Draining => (503, "draining", "The service is stopping"),
             Code::StorageFailed => (503, "storage-failed", "The storage has failed"),
+            Code::ClockUnsure => (503, "clock-unsure", "The machine's clock can't be trusted"),
             Code::MemoryLimit => (507, "memory-limit", "The memory limit is reached"),
+            Code::TooManyFilters => (507, "too-many-filters", "No more campaigns and coupons can be made"),
             Code::DiskFull => (507, "disk-full", "The disk is full"),
         }
     }

@@ -18,7 +18,7 @@ pub fn bytes_max(command: &Command) -> usize {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
         Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => 256,
-        Command::Delete { .. } | Command::Clear { .. } => 32,
+        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack => 32,
         Command::Create { .. } | Command::Reschedule { .. } | Command::Configure(_) => 4_096,
         Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => 4_096,
     }

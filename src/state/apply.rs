@@ -25,6 +25,9 @@ impl State {
     pub fn apply(&mut self, entry: Entry) -> Applied {
         assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
         self.applied = entry.seq;
+        if entry.proposal.command == Command::TurnBack && entry.proposal.at < self.now {
+            return Applied { outcome: self.turn_back(entry.proposal.at), replayed: false };
+        }
         self.now = self.now.max(entry.proposal.at);
         self.sweep();
 
@@ -116,6 +119,8 @@ impl State {
                 self.configure(settings);
                 Outcome::Configured
             }
+            // The time is not later than the entry says: nothing is to be turned back.
+            Command::TurnBack => Outcome::TurnedBack { redemptions: 0, holds: 0 },
             Command::Create { .. } => self.create(command),
             Command::Reschedule { target, starts_at, ends_at } => self.reschedule(target, starts_at, ends_at),
             Command::Delete { kind, name } => match self.catalog.get(kind, &name).map(|view| view.id) {
@@ -214,7 +219,11 @@ impl State {
         self.catalog.remove(bearer.view.kind, &bearer.view.name);
         self.catalog_changed = true;
         self.tables_bytes -= bearer.tables.memory_bytes();
-        self.redemptions -= bearer.view.ledger.read().len() as u64;
+        {
+            let ledger = bearer.view.ledger.read();
+            self.redemptions -= ledger.len() as u64;
+            self.references_bytes -= ledger.references_bytes();
+        }
         if let Some(staging) = bearer.staging.take() {
             self.interrupt(&staging.import);
             self.drop_staging(staging);

@@ -134,9 +134,10 @@ impl State {
     /// Drops a redemption whose retention is over. Its code stays as it is: used codes stay used.
     pub(super) fn forget_redemption(&mut self, filter: FilterId, id: &RedemptionId) {
         if let Some(bearer) = self.filters.get(&filter)
-            && bearer.view.ledger.write().remove(id).is_some()
+            && let Some(forgotten) = bearer.view.ledger.write().remove(id)
         {
             self.redemptions -= 1;
+            self.references_bytes -= forgotten.reference.as_str().len() as u64;
         }
     }
 
@@ -184,8 +185,9 @@ impl State {
         self.enqueue(filter, &redemption);
         self.set_code(filter, redemption.digest, slot_state(redemption.status));
         if let Some(bearer) = self.filters.get(&filter) {
-            bearer.view.ledger.write().insert(redemption);
             self.redemptions += 1;
+            self.references_bytes += redemption.reference.as_str().len() as u64;
+            bearer.view.ledger.write().insert(redemption);
         }
     }
 

@@ -138,6 +138,14 @@ impl Records {
         queue::stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
     }
 
+    /// The most memory that the record of a command can make the queue and the index ask for, in bytes, whatever else is
+    /// stored before it; `begun` tells that another record is.
+    pub fn growth_bytes(&self, command: &Command, begun: bool) -> u64 {
+        let first = if begun || self.queue.has_pages() { 0 } else { FIXED_BYTES };
+        // One that does not fit leaves less than its own size of a page behind.
+        first + 2 * Self::bytes_max(command)
+    }
+
     /// What is known of a key, by the records that are younger than `forgotten`.
     pub fn look_up(
         &self,
@@ -179,6 +187,21 @@ impl Records {
         let position = self.queue.push(&record.header(), &answer);
         self.index.insert(record.key, position);
         self.count += 1;
+    }
+
+    /// Brings times that are later than `now` back to it: those records are stored anew, in their order. The times in an
+    /// answer are told from when it was stored, and go back with it.
+    pub fn turn_back(&mut self, now: Timestamp) {
+        let now = stored(now);
+        for _ in 0..self.count {
+            let Some(record) = self.queue.front().and_then(Record::read) else { break };
+            let (answer, record) = (record.answer.to_vec(), Record { answer: &[], ..record });
+            let record = Record { stored_at: record.stored_at.min(now), answer: &answer, ..record };
+            self.forget_oldest();
+            let position = self.queue.push(&record.header(), &answer);
+            self.index.insert(record.key, position);
+            self.count += 1;
+        }
     }
 
     /// Forgets what is too old, and what is beyond the room and may go; the oldest first, at most so many.

@@ -198,6 +198,15 @@ impl Cursor {
         self.retire(changes.epoch(), Retired::Changes(changes));
     }
 
+    /// Bytes of the tables that live on for the running snapshot alone.
+    pub(super) fn tables_bytes(&self) -> u64 {
+        let tables = self.retired.values().filter_map(|part| match part {
+            Retired::Tables(tables) => Some(tables.memory_bytes()),
+            _ => None,
+        });
+        tables.sum()
+    }
+
     fn retire(&mut self, epoch: Epoch, part: Retired) {
         if self.parts.contains_key(&epoch) {
             self.retired.insert(epoch, part);
@@ -376,6 +385,11 @@ impl State {
                 staging.changes.end_snapshot();
             }
         }
+        // The tables that others have taken the place of are gone now.
+        let of_filter = |bearer: &Bearer| {
+            bearer.tables.memory_bytes() + bearer.staging.as_ref().map_or(0, |s| s.tables.memory_bytes())
+        };
+        self.tables_bytes = self.filters.values().map(of_filter).sum();
     }
 
     /// The state whose snapshot this is.
@@ -419,6 +433,7 @@ impl State {
             };
         }
         self.redemptions += ledger.len() as u64;
+        self.references_bytes += ledger.references_bytes();
         let tables = restore_tables(&image.tables, sections)?;
         self.tables_bytes += tables.memory_bytes();
         let staging = image.staging.map(|image| self.restore_staging(image, sections)).transpose()?;

@@ -2,7 +2,7 @@
 //! broken off. Of those that are over the last ones are. Each owner has places of their own.
 
 use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
-use crate::domain::{Import, ImportId, KeyName, Timestamp};
+use crate::domain::{Import, ImportId, KeyName, Name, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,9 +23,14 @@ pub struct Imports {
     bytes: u64,
 }
 
+/// Memory of a record without rejected lines, in bytes.
+pub(super) fn record_bytes(id: &ImportId, owner: &KeyName, name: &Name) -> u64 {
+    let texts = 3 * id.as_str().len() + 2 * owner.as_str().len() + name.as_str().len();
+    IMPORT_BYTES + texts as u64
+}
+
 fn bytes_of(import: &Import) -> u64 {
-    let texts = 3 * import.id.as_str().len() + 2 * import.owner.as_str().len() + import.name.as_str().len();
-    IMPORT_BYTES + texts as u64 + size_of_val(import.errors.as_slice()) as u64
+    record_bytes(&import.id, &import.owner, &import.name) + size_of_val(import.errors.as_slice()) as u64
 }
 
 impl Imports {
@@ -87,6 +92,16 @@ impl Imports {
         Ok(())
     }
 
+    /// Brings times that are later than `now` back to it.
+    pub fn turn_back(&mut self, now: Timestamp) {
+        for import in self.records.values_mut() {
+            let import = Arc::make_mut(import);
+            import.started_at = import.started_at.min(now);
+            import.changed_at = import.changed_at.min(now);
+        }
+        self.unmoved_since = self.unmoved_since.min(now);
+    }
+
     /// Enters a record, in the place of an earlier one of its id.
     pub fn insert(&mut self, import: Import) {
         self.remove(&import.id);
@@ -129,7 +144,7 @@ impl Imports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, ImportMode, ImportState, Kind, Name};
+    use crate::domain::{FilterId, ImportMode, ImportState, Kind};
     use proptest::prelude::*;
 
     fn import(number: u64, owner: u64, mode: ImportMode, is_named: bool, now: Timestamp) -> Import {

@@ -127,6 +127,11 @@ impl Ledger {
         self.last_change
     }
 
+    /// Bytes of all references.
+    pub fn references_bytes(&self) -> u64 {
+        self.iter().map(|redemption| redemption.reference.as_str().len() as u64).sum()
+    }
+
     /// Every redemption.
     pub fn iter(&self) -> impl Iterator<Item = &Redemption> {
         self.redemptions.iter().map(|(_, kept)| &kept.redemption)
@@ -242,6 +247,36 @@ impl Ledger {
         self.by_reference.remove(&(reference_hash(&redemption.reference), change));
         self.detach(redemption.digest, slot);
         Some(redemption)
+    }
+
+    /// Gives redemptions other times, and leaves the order of their changes as it is. Tells how many were changed.
+    pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
+        let changes: Vec<_> = self
+            .redemptions
+            .iter()
+            .filter_map(|(slot, kept)| Some((slot, amended(&kept.redemption)?)))
+            .collect();
+        let count = changes.len() as u64;
+        for (slot, now) in changes {
+            self.redemptions.update(slot, |kept| {
+                kept.redemption.created_at = now.created_at;
+                kept.redemption.changed_at = now.changed_at;
+                kept.redemption.expires_at = now.expires_at;
+            });
+        }
+        count
+    }
+
+    /// Lets an ended hold stand again, if no other redemption of its code stands; tells whether it does.
+    pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
+        let Some(&slot) = self.by_id.get(id) else { return false };
+        let Some(digest) = self.in_slot(slot).map(|redemption| redemption.digest) else { return false };
+        if self.current.contains_key(&digest) {
+            return false;
+        }
+        self.redemptions.update(slot, |kept| kept.redemption.status = Status::Held);
+        self.current.insert(digest, slot);
+        true
     }
 
     fn detach(&mut self, digest: Digest, slot: u32) {

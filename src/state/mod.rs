@@ -12,20 +12,21 @@ mod importing;
 mod imports;
 mod kept;
 mod ledger;
+mod memory;
 mod queue;
 mod slab;
 mod staging;
 mod tables;
+mod turn_back;
 mod view;
 
 pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::{RestoreStateError, Section, SectionId, Sections, SnapshotImage};
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
+pub use memory::Waiting;
 pub use view::{FilterView, View};
 
-use crate::domain::{
-    Command, FilterId, ImportMode, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
-};
+use crate::domain::{FilterId, Redemption, RedemptionId, Seq, Settings, Status, Timestamp};
 use idempotency::Records;
 use serde::{Deserialize, Serialize};
 use staging::Staging;
@@ -57,6 +58,7 @@ pub struct State {
     ended: BTreeSet<(Timestamp, RedemptionId, FilterId)>,
     records: Records,
     redemptions: u64,
+    references_bytes: u64,
     tables_bytes: u64,
     /// Changes kept for all imports that build aside.
     kept_changes: u64,
@@ -98,6 +100,7 @@ impl State {
             ended: BTreeSet::new(),
             records: Records::default(),
             redemptions: 0,
+            references_bytes: 0,
             tables_bytes: 0,
             kept_changes: 0,
             catalog: Catalog::default(),
@@ -143,18 +146,6 @@ impl State {
         }
     }
 
-    /// Bytes of all tables.
-    pub fn tables_bytes(&self) -> u64 {
-        self.tables_bytes
-    }
-
-    /// Bytes of redemptions, stored answers, records of imports and changes kept for them, about.
-    pub fn records_bytes(&self) -> u64 {
-        let imports = self.view.imports.read().memory_bytes();
-        let kept_bytes = self.kept_changes * kept::KEPT_CHANGE_BYTES;
-        self.redemptions * ledger::REDEMPTION_BYTES + self.records.memory_bytes() + imports + kept_bytes
-    }
-
     /// Redemptions on record.
     pub fn redemptions(&self) -> u64 {
         self.redemptions
@@ -168,42 +159,6 @@ impl State {
     /// Bytes of answers: never more than the settings leave room for.
     pub fn idempotency_bytes(&self) -> u64 {
         self.records.memory_bytes()
-    }
-
-    /// The most memory that a command can make the state ask for, in bytes, so that it can be refused before
-    /// it is logged.
-    pub fn memory_needed(&self, command: &Command) -> u64 {
-        let bearer = command.target().and_then(|target| self.filters.get(&target.0));
-        match (command, bearer) {
-            (Command::Create { layout, .. }, _) => layout.memory_bytes(),
-            (Command::Insert { digests, .. }, Some(bearer)) => {
-                bearer.growth_bytes(digests.0.len()) + bearer.kept_bytes(digests.0.len())
-            }
-            (Command::Replace { to, .. }, Some(bearer)) => {
-                bearer.growth_bytes(to.0.len()) + bearer.kept_bytes(2 * to.0.len())
-            }
-            (Command::Remove { digests, .. }, Some(bearer)) => bearer.kept_bytes(digests.0.len()),
-            (Command::Clear { .. }, Some(bearer)) if bearer.is_catching_up() => {
-                bearer.view.layout.memory_bytes()
-            }
-            (Command::ImportBegin { mode: ImportMode::Replace, .. }, Some(bearer)) => {
-                bearer.view.layout.memory_bytes()
-            }
-            (Command::ImportLines { import, digests, .. }, Some(bearer)) => match &bearer.staging {
-                Some(staging) if staging.import == *import => {
-                    staging.tables.growth_bytes(digests.0.len() as u64)
-                }
-                _ => bearer.growth_bytes(digests.0.len()) + bearer.kept_bytes(digests.0.len()),
-            },
-            (Command::ImportEnd { entries_max, .. }, Some(bearer)) => {
-                bearer.catch_up_bytes(u64::from(*entries_max))
-            }
-            (Command::Redeem { reference, .. }, Some(bearer)) => {
-                ledger::REDEMPTION_BYTES + reference.as_str().len() as u64 + bearer.kept_state_bytes()
-            }
-            (Command::Confirm { .. } | Command::Cancel { .. }, Some(bearer)) => bearer.kept_state_bytes(),
-            _ => 0,
-        }
     }
 
     /// An epoch that nothing has had before.
@@ -226,32 +181,5 @@ impl State {
             (Status::Held, Some(expires_at)) => self.holds.remove(&(expires_at, redemption.id, filter)),
             _ => self.ended.remove(&(redemption.changed_at, redemption.id, filter)),
         };
-    }
-}
-
-impl Bearer {
-    fn growth_bytes(&self, items: usize) -> u64 {
-        self.tables.growth_bytes(items as u64)
-    }
-
-    fn is_catching_up(&self) -> bool {
-        self.staging.as_ref().is_some_and(Staging::is_catching_up)
-    }
-
-    /// What so many changes ask for beside the filter's own tables.
-    fn kept_bytes(&self, changes: usize) -> u64 {
-        self.staging.as_ref().map_or(0, |staging| staging.kept_bytes(changes as u64))
-    }
-
-    /// What a code that is held, used or given back asks for.
-    fn kept_state_bytes(&self) -> u64 {
-        if self.is_catching_up() { self.kept_bytes(1) } else { 0 }
-    }
-
-    /// What an import asks for that catches up by so many entries.
-    fn catch_up_bytes(&self, entries_max: u64) -> u64 {
-        let Some(staging) = &self.staging else { return 0 };
-        let empty = if staging.cleared { self.view.layout.memory_bytes() } else { 0 };
-        empty + staging.catch_up_bytes(&self.tables, entries_max)
     }
 }

@@ -11,14 +11,14 @@ use super::kept::{ChangeKind, KEPT_CHANGE_BYTES, KeptChange, KeptChanges};
 use super::tables::Tables;
 use super::{Epoch, State};
 use crate::domain::{FilterId, ImportId, ImportState};
-use crate::filter::{Digest, Full, SlotState, Walk};
+use crate::filter::{Digest, Full, MemoryNeed, SlotState, Walk};
 
 /// The most changes that are kept for one import, 32 MiB. One that is overtaken by more fails; nobody else has to wait or is
 /// refused because of it.
 const KEPT_CHANGES_MAX: u64 = 2 << 20;
 
 /// Waiting changes that each further one repeats while an import catches up: so they get fewer, however many come.
-const REPEATED_FOR_EACH: u64 = 2;
+pub(super) const REPEATED_FOR_EACH: u64 = 2;
 
 /// Buckets that may be walked in the time that one code takes to come over.
 const BUCKETS_AN_ENTRY: u64 = 8;
@@ -52,16 +52,24 @@ impl Staging {
         self.walk.is_some()
     }
 
-    /// The most memory that so many changes can ask for, in bytes.
-    pub(super) fn kept_bytes(&self, changes: u64) -> u64 {
-        let repeated = if self.is_catching_up() { changes * REPEATED_FOR_EACH } else { 0 };
-        changes * KEPT_CHANGE_BYTES + self.tables.growth_bytes(repeated)
+    /// The most memory that so many changes can ask for, once so many items have come that `waiting` tells of.
+    pub(super) fn keeping(&self, waiting: u64, changes: u64) -> MemoryNeed {
+        let mut need = MemoryNeed::other(changes * KEPT_CHANGE_BYTES);
+        if self.is_catching_up() {
+            need += self.tables.growth_after(waiting, changes * REPEATED_FOR_EACH);
+        }
+        need
     }
 
-    /// The most memory that catching up by so many entries can ask for, in bytes.
-    pub(super) fn catch_up_bytes(&self, live: &Tables, entries_max: u64) -> u64 {
+    /// The most memory that catching up by so many entries can ask for.
+    pub(super) fn catching_up(&self, waiting: u64, live: &Tables, entries_max: u64) -> MemoryNeed {
         let (held, redeemed) = live.used();
-        self.tables.growth_bytes(entries_max.min(held + redeemed) + entries_max.min(self.changes.len()))
+        let items = entries_max.min(held + redeemed) + entries_max.min(self.changes.len() + waiting);
+        if self.cleared {
+            self.tables.growth_from_empty(items)
+        } else {
+            self.tables.growth_after(waiting, items)
+        }
     }
 
     /// Takes held and used codes over from the live tables, then repeats changes, at most so many entries of each. Tells

@@ -5,8 +5,8 @@ use super::view::Reader;
 use crate::domain::ItemOutcome;
 use crate::filter::codec::Load;
 use crate::filter::{
-    CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, Mode, RestoreError, SlotState,
-    StrictFilter, StrictInsert, TableId, Walk,
+    CompactFilter, Digest, FilterImage, Full, Growth, Insert, Layout, MemoryNeed, Mode, RestoreError,
+    SlotState, StrictFilter, StrictInsert, TableId, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,10 +46,11 @@ impl Tables {
         }
     }
 
+    /// Bytes of the tables, those that only the running snapshot wants with them.
     pub(super) fn memory_bytes(&self) -> u64 {
-        match self.reader() {
-            Reader::Compact(reader) => reader.view().memory_bytes(),
-            Reader::Strict(reader) => reader.view().memory_bytes(),
+        match &self.filter {
+            Filter::Compact(filter) => filter.memory_bytes(),
+            Filter::Strict(filter) => filter.memory_bytes(),
         }
     }
 
@@ -57,11 +58,30 @@ impl Tables {
         matches!(self.filter, Filter::Strict(_))
     }
 
-    /// The most memory that so many more items can make it ask for.
-    pub(super) fn growth_bytes(&self, additional: u64) -> u64 {
+    /// The most memory that so many items can make it ask for once the `waiting` ones are in.
+    pub(super) fn growth_after(&self, waiting: u64, items: u64) -> MemoryNeed {
+        let growth = |items| match &self.filter {
+            Filter::Compact(filter) => filter.growth(items),
+            Filter::Strict(filter) => filter.growth(items),
+        };
+        growth(waiting + items).beyond(&growth(waiting))
+    }
+
+    /// The most memory that so many items can make it ask for once it is cleared, the clearing included.
+    pub(super) fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+        let mut need = self.clearing();
+        need += match &self.filter {
+            Filter::Compact(filter) => filter.growth_from_empty(items),
+            Filter::Strict(filter) => filter.growth_from_empty(items),
+        };
+        need
+    }
+
+    /// The memory that [`Self::clear`] asks for before it gives any back.
+    pub(super) fn clearing(&self) -> MemoryNeed {
         match &self.filter {
-            Filter::Compact(filter) => filter.growth_bytes(additional),
-            Filter::Strict(filter) => filter.growth_bytes(additional),
+            Filter::Compact(filter) => filter.clearing(),
+            Filter::Strict(filter) => filter.clearing(),
         }
     }
 

@@ -212,6 +212,11 @@ impl FilterView {
         Self { window, ..self.copy() }
     }
 
+    /// The same filter, created at another time.
+    pub(super) fn with_created_at(&self, created_at: Timestamp) -> Self {
+        Self { created_at, ..self.copy() }
+    }
+
     /// The same filter with other tables.
     pub(super) fn with_reader(&self, reader: Reader) -> Self {
         Self { reader, ..self.copy() }

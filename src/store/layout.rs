@@ -4,6 +4,7 @@
 //! DIR/lock           held while a process has the directory open
 //! DIR/format         magic, format number, identity of the directory
 //! DIR/acknowledged   the last acknowledged position, synced by us
+//! DIR/clock          what the clocks said when they were last trusted
 //! DIR/ballast        space that is given up so that a full disk can be opened
 //! DIR/sled/          sled's own files
 //!
@@ -21,6 +22,7 @@ use std::ops::Range;
 pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const FORMAT_FILE: &str = "format";
 pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
+pub(crate) const CLOCK_FILE: &str = "clock";
 pub(crate) const BALLAST_FILE: &str = "ballast";
 /// There while a new directory is being made; what lies beside it is worth nothing.
 pub(crate) const INITIALISING_FILE: &str = "initialising";
@@ -35,6 +37,7 @@ pub(crate) const OUR_FILES: &[&str] = &[
     LOCK_FILE,
     FORMAT_FILE,
     ACKNOWLEDGED_FILE,
+    CLOCK_FILE,
     BALLAST_FILE,
     INITIALISING_FILE,
     RESTORING_FILE,

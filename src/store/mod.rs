@@ -11,6 +11,7 @@ pub mod backing;
 mod copy;
 mod directory;
 mod error;
+mod kept_clock;
 mod layout;
 pub(crate) mod log;
 mod migrations;
@@ -24,14 +25,17 @@ pub mod verify;
 
 pub use copy::StoreCopy;
 pub use error::StoreError;
+pub use kept_clock::KeptClock;
 pub use restore::restore;
 pub use snapshots::{
     CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
 };
 
+use crate::domain::ClockReading;
 use acknowledged::Acknowledged;
 use backing::{Backing, Change, Fault};
 use directory::Directory;
+use kept_clock::KeptClockFile;
 use log::Link;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -117,6 +121,7 @@ pub struct Store {
     identity: [u8; 16],
     boot: u128,
     acknowledged: Mutex<Acknowledged>,
+    clock: KeptClockFile,
     poison: OnceLock<String>,
     pinned: Mutex<Vec<Arc<Manifest>>>,
     writing: AtomicU64,
@@ -158,6 +163,18 @@ impl Store {
             free_bytes: self.space.free_bytes().unwrap_or(0),
             wal_bytes_written: self.wal_bytes_written.load(Relaxed),
             snapshot_bytes_written: self.snapshot_bytes_written.load(Relaxed),
+        }
+    }
+
+    /// What the clocks said when they were last trusted, if that was kept.
+    pub fn kept_clock(&self) -> Option<KeptClock> {
+        self.clock.load()
+    }
+
+    /// Keeps what the clocks say now, for the next start to judge the clock by. Nothing depends on whether it can be written.
+    pub fn keep_clock(&self, reading: ClockReading) {
+        if let Err(error) = self.clock.keep(reading) {
+            tracing::debug!(%error, "what the clock says can't be kept");
         }
     }
 

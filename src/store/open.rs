@@ -3,6 +3,7 @@
 use super::acknowledged::{self, Acknowledged, AcknowledgedFile};
 use super::backing::Backing;
 use super::directory::{self, Directory, Format};
+use super::kept_clock::KeptClockFile;
 use super::sled_backing::{OpenFault, SledBacking, open_sled};
 use super::space::Space;
 use super::{Store, StoreError, StoreOptions, layout, migrations};
@@ -85,14 +86,17 @@ pub(super) fn open(
     // Names and contents of the files that the opening made.
     directory::sync_files(&sled_dir)?;
     directory::sync_directory(dir)?;
+    let boot = acknowledged::boot();
+    let clock = KeptClockFile::new(directory.file(layout::CLOCK_FILE), boot);
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
         options: options.clone(),
         space,
         identity: format.identity,
-        boot: acknowledged::boot(),
+        boot,
         acknowledged: Mutex::new(last),
+        clock,
         poison: OnceLock::new(),
         pinned: Mutex::new(Vec::new()),
         writing: AtomicU64::new(0),

@@ -6,18 +6,23 @@ use super::log::{Link, Tail};
 use super::open::{self, Purpose};
 use super::snapshots::{Manifest, SnapshotWriter};
 use super::{Store, StoreError, StoreOptions, layout, migrations};
-use crate::domain::Seq;
+use crate::domain::{ClockReading, Seq};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
 /// Restores an archive into a directory that is empty or absent, and tells its last position. The archive is read
-/// twice: found whole first, then written.
+/// twice: found whole first, then written. `clock` is what the clocks say now.
 ///
 /// # Errors
 /// Those of the archive before anything is written; [`StoreError::NotOurs`] for a directory that holds something.
 /// Broken off midway, the directory can't be served and says so.
-pub fn restore(file: &Path, dir: &Path, options: &StoreOptions) -> Result<Seq, StoreError> {
+pub fn restore(
+    file: &Path,
+    dir: &Path,
+    options: &StoreOptions,
+    clock: ClockReading,
+) -> Result<Seq, StoreError> {
     let open = || {
         File::open(file)
             .map_err(StoreError::io(file, "open"))
@@ -28,6 +33,8 @@ pub fn restore(file: &Path, dir: &Path, options: &StoreOptions) -> Result<Seq, S
     let mut target = Target { store: &store, manifest: None, writer: None, tail: None, unsynced_bytes: 0 };
     archive::read(file, open()?, |piece| target.write(piece))?;
     let last = target.settle()?;
+    // However old the archive: from now on this machine's clock tells how much time has passed.
+    store.keep_clock(clock);
     open::seal(&store)?;
     Ok(last)
 }

@@ -4,7 +4,7 @@
 //! `cargo test --test it format::make_fixtures -- --ignored`.
 
 use crate::directory::copy_dir;
-use crate::store_support::{entries, options, proposal};
+use crate::store_support::{CLOCK, entries, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Journal, LocalJournal};
 use cuckood::store::{Durability, SectionKey, Store, StoreOptions, restore};
@@ -86,7 +86,7 @@ fn a_directory_of_format_1_opens() {
 fn an_archive_of_version_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    assert_eq!(restore(&fixture().join("archive"), &data, &small()).unwrap(), Seq(8));
+    assert_eq!(restore(&fixture().join("archive"), &data, &small(), CLOCK).unwrap(), Seq(8));
     check(Store::open(&data, &small()).unwrap());
 }
 
@@ -97,6 +97,6 @@ fn an_archive_of_a_newer_version_is_refused() {
     archive[16] += 1;
     let file = dir.path().join("newer");
     fs::write(&file, archive).unwrap();
-    let error = restore(&file, &dir.path().join("data"), &small()).unwrap_err();
+    let error = restore(&file, &dir.path().join("data"), &small(), CLOCK).unwrap_err();
     assert!(matches!(error, cuckood::store::StoreError::Newer { found: 2, known: 1, .. }), "{error}");
 }

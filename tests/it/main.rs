@@ -11,6 +11,7 @@ mod filter_fill;
 mod format;
 mod idempotency;
 mod journal;
+mod memory;
 mod openapi;
 mod random_log;
 mod restores;

@@ -75,6 +75,9 @@ impl RandomLog {
     pub fn next(&mut self, (kind, a, b, pause): Numbers) -> Entry {
         self.serial += 1;
         let command = self.command(kind, a, b);
+        if command == Command::TurnBack {
+            self.at = self.at.saturating_sub(b % 90_000);
+        }
         let key = IdempotencyKey { scope: u128::from(b % 30), request: a % 3 };
         let key = pause.is_multiple_of(3).then_some(key);
         self.entry(u64::from(pause % 4_000), command, key)
@@ -187,7 +190,7 @@ impl RandomLog {
         Command::ImportBegin { target, import, mode, owner, is_named: !self.serial.is_multiple_of(5) }
     }
 
-    /// What comes seldom: clearing, deleting, making anew, other settings.
+    /// What comes seldom: clearing, deleting, making anew, other settings, a time that is turned back.
     fn rare(&mut self, filter: usize, a: u64, b: u64) -> Command {
         let target = self.target(filter);
         match a % 12 {
@@ -205,6 +208,7 @@ impl RandomLog {
                 idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 4_000,
                 filters_max: 10,
             }),
+            8 => Command::TurnBack,
             _ => Command::Insert {
                 target,
                 digests: Digests((0..CODES).map(code).collect()),

@@ -1,6 +1,6 @@
 //! Snapshots and backups: what was written comes back, and what nothing names goes.
 
-use crate::store_support::{entries, open, options, proposal};
+use crate::store_support::{CLOCK, entries, open, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Journal, LocalJournal};
 use cuckood::store::{Durability, Manifest, SectionKey, Store, StoreError};
@@ -166,7 +166,7 @@ fn back_up(store: &Arc<Store>, through: Seq, mut meanwhile: impl FnMut(usize)) -
 fn restore(archive: &[u8], parent: &Path) -> Result<Seq, StoreError> {
     let file = parent.join("backup");
     std::fs::write(&file, archive).unwrap();
-    cuckood::store::restore(&file, &parent.join("restored"), &options(Durability::Fsync))
+    cuckood::store::restore(&file, &parent.join("restored"), &options(Durability::Fsync), CLOCK)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! effect, used codes stay used, and no command pays for all.
 
 use crate::random_log::code;
-use cuckood::clock::{Clock, ManualTime};
+use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::domain::{
     Command, Digests, Entry, FilterId, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, Kind, Name,
     Outcome, Proposal, RedemptionId, Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
@@ -320,7 +320,10 @@ async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start(
         options.store.durability = Durability::Relaxed;
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
-        let engine = Engine::start(options, Clock::new(Arc::new(ManualTime::at(Timestamp(1_000)))));
+        let engine = Engine::start(
+            options,
+            Clock::new(Arc::new(ManualTime::at(Timestamp(1_000))), ClockLimits::default()),
+        );
         engine.recovered().await;
         engine
     };

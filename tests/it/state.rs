@@ -231,3 +231,45 @@ fn a_repeated_redemption_confirms_or_extends_its_own_hold() {
     assert!(matches!(machine.redeem(1, 4, "a", 0), Outcome::Settled(r) if r.status == Status::Redeemed));
     assert!(matches!(machine.redeem(1, 5, "a", 0), Outcome::Settled(r) if r.id == RedemptionId([1; 16])));
 }
+
+/// A year ahead for a while: what was held before is held again, what was done stands, and nothing stays in the future.
+#[test]
+fn the_time_turned_back_gives_holds_back() {
+    const DAY: u64 = 86_400_000;
+    let mut machine = Machine::new();
+    machine.at = 100 * DAY;
+    let week = 7 * DAY / 1_000;
+    for (number, id) in [(1, 1), (2, 2), (3, 3)] {
+        machine.redeem(number, id, "a", week);
+    }
+    machine.redeem(4, 4, "a", 0);
+    // Beyond the holds, within the retention of what has ended.
+    machine.at += 20 * DAY;
+    // Somebody else has used one of the codes since, somebody holds another, for a quarter of an hour.
+    assert!(matches!(machine.redeem(2, 5, "b", 0), Outcome::Redeemed(_)));
+    assert!(matches!(machine.redeem(5, 6, "b", 900), Outcome::Redeemed(_)));
+    machine.apply(Command::Remove { target: target(1), digests: Digests(vec![code(3)]), all: false });
+    machine.at = 101 * DAY;
+    let turned = machine.apply(Command::TurnBack);
+    assert_eq!(turned, Outcome::TurnedBack { redemptions: 5, holds: 1 });
+    machine.state.publish();
+    let now = machine.state.now();
+    assert_eq!(now, Timestamp(101 * DAY));
+    let view = machine.state.view().list(Kind::Coupon, "", None, 1).remove(0);
+    let redemption = |id: u8| view.redemption(&RedemptionId([id; 16]), now).unwrap();
+    let told = |id| (redemption(id).status, redemption(id).expires_at);
+    assert_eq!(told(1), (Status::Held, Some(Timestamp(107 * DAY))));
+    assert_eq!((redemption(2).status, redemption(3).status), (Status::Expired, Status::Expired));
+    assert_eq!(told(4), (Status::Redeemed, None));
+    assert_eq!(told(5), (Status::Redeemed, None));
+    assert_eq!(told(6), (Status::Held, Some(now.plus_seconds(900))));
+    for id in [1, 2, 3, 5, 6] {
+        assert!(redemption(id).created_at <= now && redemption(id).changed_at <= now, "{id}");
+    }
+    // Again is no more than once, and holds run out as they do.
+    assert_eq!(machine.apply(Command::TurnBack), Outcome::TurnedBack { redemptions: 0, holds: 0 });
+    assert_eq!(machine.redeem(1, 7, "b", 0), Outcome::Refused(Refusal::CodeHeld));
+    assert_eq!(machine.redeem(4, 7, "b", 0), Outcome::Refused(Refusal::CodeRedeemed));
+    machine.at = 107 * DAY;
+    assert!(matches!(machine.redeem(1, 8, "b", 0), Outcome::Redeemed(_)));
+}

@@ -1,12 +1,15 @@
 //! Commands, options and small data directories for the tests of the store and the journal.
 
-use cuckood::domain::{Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
+use cuckood::domain::{ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
 use cuckood::filter::Digest;
 use cuckood::journal::{Journal, JournalError};
 use cuckood::store::{Durability, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What the clocks may say at a restore.
+pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
 
 /// Small segments, no reserve: a test's directory is small and short-lived.
 pub fn options(durability: Durability) -> StoreOptions {

@@ -2,6 +2,7 @@
 //! engine. Knows nothing of how the service is made but how to start one.
 
 mod campaigns;
+mod clock;
 mod compression;
 mod conventions;
 mod coupons;

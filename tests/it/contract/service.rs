@@ -4,7 +4,7 @@ use super::document::Operation;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use cuckood::clock::{Clock, ManualTime};
+use cuckood::clock::{Clock, ClockLimits, ManualTime, TimeSource};
 use cuckood::domain::Timestamp;
 use cuckood::engine::{Durability, Engine, EngineOptions, Status};
 use cuckood::http::options::HttpOptions;
@@ -58,6 +58,29 @@ impl Service {
     /// Lets time go by.
     pub fn pass(&self, seconds: u64) {
         self.time.pass(Duration::from_secs(seconds));
+    }
+
+    /// Sets the wall clock, and it alone.
+    pub fn set_clock(&self, to: Timestamp) {
+        self.time.set_wall(to);
+    }
+
+    /// The same service after a clean stop, a boot of the machine, and a new start.
+    pub async fn reboot(self) -> Self {
+        let Self { router, engine, directory, time, .. } = self;
+        engine.shutdown().await;
+        drop((router, engine));
+        // As though another boot had kept it.
+        let clock = directory.path().join("clock");
+        let mut record = std::fs::read(&clock).unwrap();
+        record[24] = record[24].wrapping_add(1);
+        let checksum = xxhash_rust::xxh3::xxh3_128(&record[..40]);
+        record[40..].copy_from_slice(&checksum.to_le_bytes());
+        std::fs::write(&clock, record).unwrap();
+        let time = Arc::new(ManualTime::at(time.wall()));
+        let engine = engine_again(directory.path(), &time).await;
+        let router = cuckood::http::router(engine.clone(), HttpOptions::default()).unwrap();
+        Self { router, engine, time, directory, problems: Mutex::default() }
     }
 
     /// Has the engine drain, the service still answering.
@@ -121,7 +144,7 @@ async fn engine(path: &Path, time: &Arc<ManualTime>) -> Engine {
     options.store.free_space_min_bytes = 0;
     options.store.ballast_bytes = 0;
     options.store.cache_bytes = 8 << 20;
-    let engine = Engine::start(options, Clock::new(time.clone()));
+    let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     engine
 }

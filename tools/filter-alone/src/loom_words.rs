@@ -1,5 +1,6 @@
 //! The words of a table as Loom has them: it tries every order in which threads may see what is stored in them.
 
+use super::memory::OutOfMemory;
 use std::ops::Deref;
 
 pub(super) use loom::sync::atomic::AtomicU64;
@@ -9,6 +10,10 @@ pub(super) struct Words(Vec<AtomicU64>);
 impl Words {
     pub(super) fn zeroed(len: usize) -> Self {
         Self((0..len).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self::zeroed(len))
     }
 
     pub(super) fn prefetch(&self, _: usize) {}

@@ -2,7 +2,7 @@
 //! is back.
 
 use crate::log::{TIME, command, entry};
-use cuckood::clock::{Clock, ManualTime};
+use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::engine::recovery::recover;
 use cuckood::engine::{Engine, EngineOptions, Status};
 use cuckood::journal::LocalJournal;
@@ -33,7 +33,8 @@ pub async fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error
     engine_options.store = options(durability);
     engine_options.snapshots.log_bytes_min = 256 << 10;
     engine_options.snapshots.log_bytes_max = 1 << 20;
-    let engine = Engine::start(engine_options, Clock::new(Arc::new(ManualTime::at(TIME))));
+    let engine =
+        Engine::start(engine_options, Clock::new(Arc::new(ManualTime::at(TIME)), ClockLimits::default()));
     match engine.recovered().await {
         Status::Ready => {}
         status => return Err(format!("the engine does not start: {status:?}").into()),

@@ -1,0 +1,103 @@
+//! A clock that can't be trusted: nothing is written, everybody is told, reads go on, and a start is no way around it.
+
+use super::service::{NOON, Service};
+use serde_json::json;
+
+const DAY: u64 = 86_400;
+const YEAR: u64 = 365 * DAY;
+
+/// A service with a code that is held for a week.
+async fn with_a_hold() -> (Service, String) {
+    let service = Service::start().await;
+    service.put("/v1/coupons/shop", json!({ "capacity": 100 })).await.json(201);
+    service.post("/v1/coupons/shop/codes", json!({ "codes": ["held", "free"] })).await.json(200);
+    let hold = json!({ "code": "held", "reference": "order-1", "hold_seconds": 7 * DAY });
+    let hold = service.post("/v1/coupons/shop/redemptions", hold).await.json(201);
+    let path = format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap());
+    (service, path)
+}
+
+async fn assert_refused(service: &Service, hold: &str) {
+    let refusal = service.post("/v1/coupons/shop/codes", json!({ "codes": ["more"] })).await;
+    let problem = refusal.problem(503, "clock-unsure");
+    assert!(problem["detail"].as_str().unwrap().contains("cuckood repair clock"), "{problem}");
+    assert!(!refusal.header("retry-after").is_empty());
+    service.get("/readyz").await.problem(503, "clock-unsure");
+    assert_eq!(service.get("/livez").await.status, 200);
+    let metrics = service.get("/metrics").await.text();
+    assert!(metrics.contains("\ncuckood_clock_unsure 1\n"), "{metrics}");
+    assert!(metrics.contains("\ncuckood_clock_refused_total "), "{metrics}");
+    // Readers see what stands.
+    assert_eq!(service.get(hold).await.json(200)["status"], "held");
+    let codes = json!({ "codes": ["held", "free", "more"] });
+    let valid = service.post("/v1/coupons/shop/codes/check", codes).await.json(200);
+    assert_eq!(valid, json!({ "valid": [false, true, false] }));
+}
+
+async fn assert_writes(service: &Service) {
+    service.post("/v1/coupons/shop/codes", json!({ "codes": ["more"] })).await.json(200);
+    service.get("/readyz").await.json(200);
+    let metrics = service.get("/metrics").await.text();
+    assert!(metrics.contains("\ncuckood_clock_unsure 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_jump_is_told_until_the_clock_is_right() {
+    let (service, hold) = with_a_hold().await;
+    for wrong in [NOON.plus_seconds(3_601), NOON.plus_seconds(YEAR)] {
+        service.set_clock(wrong);
+        assert_refused(&service, &hold).await;
+    }
+    service.set_clock(NOON);
+    assert_writes(&service).await;
+}
+
+/// The first start sees the clock as it is; a later one holds it against what was kept.
+#[tokio::test]
+async fn no_start_makes_a_wrong_clock_right() {
+    let (service, hold) = with_a_hold().await;
+    service.set_clock(NOON.plus_seconds(YEAR));
+    let service = service.restart().await;
+    assert_refused(&service, &hold).await;
+    let service = service.restart().await;
+    assert_refused(&service, &hold).await;
+    service.set_clock(NOON);
+    assert_writes(&service).await;
+}
+
+#[tokio::test]
+async fn a_stop_of_any_length_is_no_jump() {
+    let (service, _) = with_a_hold().await;
+    service.pass(2 * YEAR);
+    assert_writes(&service.restart().await).await;
+}
+
+#[tokio::test]
+async fn after_a_boot_a_week_is_believed_and_a_year_is_not() {
+    let (service, hold) = with_a_hold().await;
+    service.set_clock(NOON.plus_seconds(YEAR));
+    let service = service.reboot().await;
+    assert_refused(&service, &hold).await;
+    service.set_clock(NOON.plus_seconds(7 * DAY));
+    let service = service.reboot().await;
+    assert_writes(&service).await;
+}
+
+/// What the first start of a new service stamps nobody can judge; but once the clock is right it is told.
+#[tokio::test]
+async fn a_log_in_the_future_is_told() {
+    let service = Service::start().await;
+    service.set_clock(NOON.plus_seconds(YEAR));
+    let service = service.restart().await;
+    service.put("/v1/coupons/shop", json!({ "capacity": 100 })).await.json(201);
+    service.post("/v1/coupons/shop/codes", json!({ "codes": ["held", "free"] })).await.json(200);
+    let hold = json!({ "code": "held", "reference": "order-1", "hold_seconds": 7 * DAY });
+    let hold = service.post("/v1/coupons/shop/redemptions", hold).await.json(201);
+    let hold = format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap());
+    service.set_clock(NOON);
+    assert_refused(&service, &hold).await;
+    let service = service.restart().await;
+    assert_refused(&service, &hold).await;
+    let service = service.reboot().await;
+    assert_refused(&service, &hold).await;
+}

@@ -1,19 +1,19 @@
 //! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
 
+use super::answer::problem::{Code, Problem};
+use super::answer::refusals;
+use super::body;
 use super::body_memory::BodyMemory;
+use super::idempotency;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
-use super::problem::{Code, Problem};
 use super::reading::{ReadBody, Reading};
-use super::{body, error, idempotency};
 use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
 use axum::extract::{ConnectInfo, Request};
-use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header};
-use serde::Serialize;
+use http::HeaderValue;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Api {
 
     /// The filter of this name.
     pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
-        self.engine.find(kind, &parse_name(kind, name)?).ok_or_else(|| error::not_found(kind))
+        self.engine.find(kind, &parse_name(kind, name)?).ok_or_else(|| refusals::not_found(kind))
     }
 
     /// The request's whole JSON body.
@@ -128,7 +128,7 @@ impl Api {
         };
         let Applied { outcome, replayed } = applied?;
         match outcome {
-            Outcome::Refused(refusal) => Err(Problem { replayed, ..error::refused(kind, refusal) }),
+            Outcome::Refused(refusal) => Err(Problem { replayed, ..refusals::refused(kind, refusal) }),
             outcome => Ok(Decided { outcome, replayed }),
         }
     }
@@ -190,33 +190,4 @@ impl Decided {
         tracing::error!(outcome = ?std::mem::discriminant(&self.outcome), "a command has another command's outcome");
         Problem::new(Code::Internal, "see the service's log")
     }
-}
-
-/// A JSON answer.
-pub(super) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(body) => json_bytes(status, replayed, body),
-        Err(error) => unwritable(error).into_response(),
-    }
-}
-
-/// An answer that can't be written as JSON.
-pub(super) fn unwritable(error: serde_json::Error) -> Problem {
-    tracing::error!(%error, "an answer can't be written as JSON");
-    Problem::new(Code::Internal, "see the service's log")
-}
-
-/// A JSON answer that is written already.
-pub(super) fn json_bytes(status: StatusCode, replayed: bool, body: Vec<u8>) -> Response {
-    let mut response = (status, body).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if replayed {
-        mark_replayed(&mut response);
-    }
-    response
-}
-
-/// Tells that an answer is an earlier request's.
-pub(super) fn mark_replayed(response: &mut Response) {
-    response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
 }

@@ -3,7 +3,7 @@
 //! Bodies that carry items are read by visitors ([`Fields`]), so that an item is hashed where it lies and no copy
 //! of it is made; the rest are plain structs ([`json`]).
 
-use super::problem::{Code, FAULTS_MAX, Fault, Problem};
+use super::answer::problem::{Code, FAULTS_MAX, Fault, Problem};
 use serde::Deserialize;
 use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};

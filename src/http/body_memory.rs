@@ -3,7 +3,7 @@
 //! Whoever reads a body holds a [`Share`] of it, takes more before it holds more, and gives it back by dropping it: also
 //! when the client goes away or a handler panics.
 
-use super::problem::{Code, Problem};
+use super::answer::problem::{Code, Problem};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;

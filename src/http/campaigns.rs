@@ -1,9 +1,10 @@
 //! `/v1/campaigns`: the routes, each one call of what both kinds share.
 
-use super::api::{self, Api};
+use super::answer::problem::Problem;
+use super::answer::reply;
+use super::api::Api;
 use super::filter_body::{CampaignSpec, Filter, WindowPatch};
 use super::filters::{self, Cleared, PageQuery};
-use super::problem::Problem;
 use crate::domain::Kind;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -57,7 +58,7 @@ pub(super) async fn put(
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (campaigns, next_cursor) = filters::list(&api, KIND, &request)?;
-    Ok(api::json(StatusCode::OK, false, &CampaignList { campaigns, next_cursor }))
+    Ok(reply::json(StatusCode::OK, false, &CampaignList { campaigns, next_cursor }))
 }
 
 /// Show a campaign

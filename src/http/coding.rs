@@ -3,7 +3,7 @@
 //! All of a body belongs to it: bytes behind its end that are no further member or frame are an error, as is an end that
 //! is missing. A body is expanded in pieces, so that one that expands to much holds up nobody for long.
 
-use super::problem::{Code, Problem};
+use super::answer::problem::{Code, Problem};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};
 use std::io::Write;

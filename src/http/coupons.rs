@@ -1,9 +1,10 @@
 //! `/v1/coupons`: the routes, each one call of what both kinds share.
 
-use super::api::{self, Api};
+use super::answer::problem::Problem;
+use super::answer::reply;
+use super::api::Api;
 use super::filter_body::{CouponSpec, Filter, WindowPatch};
 use super::filters::{self, Cleared, PageQuery};
-use super::problem::Problem;
 use crate::domain::Kind;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -57,7 +58,7 @@ pub(super) async fn put(
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (coupons, next_cursor) = filters::list(&api, KIND, &request)?;
-    Ok(api::json(StatusCode::OK, false, &CouponList { coupons, next_cursor }))
+    Ok(reply::json(StatusCode::OK, false, &CouponList { coupons, next_cursor }))
 }
 
 /// Show a coupon

@@ -1,9 +1,10 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
-use super::api::{self, Api, Sender};
+use super::answer::problem::Problem;
+use super::answer::reply;
+use super::api::{Api, Sender};
 use super::body::{self, Faults, Text};
 use super::item_list;
-use super::problem::Problem;
 use crate::access::Caller;
 use crate::domain::{Kind, Name, Timestamp};
 use axum::extract::{Request, State};
@@ -93,7 +94,7 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     let mut faults = Faults::default();
     question.check("", &sender.caller, &mut faults)?;
     faults.check()?;
-    Ok(api::json(StatusCode::OK, false, &answer(&api, &question, api.engine.now())))
+    Ok(reply::json(StatusCode::OK, false, &answer(&api, &question, api.engine.now())))
 }
 
 /// Tell which campaigns users may see
@@ -127,7 +128,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         if index > 0 {
             results.push(b',');
         }
-        serde_json::to_writer(&mut results, &answer(&api, request, now)).map_err(api::unwritable)?;
+        serde_json::to_writer(&mut results, &answer(&api, request, now)).map_err(reply::unwritable)?;
         if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // What the questions were made into lies there while others have their turn, and so do the answers.
             share.hold((taken + results.capacity()) as u64)?;
@@ -135,7 +136,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         }
     }
     results.extend_from_slice(b"]}");
-    Ok(api::json_bytes(StatusCode::OK, false, results))
+    Ok(reply::json_bytes(StatusCode::OK, false, results))
 }
 
 impl EligibilityRequest<'_> {

@@ -1,7 +1,7 @@
 //! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
 
+use super::answer::problem::Problem;
 use super::body::{Faults, present, present_object, present_word};
-use super::problem::Problem;
 use super::time::Time;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
@@ -392,7 +392,11 @@ mod tests {
             r#"[1]"#,
         ] {
             let problem = body(bad).unwrap_err();
-            assert_eq!(problem.code, super::super::problem::Code::InvalidRequest, "{bad}: {problem:?}");
+            assert_eq!(
+                problem.code,
+                super::super::answer::problem::Code::InvalidRequest,
+                "{bad}: {problem:?}"
+            );
         }
     }
 }

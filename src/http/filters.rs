@@ -1,9 +1,11 @@
 //! Making, showing, changing and dropping campaigns and coupons: the same for both.
 
-use super::api::{self, Api, Sender, parse_name, target};
-use super::error;
+use super::answer::headers;
+use super::answer::problem::Problem;
+use super::answer::refusals;
+use super::answer::reply;
+use super::api::{Api, Sender, parse_name, target};
 use super::filter_body::{Filter, Wanted, WindowPatch};
-use super::problem::Problem;
 use super::query;
 use crate::domain::{Command, Kind, Name, Outcome};
 use axum::extract::Request;
@@ -66,7 +68,7 @@ pub(super) async fn put<T: Wanted + DeserializeOwned>(
         Outcome::Exists(description) => (StatusCode::OK, description),
         _ => return Err(decided.unexpected()),
     };
-    let mut response = api::json(status, decided.replayed, &Filter::from(*description));
+    let mut response = reply::json(status, decided.replayed, &Filter::from(*description));
     if status == StatusCode::CREATED {
         let location = format!("/v1/{}/{name}", collection(kind));
         let location = HeaderValue::try_from(location).expect("a name is visible ASCII");
@@ -78,7 +80,7 @@ pub(super) async fn put<T: Wanted + DeserializeOwned>(
 /// `GET`: one filter.
 pub(super) fn get(api: &Api, kind: Kind, name: &str) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    Ok(api::json(StatusCode::OK, false, &Filter::from(view.describe())))
+    Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe())))
 }
 
 /// `GET` of a collection: a page of filters and where the next one begins.
@@ -127,7 +129,7 @@ pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -
     let decided = api.submit(kind, name, &sender, command).await?;
     match decided.outcome {
         Outcome::Rescheduled(description) => {
-            Ok(api::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
         }
         _ => Err(decided.unexpected()),
     }
@@ -139,14 +141,14 @@ pub(super) async fn delete(api: &Api, kind: Kind, name: &str, request: Request) 
     let name = parse_name(kind, name)?;
     // A repeated request finds its answer in the log, though the filter is gone.
     if api.engine.find(kind, &name).is_none() && !sender.may_repeat() {
-        return Err(error::not_found(kind));
+        return Err(refusals::not_found(kind));
     }
     let decided =
         api.submit(kind, name.as_str(), &sender, Command::Delete { kind, name: name.clone() }).await?;
     let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
     let mut response = StatusCode::NO_CONTENT.into_response();
     if decided.replayed {
-        api::mark_replayed(&mut response);
+        headers::mark_replayed(&mut response);
     }
     Ok(response)
 }
@@ -157,7 +159,7 @@ pub(super) async fn clear(api: &Api, kind: Kind, name: &str, request: Request) -
     let view = api.filter(kind, name)?;
     let decided = api.submit(kind, name, &sender, Command::Clear { target: target(&view) }).await?;
     match decided.outcome {
-        Outcome::Cleared(removed) => Ok(api::json(StatusCode::OK, decided.replayed, &Cleared { removed })),
+        Outcome::Cleared(removed) => Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed })),
         _ => Err(decided.unexpected()),
     }
 }

@@ -1,9 +1,9 @@
 //! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
 
+use super::answer::problem::Problem;
 use super::body;
 use super::import_lines::{Format, Line, Lines};
 use super::item_list::{ItemsBody, ReplacementsBody};
-use super::problem::Problem;
 use crate::domain::LineFault;
 use crate::engine::{Digest, FilterView};
 

@@ -2,10 +2,11 @@
 //!
 //! It stands in one function, [`pass`], rather than in a layer each: each layer costs a request about a microsecond.
 
+use super::answer::headers::REQUEST_ID;
+use super::answer::problem::{self, Code, Problem};
+use super::answer::refusals;
 use super::api::Api;
-use super::error;
 use super::openapi;
-use super::problem::{self, Code, Problem};
 use super::sites;
 use crate::access::{Caller, Scope};
 use crate::engine::Status;
@@ -21,9 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tracing::{Instrument, Span};
-
-/// The header that carries a request's id.
-pub(super) const REQUEST_ID: &str = "x-request-id";
 
 /// The longest request id that is taken over.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -61,7 +59,7 @@ impl Gate {
         if !self.api.engine.is_ready()
             && let status @ Status::Recovering(_) = self.api.engine.status()
         {
-            return error::unready(status).map_or(Ok(()), Err);
+            return refusals::unready(status).map_or(Ok(()), Err);
         }
         let path = request.uri().path();
         if !route.unwrap_or(path).starts_with("/v1") {

@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: what makes two requests one.
 
-use super::problem::{Code, Problem};
+use super::answer::problem::{Code, Problem};
 use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
 use crate::engine::Secret;
 use http::{HeaderMap, HeaderValue};

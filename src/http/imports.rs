@@ -1,10 +1,11 @@
 //! Imports: the routes, and how an upload becomes commands. Parsing is [`super::import_lines`]'s.
 
-use super::api::{self, Api, Sender};
-use super::error;
+use super::answer::problem::{Code, Problem};
+use super::answer::refusals;
+use super::answer::reply;
+use super::api::{Api, Sender};
 use super::import_lines::Format;
 use super::openapi::Bytes;
-use super::problem::{Code, Problem};
 use super::query;
 use super::reading::media_type;
 use super::time::Time;
@@ -248,7 +249,7 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
     // In a task of its own: a handler is dropped when its client goes away, and the log has to be told then.
     let imported = tokio::spawn(upload.run(format, pieces)).await;
     let import = imported.map_err(|_| Problem::new(Code::Internal, "the import failed"))??;
-    Ok(api::json(StatusCode::OK, false, &ImportAnswer::from(import)))
+    Ok(reply::json(StatusCode::OK, false, &ImportAnswer::from(import)))
 }
 
 fn format(request: &Request, column: Option<String>) -> Result<Format, Problem> {
@@ -286,7 +287,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
         over <= IMPORTS_KEPT_MAX || import.is_unfinished()
     });
     let imports = imports.iter().map(|import| api.live_imports.corrected(import).into()).collect();
-    Ok(api::json(StatusCode::OK, false, &ImportList { imports }))
+    Ok(reply::json(StatusCode::OK, false, &ImportList { imports }))
 }
 
 /// Show an import
@@ -309,6 +310,6 @@ pub(super) async fn get(
     let found = ImportId::new(&import).ok().and_then(|id| api.engine.import(&id));
     // Whether another tenant has an import of this id is nobody else's business.
     let own = found.filter(|import| sender.caller.require_name(import.name.as_str()).is_ok());
-    let import = own.ok_or_else(error::import_not_found)?;
-    Ok(api::json(StatusCode::OK, false, &ImportAnswer::from(api.live_imports.corrected(&import))))
+    let import = own.ok_or_else(refusals::import_not_found)?;
+    Ok(reply::json(StatusCode::OK, false, &ImportAnswer::from(api.live_imports.corrected(&import))))
 }

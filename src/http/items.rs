@@ -1,10 +1,11 @@
 //! Users and codes in lists: the same for both. The answers are written by hand: a batch's answer is as long as
 //! its question, and is known to be plain words and numbers.
 
-use super::api::{self, Api, Sender, target};
+use super::answer::problem::Problem;
+use super::answer::reply;
+use super::api::{Api, Sender, target};
 use super::body;
 use super::item_list::{ItemsBody, ReplacementsBody};
-use super::problem::Problem;
 use crate::access::{Client, Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
 use crate::engine::FilterView;
@@ -317,7 +318,7 @@ impl Answer {
 
     fn reply(mut self, replayed: bool) -> Response {
         self.0.push(b'}');
-        api::json_bytes(StatusCode::OK, replayed, self.0)
+        reply::json_bytes(StatusCode::OK, replayed, self.0)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The HTTP contract: extract, convert, one call to the engine, map the answer. Decides nothing itself.
 //!
 //! [`router`] puts the routes behind what every request passes. The routes stand in `router`, a file for each
-//! resource behind it; `error` is the one map from refusals to problems.
+//! resource behind it; `answer/refusals.rs` is the one map from refusals to problems.
 
+mod answer;
 mod api;
 mod body;
 mod body_memory;
@@ -12,7 +13,6 @@ mod coding;
 mod coupons;
 mod docs;
 mod eligibility;
-mod error;
 mod filter_body;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
@@ -27,7 +27,6 @@ mod metrics;
 pub mod openapi;
 mod operations;
 pub mod options;
-pub mod problem;
 mod query;
 mod reading;
 mod redemptions;
@@ -38,6 +37,7 @@ pub mod unparsed;
 mod upload;
 mod users;
 
+pub use answer::problem;
 pub use options::HttpOptions;
 
 use crate::access::InvalidKey;

@@ -1,6 +1,6 @@
 //! The OpenAPI document: what the routes say, completed by what holds for all of them.
 
-use super::problem::{Document, Fault};
+use super::answer::problem::{Document, Fault};
 use super::router::{self, SECURITY_SCHEME};
 use serde_json::{Map, Value, json};
 use utoipa::{OpenApi, ToSchema};

@@ -1,11 +1,12 @@
 //! What operators ask for: is it alive, is it ready, how is it doing, what would a filter cost; snapshots, backup.
 
-use super::api::{self, Api, Sender};
-use super::error;
+use super::answer::problem::{Code, Problem};
+use super::answer::refusals;
+use super::answer::reply;
+use super::api::{Api, Sender};
 use super::filter_body::{Asked, GrowthName, ModeName, mode};
 use super::metrics;
 use super::openapi::Bytes;
-use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
 use crate::engine::{Backup, Durability, Mode, SubmitError};
@@ -36,7 +37,7 @@ struct Health {
     responses((status = 200, description = "It is", body = Health))
 )]
 pub(super) async fn livez() -> Response {
-    api::json(StatusCode::OK, false, &Health { status: "ok" })
+    reply::json(StatusCode::OK, false, &Health { status: "ok" })
 }
 
 /// Tell whether requests are taken
@@ -52,9 +53,9 @@ pub(super) async fn livez() -> Response {
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
-    match error::unready(api.engine.status()).or_else(clock_unsure) {
+    match refusals::unready(api.engine.status()).or_else(clock_unsure) {
         Some(problem) => Err(problem),
-        None => Ok(api::json(StatusCode::OK, false, &Health { status: "ok" })),
+        None => Ok(reply::json(StatusCode::OK, false, &Health { status: "ok" })),
     }
 }
 
@@ -187,7 +188,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
             snapshot_bytes_written: info.storage.snapshot_bytes_written,
         },
     };
-    api::json(StatusCode::OK, false, &body)
+    reply::json(StatusCode::OK, false, &body)
 }
 
 /// What to plan for.
@@ -244,7 +245,7 @@ pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Resul
         load_at_capacity: plan.load_at_capacity,
         reason: plan.reason,
     };
-    Ok(api::json(StatusCode::OK, false, &body))
+    Ok(reply::json(StatusCode::OK, false, &body))
 }
 
 /// A snapshot that was taken.
@@ -273,7 +274,7 @@ pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> R
         bytes_written: report.bytes_written,
         seconds: report.duration.as_secs_f64(),
     };
-    Ok(api::json(StatusCode::OK, false, &body))
+    Ok(reply::json(StatusCode::OK, false, &body))
 }
 
 /// Download a backup
@@ -323,5 +324,5 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
         LazyLock::new(|| [true, false].map(|keys| super::openapi::text(super::openapi::served(keys))));
     let [with_keys, without] = &*TEXTS;
     let text = if api.keys.is_empty() { without } else { with_keys };
-    api::json_bytes(StatusCode::OK, false, text.clone().into_bytes())
+    reply::json_bytes(StatusCode::OK, false, text.clone().into_bytes())
 }

@@ -1,6 +1,6 @@
 //! Reading query strings: unknown, repeated and odd parameters are refused, with a pointer.
 
-use super::problem::Problem;
+use super::answer::problem::Problem;
 use axum::extract::{Query, Request};
 use serde::de::DeserializeOwned;
 

@@ -1,9 +1,9 @@
 //! Reading bodies: whole, up to a limit, or piece by piece without one. They are decompressed here, and count towards the
 //! limit that all bodies share for as long as they are held.
 
+use super::answer::problem::{Code, Problem};
 use super::body_memory::{BodyMemory, Buffer, Share};
 use super::coding::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
-use super::problem::{Code, Problem};
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;

@@ -1,11 +1,12 @@
 //! `/v1/coupons/{coupon}/redemptions`: using codes, once each.
 
-use super::api::{self, Api, Decided, Sender, target};
+use super::answer::problem::{Code, Problem};
+use super::answer::refusals;
+use super::answer::reply;
+use super::api::{Api, Decided, Sender, target};
 use super::body::{self, Faults, Fields, Scalar};
-use super::error;
 use super::filters;
 use super::item_list::Item;
-use super::problem::{Code, Problem};
 use super::query;
 use super::time::Time;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
@@ -236,7 +237,8 @@ pub(super) async fn redeem(
     match outcome {
         Outcome::Redeemed(redemption) => {
             let location = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
-            let mut response = api::json(StatusCode::CREATED, replayed, &RedemptionAnswer::from(redemption));
+            let mut response =
+                reply::json(StatusCode::CREATED, replayed, &RedemptionAnswer::from(redemption));
             let location = HeaderValue::try_from(location).expect("names and ids are visible ASCII");
             response.headers_mut().insert(header::LOCATION, location);
             Ok(response)
@@ -248,7 +250,7 @@ pub(super) async fn redeem(
 fn settled(decided: Decided) -> Result<Response, Problem> {
     match decided {
         Decided { outcome: Outcome::Settled(redemption), replayed } => {
-            Ok(api::json(StatusCode::OK, replayed, &RedemptionAnswer::from(redemption)))
+            Ok(reply::json(StatusCode::OK, replayed, &RedemptionAnswer::from(redemption)))
         }
         decided => Err(decided.unexpected()),
     }
@@ -296,7 +298,7 @@ pub(super) async fn list(
         tokio::task::yield_now().await;
     }
     let next_cursor = next.map(|change| BASE64_URL_SAFE_NO_PAD.encode(change.0.to_be_bytes()));
-    Ok(api::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
+    Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {
@@ -321,8 +323,8 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let view = api.filter(Kind::Coupon, &coupon)?;
     let found = view.redemption(&parse_id(&redemption)?, api.engine.now());
-    let redemption = found.ok_or_else(error::redemption_not_found)?;
-    Ok(api::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
+    let redemption = found.ok_or_else(refusals::redemption_not_found)?;
+    Ok(reply::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
 }
 
 /// Turn a hold into a use
@@ -377,5 +379,5 @@ pub(super) async fn cancel(
 
 /// What is no id is no redemption's.
 fn parse_id(text: &str) -> Result<RedemptionId, Problem> {
-    text.parse().map_err(|_| error::redemption_not_found())
+    text.parse().map_err(|_| refusals::redemption_not_found())
 }

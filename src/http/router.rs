@@ -1,7 +1,14 @@
 //! The API's table of contents: every route, and the scope that it takes.
 
 use super::api::Api;
-use super::{campaigns, codes, coupons, eligibility, imports, operations, redemptions, users};
+use super::campaigns;
+use super::codes;
+use super::coupons;
+use super::eligibility;
+use super::imports;
+use super::operations;
+use super::redemptions;
+use super::users;
 use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;

@@ -1,8 +1,8 @@
 //! Keeps web pages out of a service that asks for no key. A browser sends requests for any page; only `Host` and
 //! `Origin`, which no page can forge, tell whose they are.
 
+use super::answer::problem::{Code, Problem};
 use super::options::{HostName, HostOptions};
-use super::problem::{Code, Problem};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri, header};
 use std::net::IpAddr;

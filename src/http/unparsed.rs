@@ -1,16 +1,14 @@
 //! What is answered to a request that could not even be parsed, and so has met no route and no gate.
 
-use super::gate;
-use super::problem::{self, Code, Problem};
+pub use super::answer::headers::REQUEST_ID;
+
+use super::answer::problem::{self, Code, Problem};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use std::hash::{BuildHasher, RandomState};
-
-/// The header that carries an answer's id: every answer of the service has one.
-pub const REQUEST_ID: &str = gate::REQUEST_ID;
 
 /// The problem document for this status, and the id of the request, which it also holds.
 pub fn problem(status: StatusCode) -> (Bytes, String) {

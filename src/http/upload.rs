@@ -1,9 +1,9 @@
 //! One upload of an import: from the body's pieces to commands, in order, one ahead of the log.
 
+use super::answer::problem::{Code, Problem};
+use super::answer::refusals;
 use super::api::{Api, target};
-use super::error;
 use super::import_lines::{Format, Line, Lines, UploadFault};
-use super::problem::{Code, Problem};
 use super::reading::Pieces;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
@@ -103,7 +103,7 @@ impl Upload {
     /// Gives what is complete to the engine: one batch at a time, since order matters, while the next is read.
     async fn pass_on(&self, intake: &mut Intake, in_flight: &mut Option<InFlight>) -> Result<(), Problem> {
         if intake.differs {
-            return Err(error::refused(self.view.kind, Refusal::ImportDiffers));
+            return Err(refusals::refused(self.view.kind, Refusal::ImportDiffers));
         }
         for batch in std::mem::take(&mut intake.ready) {
             self.land(in_flight).await?;
@@ -135,7 +135,7 @@ impl Upload {
     fn import(&self, outcome: Outcome) -> Result<Import, Problem> {
         match outcome {
             Outcome::Import(import) => Ok(*import),
-            Outcome::Refused(refusal) => Err(error::refused(self.view.kind, refusal)),
+            Outcome::Refused(refusal) => Err(refusals::refused(self.view.kind, refusal)),
             _ => Err(Problem::new(Code::Internal, "an import has another command's outcome")),
         }
     }

@@ -1,8 +1,8 @@
 //! `/v1/campaigns/{campaign}/users`: the routes, each one call of what both kinds share.
 
+use super::answer::problem::Problem;
 use super::api::Api;
 use super::items::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
-use super::problem::Problem;
 use crate::domain::Kind;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;

@@ -237,7 +237,7 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     }
     let mut response = Response::from_parts(parts, body.into());
     if problem.replayed {
-        super::api::mark_replayed(&mut response);
+        super::headers::mark_replayed(&mut response);
     }
     response
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const CLOCK_RETRY_SECONDS: u64 = 60;
 
 /// There is no such campaign, or no such coupon.
-pub(super) fn not_found(kind: Kind) -> Problem {
+pub(crate) fn not_found(kind: Kind) -> Problem {
     match kind {
         Kind::Campaign => Problem::new(Code::CampaignNotFound, "no campaign bears this name"),
         Kind::Coupon => Problem::new(Code::CouponNotFound, "no coupon bears this name"),
@@ -18,7 +18,7 @@ pub(super) fn not_found(kind: Kind) -> Problem {
 }
 
 /// What the log decided against.
-pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
+pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
     match refusal {
         Refusal::FilterGone => not_found(kind),
         Refusal::AlreadyExists(fields) => already_exists(fields),
@@ -67,12 +67,12 @@ pub(super) fn refused(kind: Kind, refusal: Refusal) -> Problem {
 }
 
 /// There is no such redemption, or no longer.
-pub(super) fn redemption_not_found() -> Problem {
+pub(crate) fn redemption_not_found() -> Problem {
     Problem::new(Code::RedemptionNotFound, "it never was, or its retention is over")
 }
 
 /// There is no such import, or no longer.
-pub(super) fn import_not_found() -> Problem {
+pub(crate) fn import_not_found() -> Problem {
     Problem::new(Code::ImportNotFound, "it never was, or it is none of the last ones")
 }
 
@@ -155,7 +155,7 @@ impl From<LayoutError> for Problem {
 }
 
 /// Why the service is not ready, if it isn't.
-pub(super) fn unready(status: Status) -> Option<Problem> {
+pub(crate) fn unready(status: Status) -> Option<Problem> {
     match status {
         Status::Ready => None,
         Status::Recovering(progress) => {

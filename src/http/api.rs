@@ -2,12 +2,12 @@
 
 use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
-use super::body;
-use super::body_memory::BodyMemory;
-use super::idempotency;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
-use super::reading::{ReadBody, Reading};
+use super::request::body::{ReadBody, Reading};
+use super::request::body_memory::BodyMemory;
+use super::request::idempotency;
+use super::request::json;
 use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
@@ -83,7 +83,7 @@ impl Api {
 
     /// The request's JSON body as a plain struct.
     pub(super) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
-        body::json(&self.body(request).await?)
+        json::json(&self.body(request).await?)
     }
 
     /// Refuses an end user who has no guess left, before a body is read.

@@ -16,7 +16,7 @@ const KIND: Kind = Kind::Coupon;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
-#[allow(dead_code)] // For the document: `item_list` reads it.
+#[allow(dead_code)] // For the document: `item_lists` reads it.
 struct Codes {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
@@ -27,7 +27,7 @@ struct Codes {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
-#[allow(dead_code)] // For the document: `item_list` reads it.
+#[allow(dead_code)] // For the document: `item_lists` reads it.
 struct CodesToAdd {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]

@@ -3,8 +3,8 @@
 use super::answer::problem::Problem;
 use super::answer::reply;
 use super::api::{Api, Sender};
-use super::body::{self, Faults, Text};
-use super::item_list;
+use super::request::item_lists;
+use super::request::json::{self, Faults, Text};
 use crate::access::Caller;
 use crate::domain::{Kind, Name, Timestamp};
 use axum::extract::{Request, State};
@@ -34,7 +34,7 @@ struct EligibilityRequest<'a> {
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Cow<'a, str>,
     /// Names in order of preference.
-    #[serde(borrow, deserialize_with = "body::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
+    #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<Text<'a>>,
     /// Stop when so many are found.
@@ -65,7 +65,7 @@ struct Eligibility {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EligibilityBatch<'a> {
-    #[serde(borrow, deserialize_with = "body::objects::<{ REQUESTS_MAX + 1 }, _, _>")]
+    #[serde(borrow, deserialize_with = "json::objects::<{ REQUESTS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 1_000)]
     requests: Vec<EligibilityRequest<'a>>,
 }
@@ -90,7 +90,7 @@ struct EligibilityResults {
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let body = api.body(request).await?;
-    let question: EligibilityRequest<'_> = body::json(&body)?;
+    let question: EligibilityRequest<'_> = json::json(&body)?;
     let mut faults = Faults::default();
     question.check("", &sender.caller, &mut faults)?;
     faults.check()?;
@@ -110,7 +110,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
     let sender = Sender::of(&api, &request)?;
     let mut share = api.reading.share()?;
     let body = api.body(request).await?;
-    let EligibilityBatch { requests } = body::json(&body)?;
+    let EligibilityBatch { requests } = json::json(&body)?;
     let mut faults = Faults::default();
     if !(1..=REQUESTS_MAX).contains(&requests.len()) {
         faults.note(|| "/requests".into(), format!("expected 1 to {REQUESTS_MAX} elements"));
@@ -142,7 +142,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
 impl EligibilityRequest<'_> {
     /// What is wrong with the question goes to `faults`.
     fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
-        if let Some(fault) = item_list::fault(&self.user) {
+        if let Some(fault) = item_lists::fault(&self.user) {
             faults.note(|| format!("{at}/user"), fault);
         }
         if !(1..=CAMPAIGNS_MAX).contains(&self.campaigns.len()) {

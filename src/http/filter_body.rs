@@ -1,8 +1,8 @@
 //! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
 
 use super::answer::problem::Problem;
-use super::body::{Faults, present, present_object, present_word};
-use super::time::Time;
+use super::request::json::{Faults, present, present_object, present_word};
+use super::request::time::Time;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
 use crate::engine::{Growth, Mode};
@@ -375,8 +375,9 @@ mod tests {
 
     #[test]
     fn a_strict_filter_has_nothing_to_choose() {
-        let body =
-            |text: &str| super::super::body::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve);
+        let body = |text: &str| {
+            super::super::request::json::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
+        };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());
         for bad in [

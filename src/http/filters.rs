@@ -6,7 +6,7 @@ use super::answer::refusals;
 use super::answer::reply;
 use super::api::{Api, Sender, parse_name, target};
 use super::filter_body::{Filter, Wanted, WindowPatch};
-use super::query;
+use super::request::query;
 use crate::domain::{Command, Kind, Name, Outcome};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};

@@ -1,9 +1,9 @@
 //! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
 
 use super::answer::problem::Problem;
-use super::body;
 use super::import_lines::{Format, Line, Lines};
-use super::item_list::{ItemsBody, ReplacementsBody};
+use super::request::item_lists::{ItemsBody, ReplacementsBody};
+use super::request::json;
 use crate::domain::LineFault;
 use crate::engine::{Digest, FilterView};
 
@@ -37,7 +37,7 @@ pub fn import_lines<'a>(
 /// As the service answers.
 pub fn items(body: &[u8], view: &FilterView, items_max: usize) -> Result<(Vec<Digest>, bool), Problem> {
     let mut read = ItemsBody::new("users", Some("if_absent"), view, items_max);
-    body::object(body, &mut read)?;
+    json::object(body, &mut read)?;
     Ok((read.digests, read.flag))
 }
 
@@ -51,6 +51,6 @@ pub fn replacements(
     items_max: usize,
 ) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
     let mut read = ReplacementsBody::new(view, items_max);
-    body::object(body, &mut read)?;
+    json::object(body, &mut read)?;
     Ok((read.from, read.to))
 }

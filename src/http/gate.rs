@@ -7,7 +7,7 @@ use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
 use super::api::Api;
 use super::openapi;
-use super::sites;
+use super::request::origin;
 use crate::access::{Caller, Scope};
 use crate::engine::Status;
 use axum::extract::{MatchedPath, Request, State};
@@ -51,7 +51,7 @@ impl Gate {
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
         if !is_probe && self.api.keys.is_empty() {
             let hosts = &self.api.options.hosts;
-            sites::check(hosts, request.method(), request.uri(), request.headers())?;
+            origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
         if route == Some("/livez") {
             return Ok(());

@@ -4,8 +4,8 @@
 use super::answer::problem::Problem;
 use super::answer::reply;
 use super::api::{Api, Sender, target};
-use super::body;
-use super::item_list::{ItemsBody, ReplacementsBody};
+use super::request::item_lists::{ItemsBody, ReplacementsBody};
+use super::request::json;
 use crate::access::{Client, Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
 use crate::engine::FilterView;
@@ -75,7 +75,7 @@ pub(super) struct ItemCounts {
 /// A user id or a code, taken exactly as it stands: 1 to 512 bytes of UTF-8.
 #[derive(Deserialize, ToSchema)]
 #[schema(value_type = String, min_length = 1, max_length = 512, example = "u1")]
-#[allow(dead_code)] // For the document: `item_list` reads items.
+#[allow(dead_code)] // For the document: `item_lists` reads items.
 pub(super) struct Item(String);
 
 /// One item in another's place.
@@ -116,7 +116,7 @@ async fn read<'a>(
 ) -> Result<ItemsBody<'a>, Problem> {
     let body = api.body(request).await?;
     let mut items = ItemsBody::new(field(view.kind), flag, view, api.options.limits.items_max);
-    body::object(&body, &mut items)?;
+    json::object(&body, &mut items)?;
     Ok(items)
 }
 
@@ -243,7 +243,7 @@ pub(super) async fn replace(
     let guesser = Guesser::of(api, kind, &request)?;
     let body = api.body(request).await?;
     let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
-    body::object(&body, &mut pairs)?;
+    json::object(&body, &mut pairs)?;
     let ReplacementsBody { from, to, .. } = pairs;
     let guesses = guesser.take(api, from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };

@@ -5,11 +5,8 @@
 
 mod answer;
 mod api;
-mod body;
-mod body_memory;
 mod campaigns;
 mod codes;
-mod coding;
 mod coupons;
 mod docs;
 mod eligibility;
@@ -18,21 +15,16 @@ mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
 mod gate;
-mod idempotency;
 mod import_lines;
 mod imports;
-mod item_list;
 mod items;
 mod metrics;
 pub mod openapi;
 mod operations;
 pub mod options;
-mod query;
-mod reading;
 mod redemptions;
+mod request;
 mod router;
-mod sites;
-mod time;
 pub mod unparsed;
 mod upload;
 mod users;

@@ -4,11 +4,11 @@ use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::answer::reply;
 use super::api::{Api, Decided, Sender, target};
-use super::body::{self, Faults, Fields, Scalar};
 use super::filters;
-use super::item_list::Item;
-use super::query;
-use super::time::Time;
+use super::request::item_lists::Item;
+use super::request::json::{self, Faults, Fields, Scalar};
+use super::request::query;
+use super::request::time::Time;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
 use crate::engine::{Change, Digest, FilterView, RedemptionQuery};
@@ -222,7 +222,7 @@ pub(super) async fn redeem(
     api.check_guesses(sender.client)?;
     let bytes = api.body(request).await?;
     let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
-    body::object(&bytes, &mut body)?;
+    json::object(&bytes, &mut body)?;
     let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
         return Err(Problem::invalid(Vec::new()));
     };

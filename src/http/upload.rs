@@ -4,7 +4,7 @@ use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::api::{Api, target};
 use super::import_lines::{Format, Line, Lines, UploadFault};
-use super::reading::Pieces;
+use super::request::body::Pieces;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault,

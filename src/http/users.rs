@@ -16,7 +16,7 @@ const KIND: Kind = Kind::Campaign;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
-#[allow(dead_code)] // For the document: `item_list` reads it.
+#[allow(dead_code)] // For the document: `item_lists` reads it.
 struct Users {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
@@ -27,7 +27,7 @@ struct Users {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
-#[allow(dead_code)] // For the document: `item_list` reads it.
+#[allow(dead_code)] // For the document: `item_lists` reads it.
 struct UsersToAdd {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
@@ -41,7 +41,7 @@ struct UsersToAdd {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
-#[allow(dead_code)] // For the document: `item_list` reads it.
+#[allow(dead_code)] // For the document: `item_lists` reads it.
 struct UsersToRemove {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]

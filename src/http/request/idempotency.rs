@@ -1,20 +1,20 @@
 //! `Idempotency-Key`: what makes two requests one.
 
-use super::answer::problem::{Code, Problem};
 use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
 use crate::engine::Secret;
+use crate::http::answer::problem::{Code, Problem};
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The header's longest value, in bytes.
-pub(super) const KEY_BYTES_MAX: usize = 255;
+pub(crate) const KEY_BYTES_MAX: usize = 255;
 
 /// The value of the header, if it was sent.
 ///
 /// # Errors
 /// It is empty, too long, not visible ASCII, or was sent twice.
-pub(super) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
+pub(crate) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.as_bytes();
@@ -27,7 +27,7 @@ pub(super) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Proble
 }
 
 /// The key as the log knows it: of the caller, of the filter's name, and of what is asked for.
-pub(super) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: &Command) -> IdempotencyKey {
+pub(crate) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: &Command) -> IdempotencyKey {
     let kind: &[u8] = match kind {
         Kind::Campaign => b"campaign",
         Kind::Coupon => b"coupon",

@@ -1,8 +1,8 @@
 //! Keeps web pages out of a service that asks for no key. A browser sends requests for any page; only `Host` and
 //! `Origin`, which no page can forge, tell whose they are.
 
-use super::answer::problem::{Code, Problem};
-use super::options::{HostName, HostOptions};
+use crate::http::answer::problem::{Code, Problem};
+use crate::http::options::{HostName, HostOptions};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri, header};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Refuses a request that a page of another site may have caused: one to a name that is not the service's own (a page
 /// can have its own name resolved to any address), or one from such a page that is not a mere read, whose answer the
 /// browser would keep from the page anyway.
-pub(super) fn check(
+pub(crate) fn check(
     options: &HostOptions,
     method: &Method,
     uri: &Uri,

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// A point in time, to the millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ToSchema)]
 #[schema(value_type = String, format = DateTime, example = "2026-12-01T00:00:00Z")]
-pub(super) struct Time(pub(super) Timestamp);
+pub(crate) struct Time(pub(crate) Timestamp);
 
 /// Where the count of a [`Timestamp`] begins.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);

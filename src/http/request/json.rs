@@ -3,7 +3,7 @@
 //! Bodies that carry items are read by visitors ([`Fields`]), so that an item is hashed where it lies and no copy
 //! of it is made; the rest are plain structs ([`json`]).
 
-use super::answer::problem::{Code, FAULTS_MAX, Fault, Problem};
+use crate::http::answer::problem::{Code, FAULTS_MAX, Fault, Problem};
 use serde::Deserialize;
 use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -24,13 +24,13 @@ macro_rules! note_other_types {
     };
 }
 
-pub(super) use note_other_types;
+pub(crate) use note_other_types;
 
 /// Parses a body without items.
 ///
 /// # Errors
 /// Broken JSON (400), or not what was asked for (422, with a pointer to the first fault).
-pub(super) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
+pub(crate) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut track = serde_path_to_error::Track::new();
     let parsed = NoList::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
@@ -64,21 +64,21 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for NoList<T> {
 }
 
 /// An optional object within a body: [`present`], and no list.
-pub(super) fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     NoList::deserialize(deserializer).map(|NoList(value)| Some(value))
 }
 
 /// An optional word out of a few: [`present`], and no object, which derived code would also read an enum from.
-pub(super) fn present_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn present_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(CowStrDeserializer::new(Cow::deserialize(deserializer)?)).map(Some)
 }
 
 /// A list of which at most `KEPT` elements are kept: one more than there may be tells that there are too many.
-pub(super) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     struct List<const KEPT: usize, T>(PhantomData<T>);
@@ -103,7 +103,7 @@ pub(super) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
 }
 
 /// The same of objects, none of them a list.
-pub(super) fn objects<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn objects<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     let kept: Vec<NoList<T>> = list::<KEPT, D, _>(deserializer)?;
@@ -153,7 +153,7 @@ fn escaped(name: &str) -> String {
 }
 
 /// A merge-patch or an optional field: that it may be absent does not mean that it may be null.
-pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
@@ -161,24 +161,24 @@ pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 
 /// What is wrong with a request: all of it, up to a limit.
 #[derive(Default)]
-pub(super) struct Faults(Vec<Fault>);
+pub(crate) struct Faults(Vec<Fault>);
 
 impl Faults {
     /// Takes note of a fault.
-    pub(super) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
+    pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
         if self.0.len() < FAULTS_MAX {
             self.0.push(Fault { pointer: pointer(), detail: detail.into() });
         }
     }
 
     /// The problem that they make up, if there are any.
-    pub(super) fn check(self) -> Result<(), Problem> {
+    pub(crate) fn check(self) -> Result<(), Problem> {
         if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
     }
 }
 
 /// The fields of a JSON object, to be read as they come.
-pub(super) trait Fields<'de> {
+pub(crate) trait Fields<'de> {
     /// Their names, at most 32.
     fn names(&self) -> &[&'static str];
 
@@ -198,7 +198,7 @@ pub(super) trait Fields<'de> {
 ///
 /// # Errors
 /// Broken JSON (400), or not what was asked for (422, with a pointer to every fault).
-pub(super) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), Problem> {
+pub(crate) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut faults = Faults::default();
     Object { fields, pointer: String::new(), faults: &mut faults }
@@ -209,13 +209,13 @@ pub(super) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Res
 }
 
 /// An object somewhere in a body.
-pub(super) struct Object<'a, F> {
+pub(crate) struct Object<'a, F> {
     /// Its fields.
-    pub(super) fields: &'a mut F,
+    pub(crate) fields: &'a mut F,
     /// Where it is.
-    pub(super) pointer: String,
+    pub(crate) pointer: String,
     /// Where faults go.
-    pub(super) faults: &'a mut Faults,
+    pub(crate) faults: &'a mut Faults,
 }
 
 impl<F> Object<'_, F> {
@@ -273,7 +273,7 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
 }
 
 /// A text, borrowed unless it has escapes.
-pub(super) struct Text<'de>(pub(super) Cow<'de, str>);
+pub(crate) struct Text<'de>(pub(crate) Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -298,7 +298,7 @@ impl<'de> Deserialize<'de> for Text<'de> {
 }
 
 /// A value out of which at most one word is wanted: a list or an object is passed over.
-pub(super) enum Scalar<'de> {
+pub(crate) enum Scalar<'de> {
     Bool(bool),
     Number(u64),
     Text(Cow<'de, str>),

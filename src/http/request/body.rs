@@ -1,9 +1,9 @@
 //! Reading bodies: whole, up to a limit, or piece by piece without one. They are decompressed here, and count towards the
 //! limit that all bodies share for as long as they are held.
 
-use super::answer::problem::{Code, Problem};
 use super::body_memory::{BodyMemory, Buffer, Share};
-use super::coding::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
+use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
+use crate::http::answer::problem::{Code, Problem};
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
@@ -21,17 +21,17 @@ use std::time::Duration;
 const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
 
 /// How bodies are read.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// What all of them may take together.
-    pub(super) memory: Arc<BodyMemory>,
+    pub(crate) memory: Arc<BodyMemory>,
     /// The longest body that is read whole, compressed and decompressed.
-    pub(super) bytes_max: usize,
+    pub(crate) bytes_max: usize,
     /// Until a whole body is there; of an upload, until the next piece is.
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// A whole body, decompressed.
-pub(super) struct ReadBody {
+pub(crate) struct ReadBody {
     /// Dropped before the share that it takes.
     bytes: Bytes,
     _share: Share,
@@ -51,7 +51,7 @@ impl Reading {
     /// # Errors
     /// Another media type or coding (415), too long (413), too slow (408), broken off or badly compressed (400), or too
     /// much is being read (503).
-    pub(super) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
+    pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
         require_json(request.headers())?;
         let coding = Coding::of(request.headers())?;
         let arrived = {
@@ -157,7 +157,7 @@ impl Reading {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn share(&self) -> Result<Share, Problem> {
+    pub(crate) fn share(&self) -> Result<Share, Problem> {
         Share::of(&self.memory, 0)
     }
 
@@ -165,7 +165,7 @@ impl Reading {
     ///
     /// # Errors
     /// Another coding (415), or too much is being read (503).
-    pub(super) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
+    pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let coding = Coding::of(request.headers())?;
         Ok(Pieces {
             body: request.into_body(),
@@ -180,7 +180,7 @@ impl Reading {
 }
 
 /// An upload, piece by piece.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     body: Body,
     /// What has arrived and is not expanded yet.
     frame: Bytes,
@@ -197,7 +197,7 @@ impl Pieces {
     ///
     /// # Errors
     /// Nothing came for too long (408), or it breaks off or is badly compressed (400).
-    pub(super) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
+    pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
         let Some(expander) = &mut self.expander else {
             let Some(frame) = arrives(&mut self.body, self.silence).await? else { return Ok(None) };
             self.frame = frame;
@@ -267,7 +267,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// The media type without its parameters, in lower case.
-pub(super) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+pub(crate) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let essence = value.split(';').next()?.trim();
     match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {

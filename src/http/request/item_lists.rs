@@ -1,26 +1,26 @@
 //! Bodies that carry items: each is hashed where it lies in the body, and only its digest goes on from here.
 
-use super::body::{Faults, Fields, Object, Scalar, note_other_types};
+use super::json::{Faults, Fields, Object, Scalar, note_other_types};
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
 /// `{"users":[…]}` or `{"codes":[…]}`, with one flag beside it where there is one.
-pub(super) struct ItemsBody<'a> {
+pub(crate) struct ItemsBody<'a> {
     names: [&'static str; 2],
     has_flag: bool,
     view: &'a FilterView,
     items_max: usize,
     /// The items' digests, in order.
-    pub(super) digests: Vec<Digest>,
+    pub(crate) digests: Vec<Digest>,
     /// The flag; `false` unless it is given.
-    pub(super) flag: bool,
+    pub(crate) flag: bool,
 }
 
 impl<'a> ItemsBody<'a> {
     /// A body whose items are under `field`, and belong to the filter of `view`.
-    pub(super) fn new(
+    pub(crate) fn new(
         field: &'static str,
         flag: Option<&'static str>,
         view: &'a FilterView,
@@ -60,18 +60,18 @@ impl<'de> Fields<'de> for ItemsBody<'_> {
 }
 
 /// `{"replacements":[{"from":…,"to":…}]}`.
-pub(super) struct ReplacementsBody<'a> {
+pub(crate) struct ReplacementsBody<'a> {
     view: &'a FilterView,
     items_max: usize,
     /// What goes.
-    pub(super) from: Vec<Digest>,
+    pub(crate) from: Vec<Digest>,
     /// What comes in its place, in the same order.
-    pub(super) to: Vec<Digest>,
+    pub(crate) to: Vec<Digest>,
 }
 
 impl<'a> ReplacementsBody<'a> {
     /// A body whose items belong to the filter of `view`.
-    pub(super) fn new(view: &'a FilterView, items_max: usize) -> Self {
+    pub(crate) fn new(view: &'a FilterView, items_max: usize) -> Self {
         Self { view, items_max, from: Vec::new(), to: Vec::new() }
     }
 }
@@ -252,7 +252,7 @@ impl<'de, R: Each<'de>> Visitor<'de> for List<'_, R> {
 }
 
 /// One item; gives its digest, or what is wrong with it.
-pub(super) struct Item<'a>(pub(super) &'a FilterView);
+pub(crate) struct Item<'a>(pub(crate) &'a FilterView);
 
 impl Item<'_> {
     fn other_type(self) -> Result<Digest, &'static str> {
@@ -304,7 +304,7 @@ fn digest(view: &FilterView, item: &str) -> Result<Digest, &'static str> {
 }
 
 /// What is wrong with an item's length, if anything.
-pub(super) fn fault(item: &str) -> Option<&'static str> {
+pub(crate) fn fault(item: &str) -> Option<&'static str> {
     match item.len() {
         0 => Some("empty"),
         1..=ITEM_BYTES_MAX => None,

@@ -1,6 +1,6 @@
 //! Reading query strings: unknown, repeated and odd parameters are refused, with a pointer.
 
-use super::answer::problem::Problem;
+use crate::http::answer::problem::Problem;
 use axum::extract::{Query, Request};
 use serde::de::DeserializeOwned;
 
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 ///
 /// # Errors
 /// 422, with a pointer to the parameter where it is known.
-pub(super) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem> {
     match Query::try_from_uri(request.uri()) {
         Ok(Query(parameters)) => Ok(parameters),
         Err(rejection) => Err(fault(&rejection.body_text())),

@@ -3,7 +3,7 @@
 //! All of a body belongs to it: bytes behind its end that are no further member or frame are an error, as is an end that
 //! is missing. A body is expanded in pieces, so that one that expands to much holds up nobody for long.
 
-use super::answer::problem::{Code, Problem};
+use crate::http::answer::problem::{Code, Problem};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};
 use std::io::Write;
@@ -13,7 +13,7 @@ use zstd::stream::raw::{DParameter, Decoder, Operation};
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The longest piece: what a decoder gives at once may come on top.
-pub(super) const PIECE_BYTES_MAX: u64 = 256 << 10;
+pub(crate) const PIECE_BYTES_MAX: u64 = 256 << 10;
 
 /// Steps of a decoder for one piece: what expands to nothing takes time as well.
 const PIECE_STEPS: usize = 64;
@@ -23,7 +23,7 @@ const WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Coding {
+pub(crate) enum Coding {
     Identity,
     Gzip,
     Zstd,
@@ -34,7 +34,7 @@ impl Coding {
     ///
     /// # Errors
     /// 415 for another coding, or several.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         let mut coding = Coding::Identity;
         for value in headers.get_all(header::CONTENT_ENCODING) {
             for name in value.to_str().map_err(|_| other())?.split(',').map(str::trim) {
@@ -56,7 +56,7 @@ impl Coding {
     }
 
     /// Memory that its decoder takes, at most.
-    pub(super) fn decoder_bytes(self) -> u64 {
+    pub(crate) fn decoder_bytes(self) -> u64 {
         match self {
             Coding::Identity => 0,
             // Also the optional fields of a header.
@@ -67,7 +67,7 @@ impl Coding {
     }
 
     /// A decoder for one body, if one is needed.
-    pub(super) fn expander(self) -> Option<Expander> {
+    pub(crate) fn expander(self) -> Option<Expander> {
         match self {
             Coding::Identity => None,
             Coding::Gzip => Some(Expander::Gzip(MultiGzDecoder::new(Vec::new()))),
@@ -82,7 +82,7 @@ fn other() -> Problem {
 
 /// Why a body can't be expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unexpandable {
+pub(crate) enum Unexpandable {
     /// It is broken off, damaged, or has bytes behind its end.
     Broken,
     /// A zstd frame wants a longer window than [`WINDOW_LOG_MAX`] allows.
@@ -93,7 +93,7 @@ pub(super) enum Unexpandable {
 
 impl Unexpandable {
     /// What to tell of it.
-    pub(super) fn detail(self) -> &'static str {
+    pub(crate) fn detail(self) -> &'static str {
         match self {
             Unexpandable::Broken => {
                 "the body is badly compressed: broken off, damaged, or with bytes behind its end"
@@ -107,7 +107,7 @@ impl Unexpandable {
 }
 
 /// Expands one body.
-pub(super) enum Expander {
+pub(crate) enum Expander {
     Gzip(MultiGzDecoder<Vec<u8>>),
     /// None until the first piece.
     Zstd(Option<Frames>),
@@ -116,7 +116,7 @@ pub(super) enum Expander {
 impl Expander {
     /// Takes bytes from the front of `input`, and appends what they expand to to `piece`: all of them, or as many as
     /// give a piece.
-    pub(super) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+    pub(crate) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
         match self {
             Expander::Gzip(members) => {
                 let mut steps = 0;
@@ -133,7 +133,7 @@ impl Expander {
     }
 
     /// Takes the end of the body, and appends what is left to `piece`.
-    pub(super) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+    pub(crate) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
         match self {
             Expander::Gzip(members) => {
                 members.try_finish().map_err(|_| Unexpandable::Broken)?;
@@ -146,7 +146,7 @@ impl Expander {
 }
 
 /// Frames of zstd.
-pub(super) struct Frames {
+pub(crate) struct Frames {
     decoder: Decoder<'static>,
     buffer: Box<[u8]>,
     /// A frame is not at its end, or none has begun.

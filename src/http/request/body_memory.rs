@@ -3,7 +3,7 @@
 //! Whoever reads a body holds a [`Share`] of it, takes more before it holds more, and gives it back by dropping it: also
 //! when the client goes away or a handler panics.
 
-use super::answer::problem::{Code, Problem};
+use crate::http::answer::problem::{Code, Problem};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 const KEPT_BYTES_MAX: u64 = 4 << 20;
 
 /// The memory that bodies may take together.
-pub(super) struct BodyMemory {
+pub(crate) struct BodyMemory {
     limit_bytes: u64,
     /// Bytes taken. It is the metric itself, so that the two can't differ.
     taken_bytes: Gauge<u64, AtomicU64>,
@@ -26,12 +26,12 @@ pub(super) struct BodyMemory {
 
 impl BodyMemory {
     /// So much, of which nothing is taken. Bytes taken and refusals are counted in these metrics.
-    pub(super) fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
+    pub(crate) fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
         Self { limit_bytes, taken_bytes, refused }
     }
 
     /// The longest body that fits if there is no other: a [`Buffer`] takes half as much again when it is moved.
-    pub(super) fn body_bytes_max(&self) -> u64 {
+    pub(crate) fn body_bytes_max(&self) -> u64 {
         self.limit_bytes_of(u64::MAX) / 3 * 2
     }
 
@@ -44,7 +44,7 @@ impl BodyMemory {
 }
 
 /// What one body takes of the memory; given back when it is dropped.
-pub(super) struct Share {
+pub(crate) struct Share {
     memory: Arc<BodyMemory>,
     bytes: u64,
 }
@@ -54,7 +54,7 @@ impl Share {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn of(memory: &Arc<BodyMemory>, bytes: u64) -> Result<Self, Problem> {
+    pub(crate) fn of(memory: &Arc<BodyMemory>, bytes: u64) -> Result<Self, Problem> {
         let mut share = Self { memory: memory.clone(), bytes: 0 };
         share.grow(bytes)?;
         Ok(share)
@@ -64,7 +64,7 @@ impl Share {
     ///
     /// # Errors
     /// 503 `overloaded`; the share is as large as before.
-    pub(super) fn grow(&mut self, bytes: u64) -> Result<(), Problem> {
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Problem> {
         let limit = self.memory.limit_bytes_of(self.bytes.saturating_add(bytes));
         let more = |taken: u64| taken.checked_add(bytes).filter(|&taken| taken <= limit);
         let taken = self.memory.taken_bytes.inner();
@@ -81,12 +81,12 @@ impl Share {
     ///
     /// # Errors
     /// 503 `overloaded`; the share is as large as before.
-    pub(super) fn hold(&mut self, bytes: u64) -> Result<(), Problem> {
+    pub(crate) fn hold(&mut self, bytes: u64) -> Result<(), Problem> {
         self.grow(bytes.saturating_sub(self.bytes))
     }
 
     /// Gives some of it back.
-    pub(super) fn shrink(&mut self, bytes: u64) {
+    pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.memory.taken_bytes.inner().fetch_sub(bytes, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Drop for Share {
 }
 
 /// A buffer that counts what it takes.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     /// Dropped before what it was counted by.
     bytes: Vec<u8>,
     share: Share,
@@ -111,12 +111,12 @@ impl Buffer {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn new(memory: &Arc<BodyMemory>) -> Result<Self, Problem> {
+    pub(crate) fn new(memory: &Arc<BodyMemory>) -> Result<Self, Problem> {
         Ok(Self { bytes: Vec::new(), share: Share::of(memory, 0)? })
     }
 
     /// How much is in it.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
@@ -124,7 +124,7 @@ impl Buffer {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), Problem> {
+    pub(crate) fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), Problem> {
         let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
         if needed > old {
             // Twice as much each time, so that all that is moved is no more than what there is in the end; but from no more
@@ -143,7 +143,7 @@ impl Buffer {
     }
 
     /// The bytes, and the share that they take.
-    pub(super) fn into_parts(self) -> (Vec<u8>, Share) {
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Share) {
         (self.bytes, self.share)
     }
 }

@@ -1,0 +1,11 @@
+//! What comes in: bodies, queries and headers, read and checked before a handler works with them.
+
+pub(crate) mod body;
+pub(crate) mod body_memory;
+pub(crate) mod decompression;
+pub(crate) mod idempotency;
+pub(crate) mod item_lists;
+pub(crate) mod json;
+pub(crate) mod origin;
+pub(crate) mod query;
+pub(crate) mod time;

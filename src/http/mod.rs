@@ -5,12 +5,9 @@
 
 mod answer;
 mod api;
-mod campaigns;
 mod codes;
-mod coupons;
 mod docs;
 mod eligibility;
-mod filter_body;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;

@@ -4,7 +4,7 @@ use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::answer::reply;
 use super::api::{Api, Sender};
-use super::filter_body::{Asked, GrowthName, ModeName, mode};
+use super::filters::representation::{Asked, GrowthName, ModeName, mode};
 use super::metrics;
 use super::openapi::Bytes;
 use super::request::query;

@@ -4,9 +4,9 @@ use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::answer::reply;
 use super::api::{Api, Decided, Sender, target};
-use super::filters;
 use super::request::item_lists::Item;
 use super::request::json::{self, Faults, Fields, Scalar};
+use super::request::page;
 use super::request::query;
 use super::request::time::Time;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
@@ -185,7 +185,7 @@ struct ListQuery {
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Time>,
     /// The most entries to show.
-    #[serde(default = "filters::limit_default")]
+    #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the page before.
@@ -277,7 +277,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let view = api.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
-    filters::check_limit(limit)?;
+    page::check_limit(limit)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
     let query = RedemptionQuery {
@@ -303,7 +303,7 @@ pub(super) async fn list(
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {
     let change = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| bytes.try_into().ok());
-    change.map(|bytes| Change(u64::from_be_bytes(bytes))).ok_or_else(filters::strange_cursor)
+    change.map(|bytes| Change(u64::from_be_bytes(bytes))).ok_or_else(page::strange_cursor)
 }
 
 /// Show a redemption

@@ -1,10 +1,10 @@
 //! The API's table of contents: every route, and the scope that it takes.
 
 use super::api::Api;
-use super::campaigns;
 use super::codes;
-use super::coupons;
 use super::eligibility;
+use super::filters::campaigns;
+use super::filters::coupons;
 use super::imports;
 use super::operations;
 use super::redemptions;

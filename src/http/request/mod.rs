@@ -7,5 +7,6 @@ pub(crate) mod idempotency;
 pub(crate) mod item_lists;
 pub(crate) mod json;
 pub(crate) mod origin;
+pub(crate) mod page;
 pub(crate) mod query;
 pub(crate) mod time;

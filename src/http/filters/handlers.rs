@@ -1,13 +1,14 @@
 //! Making, showing, changing and dropping campaigns and coupons: the same for both.
 
-use super::answer::headers;
-use super::answer::problem::Problem;
-use super::answer::refusals;
-use super::answer::reply;
-use super::api::{Api, Sender, parse_name, target};
-use super::filter_body::{Filter, Wanted, WindowPatch};
-use super::request::query;
+use super::representation::{Filter, Wanted, WindowPatch};
 use crate::domain::{Command, Kind, Name, Outcome};
+use crate::http::answer::headers;
+use crate::http::answer::problem::Problem;
+use crate::http::answer::refusals;
+use crate::http::answer::reply;
+use crate::http::api::{Api, Sender, parse_name, target};
+use crate::http::request::page;
+use crate::http::request::query;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -17,16 +18,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
-/// The most entries of one page.
-const PAGE_MAX: usize = 1_000;
-
 /// Which part of a list to show.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
     /// The most entries to show.
-    #[serde(default = "limit_default")]
+    #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the page before.
@@ -36,19 +34,6 @@ pub(super) struct PageQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     prefix: String,
-}
-
-/// Entries of a page unless said otherwise.
-pub(super) fn limit_default() -> usize {
-    100
-}
-
-/// Refuses a page that is too long, or has nothing on it.
-pub(super) fn check_limit(limit: usize) -> Result<(), Problem> {
-    if (1..=PAGE_MAX).contains(&limit) {
-        return Ok(());
-    }
-    Err(Problem::invalid_at("/limit", format!("expected 1 to {PAGE_MAX}")))
 }
 
 /// `PUT`: makes a filter, or finds the same one standing.
@@ -89,19 +74,19 @@ pub(super) fn list(
     kind: Kind,
     request: &Request,
 ) -> Result<(Vec<Filter>, Option<String>), Problem> {
-    let page: PageQuery = query::parse(request)?;
-    check_limit(page.limit)?;
-    let after = page.cursor.as_deref().map(cursor_name).transpose()?;
+    let asked: PageQuery = query::parse(request)?;
+    page::check_limit(asked.limit)?;
+    let after = asked.cursor.as_deref().map(cursor_name).transpose()?;
     let sender = Sender::of(api, request)?;
     let allowed = sender.caller.prefix();
-    let prefix = match (page.prefix.starts_with(allowed), allowed.starts_with(&page.prefix)) {
-        (true, _) => page.prefix.as_str(),
+    let prefix = match (asked.prefix.starts_with(allowed), allowed.starts_with(&asked.prefix)) {
+        (true, _) => asked.prefix.as_str(),
         (false, true) => allowed,
         (false, false) => return Ok((Vec::new(), None)),
     };
-    let mut views = api.engine.list(kind, prefix, after.as_ref(), page.limit + 1);
-    let has_more = views.len() > page.limit;
-    views.truncate(page.limit);
+    let mut views = api.engine.list(kind, prefix, after.as_ref(), asked.limit + 1);
+    let has_more = views.len() > asked.limit;
+    views.truncate(asked.limit);
     let next =
         views.last().filter(|_| has_more).map(|view| BASE64_URL_SAFE_NO_PAD.encode(view.name.as_str()));
     Ok((views.iter().map(|view| Filter::from(view.describe())).collect(), next))
@@ -112,12 +97,7 @@ fn cursor_name(cursor: &str) -> Result<Name, Problem> {
         .decode(cursor)
         .ok()
         .and_then(|name| Name::new(str::from_utf8(&name).ok()?).ok());
-    name.ok_or_else(strange_cursor)
-}
-
-/// A cursor that was not given out.
-pub(super) fn strange_cursor() -> Problem {
-    Problem::invalid_at("/cursor", "not a next_cursor of this service")
+    name.ok_or_else(page::strange_cursor)
 }
 
 /// `PATCH`: changes when a filter is active.

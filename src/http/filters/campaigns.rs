@@ -1,11 +1,11 @@
 //! `/v1/campaigns`: the routes, each one call of what both kinds share.
 
-use super::answer::problem::Problem;
-use super::answer::reply;
-use super::api::Api;
-use super::filter_body::{CampaignSpec, Filter, WindowPatch};
-use super::filters::{self, Cleared, PageQuery};
+use super::handlers::{self, Cleared, PageQuery};
+use super::representation::{CampaignSpec, Filter, WindowPatch};
 use crate::domain::Kind;
+use crate::http::answer::problem::Problem;
+use crate::http::answer::reply;
+use crate::http::api::Api;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::StatusCode;
@@ -39,12 +39,12 @@ struct CampaignList {
         (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
     )
 )]
-pub(super) async fn put(
+pub(crate) async fn put(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    filters::put::<CampaignSpec>(&api, KIND, &campaign, request).await
+    handlers::put::<CampaignSpec>(&api, KIND, &campaign, request).await
 }
 
 /// List campaigns
@@ -56,8 +56,8 @@ pub(super) async fn put(
     params(PageQuery),
     responses((status = 200, description = "A page, by name", body = CampaignList))
 )]
-pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let (campaigns, next_cursor) = filters::list(&api, KIND, &request)?;
+pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let (campaigns, next_cursor) = handlers::list(&api, KIND, &request)?;
     Ok(reply::json(StatusCode::OK, false, &CampaignList { campaigns, next_cursor }))
 }
 
@@ -72,11 +72,11 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn get(
+pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
 ) -> Result<Response, Problem> {
-    filters::get(&api, KIND, &campaign)
+    handlers::get(&api, KIND, &campaign)
 }
 
 /// Change when a campaign is active
@@ -91,12 +91,12 @@ pub(super) async fn get(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn patch(
+pub(crate) async fn patch(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    filters::patch(&api, KIND, &campaign, request).await
+    handlers::patch(&api, KIND, &campaign, request).await
 }
 
 /// Drop a campaign and all that belongs to it
@@ -110,12 +110,12 @@ pub(super) async fn patch(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn delete(
+pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    filters::delete(&api, KIND, &campaign, request).await
+    handlers::delete(&api, KIND, &campaign, request).await
 }
 
 /// Remove all users from a campaign
@@ -129,10 +129,10 @@ pub(super) async fn delete(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn clear(
+pub(crate) async fn clear(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    filters::clear(&api, KIND, &campaign, request).await
+    handlers::clear(&api, KIND, &campaign, request).await
 }

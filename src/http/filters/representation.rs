@@ -1,22 +1,22 @@
 //! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
 
-use super::answer::problem::Problem;
-use super::request::json::{Faults, present, present_object, present_word};
-use super::request::time::Time;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
 use crate::engine::{Growth, Mode};
+use crate::http::answer::problem::Problem;
+use crate::http::request::json::{Faults, present, present_object, present_word};
+use crate::http::request::time::Time;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// The share of wrong "yes" that a compact filter keeps to when nothing is asked for.
-pub(super) const ERROR_RATE_DEFAULT: f64 = 0.001;
+pub(crate) const ERROR_RATE_DEFAULT: f64 = 0.001;
 
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Mode)]
-pub(super) enum ModeName {
+pub(crate) enum ModeName {
     /// A fingerprint: a few bytes an item, and some answers are wrong.
     Compact,
     /// 62 bits of digest and a state: 8.5 bytes an item, and exact for all that matters.
@@ -27,7 +27,7 @@ pub(super) enum ModeName {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Growth)]
-pub(super) enum GrowthName {
+pub(crate) enum GrowthName {
     /// It does.
     Auto,
     /// It refuses.
@@ -38,18 +38,18 @@ pub(super) enum GrowthName {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Layout)]
-pub(super) struct LayoutBody {
+pub(crate) struct LayoutBody {
     /// Bits of a fingerprint (f in the paper). With `growth` fixed too few for the capacity are refused.
     #[schema(minimum = 4, maximum = 32, example = 16)]
-    pub(super) fingerprint_bits: u8,
+    pub(crate) fingerprint_bits: u8,
     /// Slots a bucket (b in the paper): 2, 4 or 8.
     #[serde(default = "bucket_size_default")]
     #[schema(minimum = 2, maximum = 8, default = 4, example = 4)]
-    pub(super) bucket_size: u8,
+    pub(crate) bucket_size: u8,
     /// Buckets that an insert looks at for room before it gives up. With `growth` fixed 250 at least; fewer than 1000 cost a little memory.
     #[serde(default = "max_search_default")]
     #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
-    pub(super) max_search: u32,
+    pub(crate) max_search: u32,
 }
 
 fn bucket_size_default() -> u8 {
@@ -64,7 +64,7 @@ fn max_search_default() -> u32 {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
-pub(super) struct CampaignSpec {
+pub(crate) struct CampaignSpec {
     /// Users that it holds before it grows (`auto`) or may refuse (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
@@ -93,7 +93,7 @@ pub(super) struct CampaignSpec {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
-pub(super) struct CouponSpec {
+pub(crate) struct CouponSpec {
     /// Codes that it holds before it grows (`auto`) or may refuse (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
@@ -122,18 +122,18 @@ pub(super) struct CouponSpec {
 }
 
 /// What sizes a filter, whoever asks for it.
-pub(super) struct Asked {
-    pub(super) capacity: u64,
-    pub(super) mode: Mode,
-    pub(super) error_rate: Option<f64>,
-    pub(super) growth: Option<GrowthName>,
-    pub(super) layout: Option<LayoutBody>,
-    pub(super) ignore_case: bool,
+pub(crate) struct Asked {
+    pub(crate) capacity: u64,
+    pub(crate) mode: Mode,
+    pub(crate) error_rate: Option<f64>,
+    pub(crate) growth: Option<GrowthName>,
+    pub(crate) layout: Option<LayoutBody>,
+    pub(crate) ignore_case: bool,
 }
 
 impl Asked {
     /// The spec that this comes to.
-    pub(super) fn spec(self) -> Result<Spec, Problem> {
+    pub(crate) fn spec(self) -> Result<Spec, Problem> {
         let mut faults = Faults::default();
         let mut fault = |field: &str, detail| faults.note(|| format!("/{field}"), detail);
         if self.mode == Mode::Strict {
@@ -164,7 +164,7 @@ impl Asked {
 }
 
 /// The mode of this name.
-pub(super) fn mode(name: ModeName) -> Mode {
+pub(crate) fn mode(name: ModeName) -> Mode {
     match name {
         ModeName::Compact => Mode::Compact,
         ModeName::Strict => Mode::Strict,
@@ -177,7 +177,7 @@ fn window(starts_at: Option<Time>, ends_at: Option<Time>) -> Result<Window, Prob
 }
 
 /// A body that asks for a filter.
-pub(super) trait Wanted {
+pub(crate) trait Wanted {
     /// The spec and the window that it comes to.
     fn resolve(self) -> Result<(Spec, Window), Problem>;
 }
@@ -204,15 +204,15 @@ impl Wanted for CouponSpec {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
-pub(super) struct WindowPatch {
+pub(crate) struct WindowPatch {
     /// When it becomes active; null: since ever.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Time>)]
-    pub(super) starts_at: Option<Option<Timestamp>>,
+    pub(crate) starts_at: Option<Option<Timestamp>>,
     /// When it is no longer active; null: never.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Time>)]
-    pub(super) ends_at: Option<Option<Timestamp>>,
+    pub(crate) ends_at: Option<Option<Timestamp>>,
 }
 
 /// Tells null from absent.
@@ -222,7 +222,7 @@ fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T
 
 /// A campaign or coupon: the spec in force and its figures.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     #[schema(example = "spring")]
     name: String,
     capacity: u64,
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_strict_filter_has_nothing_to_choose() {
         let body = |text: &str| {
-            super::super::request::json::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
+            crate::http::request::json::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
         };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());
@@ -395,7 +395,7 @@ mod tests {
             let problem = body(bad).unwrap_err();
             assert_eq!(
                 problem.code,
-                super::super::answer::problem::Code::InvalidRequest,
+                crate::http::answer::problem::Code::InvalidRequest,
                 "{bad}: {problem:?}"
             );
         }

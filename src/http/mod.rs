@@ -5,7 +5,6 @@
 
 mod answer;
 mod api;
-mod codes;
 mod docs;
 mod eligibility;
 mod filters;
@@ -24,7 +23,6 @@ mod request;
 mod router;
 pub mod unparsed;
 mod upload;
-mod users;
 
 pub use answer::problem;
 pub use options::HttpOptions;

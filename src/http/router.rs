@@ -1,14 +1,14 @@
 //! The API's table of contents: every route, and the scope that it takes.
 
 use super::api::Api;
-use super::codes;
 use super::eligibility;
 use super::filters::campaigns;
 use super::filters::coupons;
 use super::imports;
+use super::items::codes;
+use super::items::users;
 use super::operations;
 use super::redemptions;
-use super::users;
 use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;

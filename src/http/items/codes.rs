@@ -1,9 +1,9 @@
 //! `/v1/coupons/{coupon}/codes`: the routes, each one call of what both kinds share.
 
-use super::answer::problem::Problem;
-use super::api::Api;
-use super::items::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
+use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
 use crate::domain::Kind;
+use crate::http::answer::problem::Problem;
+use crate::http::api::Api;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde::Deserialize;
@@ -40,7 +40,7 @@ struct CodesToAdd {
 /// Which codes may be used now.
 #[derive(ToSchema)]
 #[schema(example = json!({"valid": [true, false]}))]
-#[allow(dead_code)] // For the document: `items` writes it.
+#[allow(dead_code)] // For the document: `handlers` writes it.
 struct CodesValid {
     /// In the order of the request.
     valid: Vec<bool>,
@@ -59,12 +59,12 @@ struct CodesValid {
         (status = 409, description = "`filter-full`: none of them was taken"),
     )
 )]
-pub(super) async fn add(
+pub(crate) async fn add(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::add(&api, KIND, &coupon, request).await
+    handlers::add(&api, KIND, &coupon, request).await
 }
 
 /// Tell which codes may be used now
@@ -82,12 +82,12 @@ pub(super) async fn add(
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn check(
+pub(crate) async fn check(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::check(&api, KIND, &coupon, request).await
+    handlers::check(&api, KIND, &coupon, request).await
 }
 
 /// Count copies of codes
@@ -103,12 +103,12 @@ pub(super) async fn check(
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn count(
+pub(crate) async fn count(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::count(&api, KIND, &coupon, request).await
+    handlers::count(&api, KIND, &coupon, request).await
 }
 
 /// Withdraw codes, a held one with its hold
@@ -124,12 +124,12 @@ pub(super) async fn count(
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn remove(
+pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::remove(&api, KIND, &coupon, request).await
+    handlers::remove(&api, KIND, &coupon, request).await
 }
 
 /// Put codes in the place of others, pair by pair
@@ -146,10 +146,10 @@ pub(super) async fn remove(
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn replace(
+pub(crate) async fn replace(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::replace(&api, KIND, &coupon, request).await
+    handlers::replace(&api, KIND, &coupon, request).await
 }

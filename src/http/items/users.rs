@@ -1,9 +1,9 @@
 //! `/v1/campaigns/{campaign}/users`: the routes, each one call of what both kinds share.
 
-use super::answer::problem::Problem;
-use super::api::Api;
-use super::items::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
+use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
 use crate::domain::Kind;
+use crate::http::answer::problem::Problem;
+use crate::http::api::Api;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde::Deserialize;
@@ -54,7 +54,7 @@ struct UsersToRemove {
 /// Which users are in the campaign.
 #[derive(ToSchema)]
 #[schema(example = json!({"present": [true, false]}))]
-#[allow(dead_code)] // For the document: `items` writes it.
+#[allow(dead_code)] // For the document: `handlers` writes it.
 struct UsersPresent {
     /// In the order of the request.
     present: Vec<bool>,
@@ -73,12 +73,12 @@ struct UsersPresent {
         (status = 409, description = "`filter-full`: none of them was taken"),
     )
 )]
-pub(super) async fn add(
+pub(crate) async fn add(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::add(&api, KIND, &campaign, request).await
+    handlers::add(&api, KIND, &campaign, request).await
 }
 
 /// Tell which users are in the campaign
@@ -93,12 +93,12 @@ pub(super) async fn add(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn check(
+pub(crate) async fn check(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::check(&api, KIND, &campaign, request).await
+    handlers::check(&api, KIND, &campaign, request).await
 }
 
 /// Count copies of users
@@ -113,12 +113,12 @@ pub(super) async fn check(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn count(
+pub(crate) async fn count(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::count(&api, KIND, &campaign, request).await
+    handlers::count(&api, KIND, &campaign, request).await
 }
 
 /// Remove users: they have registered, or opted out
@@ -135,12 +135,12 @@ pub(super) async fn count(
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
-pub(super) async fn remove(
+pub(crate) async fn remove(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::remove(&api, KIND, &campaign, request).await
+    handlers::remove(&api, KIND, &campaign, request).await
 }
 
 /// Put users in the place of others, pair by pair
@@ -156,10 +156,10 @@ pub(super) async fn remove(
         (status = 409, description = "`filter-full`: none of them was taken"),
     )
 )]
-pub(super) async fn replace(
+pub(crate) async fn replace(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    items::replace(&api, KIND, &campaign, request).await
+    handlers::replace(&api, KIND, &campaign, request).await
 }

@@ -1,14 +1,14 @@
 //! Users and codes in lists: the same for both. The answers are written by hand: a batch's answer is as long as
 //! its question, and is known to be plain words and numbers.
 
-use super::answer::problem::Problem;
-use super::answer::reply;
-use super::api::{Api, Sender, target};
-use super::request::item_lists::{ItemsBody, ReplacementsBody};
-use super::request::json;
 use crate::access::{Client, Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
 use crate::engine::FilterView;
+use crate::http::answer::problem::Problem;
+use crate::http::answer::reply;
+use crate::http::api::{Api, Sender, target};
+use crate::http::request::item_lists::{ItemsBody, ReplacementsBody};
+use crate::http::request::json;
 use axum::extract::Request;
 use axum::response::Response;
 use http::StatusCode;

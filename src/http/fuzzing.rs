@@ -1,7 +1,7 @@
 //! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
 
 use super::answer::problem::Problem;
-use super::import_lines::{Format, Line, Lines};
+use super::imports::lines::{Format, Line, Lines};
 use super::request::item_lists::{ItemsBody, ReplacementsBody};
 use super::request::json;
 use crate::domain::LineFault;

@@ -11,7 +11,6 @@ mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
 mod gate;
-mod import_lines;
 mod imports;
 mod items;
 mod metrics;
@@ -22,7 +21,6 @@ mod redemptions;
 mod request;
 mod router;
 pub mod unparsed;
-mod upload;
 
 pub use answer::problem;
 pub use options::HttpOptions;

@@ -4,7 +4,7 @@ use super::api::Api;
 use super::eligibility;
 use super::filters::campaigns;
 use super::filters::coupons;
-use super::imports;
+use super::imports::routes as imports;
 use super::items::codes;
 use super::items::users;
 use super::operations;

@@ -15,7 +15,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// How an upload is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// An item a line.
     Text,
     /// A JSON string or `{"item":…}` a line.
@@ -29,7 +29,7 @@ pub(super) enum Format {
 
 /// An upload that can't be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(super) enum UploadFault {
+pub(crate) enum UploadFault {
     /// It begins with a byte-order mark.
     #[error("the upload begins with a byte-order mark, which would become part of the first item")]
     ByteOrderMark,
@@ -42,7 +42,7 @@ pub(super) enum UploadFault {
 }
 
 /// What a line comes to.
-pub(super) enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// An item.
     Item(&'a str),
     /// Nothing, which is passed over.
@@ -77,7 +77,7 @@ impl At {
 }
 
 /// Splits an upload into lines.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     format: Format,
     /// The beginning of a line whose end has not come yet.
     held: Vec<u8>,
@@ -92,7 +92,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Lines of an upload in this format.
-    pub(super) fn new(format: Format) -> Self {
+    pub(crate) fn new(format: Format) -> Self {
         Self {
             format,
             held: Vec::new(),
@@ -104,7 +104,7 @@ impl Lines {
     }
 
     /// Takes the next piece of the upload, and gives each line that ends in it to `each`.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         mut piece: &[u8],
         each: &mut impl FnMut(Line<'_>),
@@ -144,7 +144,7 @@ impl Lines {
     }
 
     /// Takes the end of the upload, which ends its last line.
-    pub(super) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
+    pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         self.has_begun = true;
         let held = std::mem::take(&mut self.held);
         if self.is_too_long {

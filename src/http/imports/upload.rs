@@ -1,10 +1,6 @@
 //! One upload of an import: from the body's pieces to commands, in order, one ahead of the log.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
-use super::api::{Api, target};
-use super::import_lines::{Format, Line, Lines, UploadFault};
-use super::request::body::Pieces;
+use super::lines::{Format, Line, Lines, UploadFault};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault,
@@ -12,6 +8,10 @@ use crate::domain::{
 };
 use crate::engine::imports::LiveImport;
 use crate::engine::{Engine, FilterView, SubmitError};
+use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::refusals;
+use crate::http::api::{Api, target};
+use crate::http::request::body::Pieces;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;

@@ -1,35 +1,23 @@
-//! Imports: the routes, and how an upload becomes commands. Parsing is [`super::import_lines`]'s.
+//! Imports: the routes.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
-use super::answer::reply;
-use super::api::{Api, Sender};
-use super::import_lines::Format;
-use super::openapi::Bytes;
-use super::request::body::media_type;
-use super::request::query;
-use super::request::time::Time;
+use super::lines::Format;
+use super::representation::{ImportAnswer, ModeName};
 use super::upload::Upload;
 use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{Import, ImportId, ImportMode, ImportState, KeyName, Kind, LineError, LineFault};
+use crate::domain::{ImportId, ImportMode, KeyName, Kind};
+use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::refusals;
+use crate::http::answer::reply;
+use crate::http::api::{Api, Sender};
+use crate::http::openapi::Bytes;
+use crate::http::request::body::media_type;
+use crate::http::request::query;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
-
-/// What is done with the items.
-#[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ImportMode)]
-enum ModeName {
-    /// They are added as they are read.
-    #[default]
-    Append,
-    /// They take the place of what is there, once the upload is whole.
-    Replace,
-}
 
 /// How an import is to be done.
 #[derive(Deserialize, IntoParams)]
@@ -45,114 +33,6 @@ struct ImportQuery {
     id: Option<String>,
     /// CSV: the column that holds the items; the first unless said otherwise.
     column: Option<String>,
-}
-
-/// How far an import has come.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ImportState)]
-enum StateName {
-    /// Its upload goes on.
-    Running,
-    /// Read to the end.
-    Done,
-    /// The filter was full, or is gone, or too much was written to it meanwhile.
-    Failed,
-    /// The upload broke off; the same id continues it.
-    Interrupted,
-}
-
-/// What was wrong with a line.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-enum LineErrorCode {
-    /// Longer than 512 bytes.
-    ItemTooLong,
-    /// Not UTF-8.
-    NotUtf8,
-    /// Neither a JSON string nor `{"item":…}`; no CSV record, or one without the column.
-    Malformed,
-    /// An empty item.
-    Empty,
-}
-
-/// A line that was rejected.
-#[derive(Serialize, ToSchema)]
-#[schema(as = LineError)]
-struct LineErrorAnswer {
-    /// The first line is 1.
-    #[schema(minimum = 1)]
-    line: u64,
-    code: LineErrorCode,
-}
-
-impl From<LineError> for LineErrorAnswer {
-    fn from(error: LineError) -> Self {
-        let code = match error.fault {
-            LineFault::ItemTooLong => LineErrorCode::ItemTooLong,
-            LineFault::NotUtf8 => LineErrorCode::NotUtf8,
-            LineFault::Malformed => LineErrorCode::Malformed,
-            LineFault::Empty => LineErrorCode::Empty,
-        };
-        Self { line: error.line, code }
-    }
-}
-
-/// An import and how far it has come.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Import)]
-struct ImportAnswer {
-    #[schema(example = "nightly-2026-12-01")]
-    id: String,
-    state: StateName,
-    mode: ModeName,
-    /// Where it goes, if that is a campaign.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    campaign: Option<String>,
-    /// Where it goes, if that is a coupon.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coupon: Option<String>,
-    started_at: Time,
-    /// Lines read, blank and rejected ones included.
-    lines: u64,
-    added: u64,
-    already_present: u64,
-    already_redeemed: u64,
-    rejected: u64,
-    /// The first of the rejected lines.
-    #[schema(max_items = 100)]
-    errors: Vec<LineErrorAnswer>,
-    /// From its begin to its last change.
-    seconds: f64,
-}
-
-impl From<Import> for ImportAnswer {
-    fn from(import: Import) -> Self {
-        let name = |kind| (import.kind == kind).then(|| import.name.to_string());
-        Self {
-            id: import.id.to_string(),
-            state: match import.state {
-                ImportState::Running => StateName::Running,
-                ImportState::Done => StateName::Done,
-                ImportState::Failed | ImportState::Overtaken => StateName::Failed,
-                ImportState::Interrupted => StateName::Interrupted,
-            },
-            mode: match import.mode {
-                ImportMode::Append => ModeName::Append,
-                ImportMode::Replace => ModeName::Replace,
-            },
-            campaign: name(Kind::Campaign),
-            coupon: name(Kind::Coupon),
-            started_at: Time(import.started_at),
-            lines: import.lines,
-            added: import.added,
-            already_present: import.already_present,
-            already_redeemed: import.already_redeemed,
-            rejected: import.rejected,
-            seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
-            errors: import.errors.into_iter().map(LineErrorAnswer::from).collect(),
-        }
-    }
 }
 
 /// The last imports.
@@ -186,7 +66,7 @@ struct ImportList {
         (status = 429, description = "`too-many-imports`"),
     )
 )]
-pub(super) async fn import_users(
+pub(crate) async fn import_users(
     State(api): State<Arc<Api>>,
     Path(campaign): Path<String>,
     request: Request,
@@ -218,7 +98,7 @@ pub(super) async fn import_users(
         (status = 429, description = "`too-many-imports`"),
     )
 )]
-pub(super) async fn import_codes(
+pub(crate) async fn import_codes(
     State(api): State<Arc<Api>>,
     Path(coupon): Path<String>,
     request: Request,
@@ -276,7 +156,7 @@ fn format(request: &Request, column: Option<String>) -> Result<Format, Problem> 
     tag = "imports",
     responses((status = 200, description = "Those running or to be continued, and the last 100 others", body = ImportList))
 )]
-pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let mut imports = api.engine.imports();
     imports.retain(|import| sender.caller.require_name(import.name.as_str()).is_ok());
@@ -301,7 +181,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
         (status = 404, description = "`import-not-found`"),
     )
 )]
-pub(super) async fn get(
+pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     Path(import): Path<String>,
     request: Request,

@@ -1,0 +1,6 @@
+//! Imports: uploads of any size, read line by line and passed on as commands.
+
+pub(crate) mod lines;
+mod representation;
+pub(crate) mod routes;
+mod upload;

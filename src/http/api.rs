@@ -6,8 +6,7 @@ use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::request::body::{ReadBody, Reading};
 use super::request::body_memory::BodyMemory;
-use super::request::idempotency;
-use super::request::json;
+use super::request::{idempotency, json};
 use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
@@ -36,6 +35,8 @@ pub(super) struct Api {
     pub(super) live_imports: LiveImports,
     /// What has been counted.
     pub(super) metrics: HttpMetrics,
+    /// The text of the contract, given whether keys are asked for. The contract names the handlers, so they can't name it.
+    pub(super) document: fn(bool) -> &'static str,
 }
 
 impl Api {
@@ -47,6 +48,7 @@ impl Api {
         engine: Engine,
         options: HttpOptions,
         metrics: HttpMetrics,
+        document: fn(bool) -> &'static str,
     ) -> Result<Self, InvalidKey> {
         let limits = &options.limits;
         let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
@@ -68,6 +70,7 @@ impl Api {
             engine,
             options,
             metrics,
+            document,
         })
     }
 

@@ -1,9 +1,10 @@
-//! `/docs`: the contract for people, in Swagger UI. The page and all that it loads are compiled in
+//! The contract: `/openapi.json` for programs, and `/docs` for people, in Swagger UI. The page and all that it loads are compiled in
 //! (`assets/swagger-ui/README.md` says where they are from), so that it works where nothing else can be reached.
 
+use super::answer::reply;
 use super::api::Api;
 use axum::Router;
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use http::{HeaderValue, StatusCode, header};
@@ -32,6 +33,21 @@ const START: &str = r##"SwaggerUIBundle({ url: "../openapi.json", dom_id: "#page
 /// Nothing from elsewhere, should a later version of the page ask for it. Swagger UI sets styles and draws its icons
 /// itself.
 const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
+
+/// Show this document
+///
+/// Where no keys are configured it says of each operation that one may do without.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "openapi",
+    tag = "operations",
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
+)]
+pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
+    let text = (api.document)(!api.keys.is_empty());
+    reply::json_bytes(StatusCode::OK, false, text.to_owned().into_bytes())
+}
 
 /// The page and its parts. Relative to each other, so that they work behind a proxy that adds a prefix.
 pub(super) fn routes() -> Router<Arc<Api>> {

@@ -1,8 +1,10 @@
 //! The HTTP contract: extract, convert, one call to the engine, map the answer. Decides nothing itself.
 //!
-//! [`router`] puts the routes behind what every request passes. The routes stand in `router`, a file for each
-//! resource behind it; `answer/refusals.rs` is the one map from refusals to problems.
+//! [`router()`] puts the routes, which stand in `router.rs`, behind what every request passes (`gate.rs`). What comes in is
+//! read by `request/`, what goes out is made by `answer/`: `answer/refusals.rs` is the one map from refusals to problems.
+//! Each family of resources has a room or a file of its own; they work with what `api.rs` gives them.
 
+mod admin;
 mod answer;
 mod api;
 mod docs;
@@ -11,15 +13,16 @@ mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
 mod gate;
+mod health;
 mod imports;
 mod items;
 mod metrics;
 pub mod openapi;
-mod operations;
 pub mod options;
 mod redemptions;
 mod request;
 mod router;
+mod schema;
 pub mod unparsed;
 
 pub use answer::problem;
@@ -45,7 +48,7 @@ pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey
     let document = openapi::document();
     let routes = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys().cloned());
     let metrics = HttpMetrics::new(routes, |registry| engine.metrics().register(registry));
-    let api = Arc::new(Api::new(engine, options, metrics)?);
+    let api = Arc::new(Api::new(engine, options, metrics, openapi::served)?);
     let gate = Arc::new(Gate::new(api.clone(), &document));
 
     // From the outside to the inside.

@@ -3,7 +3,8 @@
 use super::answer::problem::{Document, Fault};
 use super::router::{self, SECURITY_SCHEME};
 use serde_json::{Map, Value, json};
-use utoipa::{OpenApi, ToSchema};
+use std::sync::LazyLock;
+use utoipa::OpenApi;
 
 /// What goes without saying at each route.
 #[derive(OpenApi)]
@@ -32,31 +33,29 @@ use utoipa::{OpenApi, ToSchema};
 )]
 struct General;
 
-/// A body of bytes, sent and read as a stream, whatever its media type.
-#[derive(ToSchema)]
-#[schema(value_type = String, format = Binary)]
-pub(super) struct Bytes(());
-
 /// The document as a text: indented, with a newline at its end.
 pub fn pretty() -> String {
     text(document())
 }
 
-/// A document as a text.
-pub(super) fn text(document: Value) -> String {
+/// The document of a service that asks for keys, or of one that doesn't, as a text. There, whoever comes without one is
+/// served as well.
+pub(super) fn served(asks_for_keys: bool) -> &'static str {
+    static WITH_KEYS: LazyLock<String> = LazyLock::new(pretty);
+    static WITHOUT: LazyLock<String> = LazyLock::new(|| text(without_keys()));
+    if asks_for_keys { &WITH_KEYS } else { &WITHOUT }
+}
+
+fn text(document: Value) -> String {
     format!("{document:#}\n")
 }
 
-/// The document of a service that asks for keys, or of one that doesn't: there, whoever comes without one is served
-/// as well.
-pub(super) fn served(asks_for_keys: bool) -> Value {
+fn without_keys() -> Value {
     let mut document = document();
-    if !asks_for_keys {
-        let paths = document["paths"].as_object_mut().into_iter().flatten();
-        for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
-            if let Some(choices) = operation.get_mut("security").and_then(Value::as_array_mut) {
-                choices.insert(0, json!({}));
-            }
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
+        if let Some(choices) = operation.get_mut("security").and_then(Value::as_array_mut) {
+            choices.insert(0, json!({}));
         }
     }
     document

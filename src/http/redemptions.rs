@@ -1,14 +1,12 @@
 //! `/v1/coupons/{coupon}/redemptions`: using codes, once each.
 
 use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
-use super::answer::reply;
+use super::answer::{refusals, reply};
 use super::api::{Api, Decided, Sender, target};
 use super::request::item_lists::Item;
 use super::request::json::{self, Faults, Fields, Scalar};
-use super::request::page;
-use super::request::query;
 use super::request::time::Time;
+use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
 use crate::engine::{Change, Digest, FilterView, RedemptionQuery};

@@ -1,14 +1,10 @@
 //! The API's table of contents: every route, and the scope that it takes.
 
 use super::api::Api;
-use super::eligibility;
-use super::filters::campaigns;
-use super::filters::coupons;
+use super::filters::{campaigns, coupons};
 use super::imports::routes as imports;
-use super::items::codes;
-use super::items::users;
-use super::operations;
-use super::redemptions;
+use super::items::{codes, users};
+use super::{admin, docs, eligibility, health, redemptions};
 use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
@@ -57,14 +53,14 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         // Operations
         .routes(read(routes!(imports::list)))
         .routes(read(routes!(imports::get)))
-        .routes(read(routes!(operations::info)))
-        .routes(read(routes!(operations::plan)))
-        .routes(admin(routes!(operations::snapshot)))
-        .routes(admin(routes!(operations::backup)))
-        .routes(routes!(operations::livez))
-        .routes(routes!(operations::readyz))
-        .routes(routes!(operations::metrics))
-        .routes(routes!(operations::openapi))
+        .routes(read(routes!(admin::info)))
+        .routes(read(routes!(admin::plan)))
+        .routes(admin(routes!(admin::snapshot)))
+        .routes(admin(routes!(admin::backup)))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(docs::openapi))
 }
 
 fn read(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {

@@ -2,13 +2,10 @@
 
 use super::representation::{Filter, Wanted, WindowPatch};
 use crate::domain::{Command, Kind, Name, Outcome};
-use crate::http::answer::headers;
 use crate::http::answer::problem::Problem;
-use crate::http::answer::refusals;
-use crate::http::answer::reply;
+use crate::http::answer::{headers, refusals, reply};
 use crate::http::api::{Api, Sender, parse_name, target};
-use crate::http::request::page;
-use crate::http::request::query;
+use crate::http::request::{page, query};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;

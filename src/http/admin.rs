@@ -1,15 +1,13 @@
-//! What operators ask for: is it alive, is it ready, how is it doing, what would a filter cost; snapshots, backup.
+//! What operators ask for: the service's figures, what a filter would cost, snapshots and backups.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
+use super::answer::problem::Problem;
 use super::answer::reply;
 use super::api::{Api, Sender};
 use super::filters::representation::{Asked, GrowthName, ModeName, mode};
-use super::metrics;
-use super::openapi::Bytes;
 use super::request::query;
 use super::request::time::Time;
-use crate::engine::{Backup, Durability, Mode, SubmitError};
+use super::schema::Bytes;
+use crate::engine::{Backup, Durability, Mode};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -17,68 +15,8 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
-
-/// A sign of life.
-#[derive(Serialize, ToSchema)]
-struct Health {
-    /// `ok`.
-    #[schema(example = "ok")]
-    status: &'static str,
-}
-
-/// Tell whether the process is alive
-#[utoipa::path(
-    get,
-    path = "/livez",
-    operation_id = "livez",
-    tag = "operations",
-    responses((status = 200, description = "It is", body = Health))
-)]
-pub(super) async fn livez() -> Response {
-    reply::json(StatusCode::OK, false, &Health { status: "ok" })
-}
-
-/// Tell whether requests are taken
-#[utoipa::path(
-    get,
-    path = "/readyz",
-    operation_id = "readyz",
-    tag = "operations",
-    responses(
-        (status = 200, description = "They are", body = Health),
-        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
-    )
-)]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
-    let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
-    match refusals::unready(api.engine.status()).or_else(clock_unsure) {
-        Some(problem) => Err(problem),
-        None => Ok(reply::json(StatusCode::OK, false, &Health { status: "ok" })),
-    }
-}
-
-/// Show metrics for Prometheus
-#[utoipa::path(
-    get,
-    path = "/metrics",
-    operation_id = "metrics",
-    tag = "operations",
-    responses((
-        status = 200,
-        description = "Text whose names begin with `cuckood_`",
-        body = String,
-        content_type = "application/openmetrics-text"
-    ))
-)]
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
-    // The writer looks at the clock only when there is something to do.
-    let _ = api.engine.clock_unsure();
-    let text =
-        api.metrics.render().map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
-    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
-}
 
 /// The service's figures.
 #[derive(Serialize, ToSchema)]
@@ -307,22 +245,4 @@ pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Res
     let disposition = HeaderValue::from_static("attachment; filename=\"cuckood.backup\"");
     headers.insert(header::CONTENT_DISPOSITION, disposition);
     Ok(response)
-}
-
-/// Show this document
-///
-/// Where no keys are configured it says of each operation that one may do without.
-#[utoipa::path(
-    get,
-    path = "/openapi.json",
-    operation_id = "openapi",
-    tag = "operations",
-    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
-)]
-pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
-    static TEXTS: LazyLock<[String; 2]> =
-        LazyLock::new(|| [true, false].map(|keys| super::openapi::text(super::openapi::served(keys))));
-    let [with_keys, without] = &*TEXTS;
-    let text = if api.keys.is_empty() { without } else { with_keys };
-    reply::json_bytes(StatusCode::OK, false, text.clone().into_bytes())
 }

@@ -1,0 +1,73 @@
+//! What tells how the service is: alive, ready, and its metrics.
+
+use super::answer::problem::{Code, Problem};
+use super::answer::{refusals, reply};
+use super::api::Api;
+use super::metrics;
+use crate::engine::SubmitError;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A sign of life.
+#[derive(Serialize, ToSchema)]
+struct Health {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+}
+
+/// Tell whether the process is alive
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "livez",
+    tag = "operations",
+    responses((status = 200, description = "It is", body = Health))
+)]
+pub(super) async fn livez() -> Response {
+    reply::json(StatusCode::OK, false, &Health { status: "ok" })
+}
+
+/// Tell whether requests are taken
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readyz",
+    tag = "operations",
+    responses(
+        (status = 200, description = "They are", body = Health),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
+    )
+)]
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
+    match refusals::unready(api.engine.status()).or_else(clock_unsure) {
+        Some(problem) => Err(problem),
+        None => Ok(reply::json(StatusCode::OK, false, &Health { status: "ok" })),
+    }
+}
+
+/// Show metrics for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    tag = "operations",
+    responses((
+        status = 200,
+        description = "Text whose names begin with `cuckood_`",
+        body = String,
+        content_type = "application/openmetrics-text"
+    ))
+)]
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    // The writer looks at the clock only when there is something to do.
+    let _ = api.engine.clock_unsure();
+    let text =
+        api.metrics.render().map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
+    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
+}

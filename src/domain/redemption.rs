@@ -97,7 +97,7 @@ pub struct Redemption {
     pub status: Status,
     /// When it was first asked for.
     pub created_at: Timestamp,
-    /// When its status last changed; retention counts from here.
+    /// When its status last changed. It is forgotten once its retention has passed since.
     pub changed_at: Timestamp,
     /// When the hold runs out or ran out; none if it never was a hold, or once it is redeemed.
     pub expires_at: Option<Timestamp>,
@@ -110,10 +110,12 @@ impl Redemption {
     }
 
     /// Whether nobody can look it up any more at `now`: its last change, or the end of its hold, lies so many seconds back.
+    /// For a hold that ran out it makes no difference when the log said so.
     pub fn is_over(&self, now: Timestamp, retention_seconds: u64) -> bool {
         let last = match (self.status, self.expires_at) {
             (Status::Held, Some(expires_at)) => expires_at,
             (Status::Held, None) => return false,
+            (Status::Expired, Some(expires_at)) => expires_at.min(self.changed_at),
             _ => self.changed_at,
         };
         last.plus_seconds(retention_seconds) <= now

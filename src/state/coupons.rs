@@ -114,17 +114,13 @@ impl State {
         }
     }
 
-    /// Ends a hold whose time has come. One that ended so long ago that nobody can look it up is forgotten at once: it
-    /// would be seen again otherwise.
+    /// Ends a hold whose time has come. However long ago that was, it is kept from now on as others that end now are: a
+    /// clock that was wrong may be found out, and then the hold is given back.
     pub(super) fn expire_hold(&mut self, filter: FilterId, id: &RedemptionId) {
         match self.stored(filter, id) {
             Some(redemption) => {
-                let (expires_at, is_over) = (redemption.expires_at, self.is_over(&redemption));
-                let expired = self.settle(filter, redemption, Status::Expired, expires_at);
-                if is_over {
-                    self.dequeue(filter, &expired);
-                    self.forget_redemption(filter, id);
-                }
+                let expires_at = redemption.expires_at;
+                self.settle(filter, redemption, Status::Expired, expires_at);
             }
             // Its filter was deleted.
             None => drop(self.holds.pop_first()),
@@ -152,23 +148,26 @@ impl State {
         self.unless_over(filter, current)
     }
 
-    /// A redemption, its hold ended first if it has run out.
+    /// A redemption that can be looked up, its hold ended first if it has run out.
     fn redemption(&mut self, filter: FilterId, id: &RedemptionId) -> Option<Redemption> {
         let redemption = self.stored(filter, id)?;
         if redemption.has_run_out(self.now) {
             self.expire_hold(filter, id);
-            return self.stored(filter, id);
+            return self.stored(filter, id).filter(|expired| !self.is_over(expired));
         }
         self.unless_over(filter, redemption)
     }
 
-    /// A redemption, unless its retention is over and it only waits to be forgotten: then it is forgotten now.
+    /// A redemption, unless its retention is over. One that only waits to be forgotten is forgotten now, but for a hold that ran
+    /// out: that is kept for as long as it may be given back.
     fn unless_over(&mut self, filter: FilterId, redemption: Redemption) -> Option<Redemption> {
         if !self.is_over(&redemption) {
             return Some(redemption);
         }
-        self.dequeue(filter, &redemption);
-        self.forget_redemption(filter, &redemption.id);
+        if redemption.status != Status::Expired {
+            self.dequeue(filter, &redemption);
+            self.forget_redemption(filter, &redemption.id);
+        }
         None
     }
 

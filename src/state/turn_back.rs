@@ -3,8 +3,9 @@
 //! ended is given back, if its code is still there to be held.
 //!
 //! Whatever is later than now was made by the wrong clock, but for the ends of holds: those are believed as far as a hold can
-//! last. What the wrong clock has forgotten is gone: stored answers, and redemptions whose end, holds that ran out with
-//! them, was longer ago for it than their retention. Used codes stay used all the same.
+//! last. What the wrong clock has forgotten is gone: stored answers, and redemptions whose end was
+//! logged longer ago for it than their retention. Used codes stay used all the same. Of a hold that it has ended the end was logged
+//! by itself: so that is there, however far ahead it was, until it has been wrong for as long as the retention.
 
 use super::State;
 use crate::domain::redemption::HOLD_SECONDS_MAX;

@@ -5,6 +5,7 @@
 mod activity;
 mod connections;
 mod descriptors;
+pub mod heap;
 mod refusals;
 mod unread;
 mod watch;

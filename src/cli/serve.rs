@@ -46,6 +46,7 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`].
 pub fn run(args: &Args) -> Result<(), ServeError> {
+    server::heap::share_c_heap();
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let config = Config::load(args.config.as_deref(), environment)?;

@@ -210,11 +210,11 @@ fn nothing_is_left_undone_and_nothing_panics_by_unwrap() {
 }
 
 #[test]
-fn unsafe_code_lives_in_one_file() {
-    let memory = Path::new("src/filter/memory.rs");
+fn unsafe_code_lives_in_few_files() {
+    let allowed = ["src/filter/memory.rs", "src/server/heap.rs"];
     let offences = sources("src")
         .into_iter()
-        .filter(|source| source.path != memory)
+        .filter(|source| !allowed.iter().any(|path| source.path == Path::new(path)))
         .filter(|source| {
             let code = source.code();
             ["unsafe {", "unsafe fn", "unsafe impl", "allow(unsafe_code)"]

@@ -6,12 +6,13 @@
 
 use cuckood::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
 use cuckood::filter::Digest;
-use cuckood::journal::{Journal, LocalJournal};
-use cuckood::store::{Durability, Store, StoreOptions};
+use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions, Ticket};
+use cuckood::store::{Store, StoreOptions};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Makes one commit durable.
@@ -90,9 +91,14 @@ fn raw(path: &Path, bytes: usize) -> Commit {
 
 /// A journal that is pruned behind itself, as the engine does it, though without snapshots between.
 fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -> Commit {
-    let options = StoreOptions { durability, acknowledged_sync_pause: pause, ..StoreOptions::default() };
+    let options = StoreOptions {
+        sync_snapshots: durability == Durability::Fsync,
+        record_sync_pause: pause,
+        ..StoreOptions::default()
+    };
     let store = Arc::new(Store::open(path, &options).unwrap());
-    let mut journal = LocalJournal::open(store).unwrap();
+    let options = LocalOptions { durability, ..LocalOptions::default() };
+    let mut journal = LocalJournal::open(store, options).unwrap();
     let mut number = 0u64;
     Box::new(move || {
         number += 1;
@@ -103,6 +109,10 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
             if_absent: false,
             revive: false,
         };
-        journal.append(vec![Proposal { at: Timestamp(number), command, idempotency: None }]).unwrap();
+        let last = journal.last();
+        let proposal = Proposal { at: Timestamp(number), command, idempotency: None };
+        journal.propose(Ticket(number), vec![proposal]).unwrap();
+        let committed = journal.poll(last, &mut Context::from_waker(Waker::noop()));
+        assert!(matches!(committed, Poll::Ready(Ok(committed)) if committed.len() == 1));
     })
 }

@@ -2,9 +2,11 @@
 
 use super::super::backing::Change;
 use super::super::{Store, StoreError, layout};
+use xxhash_rust::xxh3::xxh3_128;
 
 pub(super) fn run(store: &Store) -> Result<(), StoreError> {
-    let base = super::first_link(&store.identity).encode().to_vec();
+    // A position and the checksum of what comes before it.
+    let base = [&0u64.to_le_bytes()[..], &xxh3_128(&store.identity).to_le_bytes()].concat();
     let changes = vec![
         Change::Put(layout::IDENTITY_KEY.to_vec(), store.identity.to_vec()),
         Change::Put(layout::LOG_BASE_KEY.to_vec(), base),

@@ -6,7 +6,8 @@ use crate::domain::Settings;
 use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
 use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, Timeouts};
-use crate::store::{Durability, StoreOptions};
+use crate::journal::{Durability, LocalOptions};
+use crate::store::StoreOptions;
 use bytesize::ByteSize;
 use jiff::{Span, SpanRelativeTo, Unit};
 use serde::{Deserialize, Deserializer, de};
@@ -324,16 +325,16 @@ impl Config {
 
     /// What the engine goes by.
     pub fn engine_options(&self) -> EngineOptions {
+        let journal =
+            LocalOptions { durability: self.storage.durability, segment_bytes: self.storage.wal_segment };
+        let defaults = EngineOptions::new(&self.storage.path).on_local_journal(journal);
         EngineOptions {
-            path: self.storage.path.clone(),
             store: StoreOptions {
-                durability: self.storage.durability,
                 free_space_min_bytes: self.storage.free_space_min,
                 ballast_bytes: self.storage.ballast,
                 open_timeout: self.storage.open_timeout,
                 cache_bytes: self.storage.cache,
-                wal_segment_bytes: self.storage.wal_segment,
-                ..StoreOptions::default()
+                ..defaults.store
             },
             settings: Settings {
                 redemptions_retention_seconds: self.redemptions.retention.as_secs(),
@@ -355,6 +356,7 @@ impl Config {
             memory_max_bytes: self.limits.memory,
             queue_commands_max: self.limits.queue_commands.max(1),
             queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
+            ..defaults
         }
     }
 

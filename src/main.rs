@@ -2,7 +2,6 @@
 
 use clap::{Parser, Subcommand};
 use cuckood::cli;
-use cuckood::engine::recovery;
 use rustix::fs::Mode;
 use std::process::ExitCode;
 
@@ -46,10 +45,7 @@ fn main() -> ExitCode {
         Some(Command::Backup(args)) => cli::backup::run(&args).map_err(Into::into),
         Some(Command::Restore(args)) => cli::restore::run(&args).map_err(Into::into),
         Some(Command::Repair(args)) => cli::repair::run(&args).map_err(Into::into),
-        Some(Command::Verify(args)) => {
-            cli::verify::run(&args, |store| recovery::check(&store).map_err(|error| error.to_string()))
-                .map_err(Into::into)
-        }
+        Some(Command::Verify(args)) => cli::verify::run(&args).map_err(Into::into),
         Some(Command::Openapi(args)) => cli::openapi::run(&args).map_err(Into::into),
         Some(Command::Plan(args)) => cli::plan::run(&args).map_err(Into::into),
         Some(Command::Bench(args)) => cli::bench::run(&args).map_err(Into::into),

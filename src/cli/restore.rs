@@ -1,7 +1,8 @@
 //! `cuckood restore FILE DIR`: a data directory out of a backup.
 
 use crate::clock::{Clock, ClockLimits};
-use crate::store::{self, StoreError, StoreOptions};
+use crate::engine::restore;
+use crate::store::{StoreError, StoreOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -17,10 +18,10 @@ pub struct Args {
 /// Checks the whole archive, then writes the directory, then says so.
 ///
 /// # Errors
-/// Whatever [`store::restore`] refuses.
+/// Whatever [`restore`] refuses.
 pub fn run(args: &Args) -> Result<(), StoreError> {
     let clock = Clock::system(ClockLimits::default()).reading();
-    let last = store::restore(&args.file, &args.dir, &StoreOptions::default(), clock)?;
+    let last = restore(&args.file, &args.dir, &StoreOptions::default(), clock)?;
     // A closed terminal is no reason to fail after the work is done.
     let _ = writeln!(
         io::stdout(),

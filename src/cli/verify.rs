@@ -1,7 +1,7 @@
 //! `cuckood verify DIR`: is everything there, and as it was written?
 
-use crate::store::verify::verify;
-use crate::store::{Store, StoreCopy, StoreError, StoreOptions};
+use crate::engine::verify;
+use crate::store::{StoreCopy, StoreError, StoreOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,27 +38,16 @@ pub enum VerifyError {
     },
 }
 
-/// Opens a copy of the directory, checks the log and the snapshots, then lets `check_state` try what only the engine can:
-/// rebuild the state. It answers a line for the report.
+/// Opens a copy of the directory, checks the log and the snapshots, rebuilds the state, and prints what was found.
 ///
 /// # Errors
 /// [`VerifyError`] if anything is wrong.
-pub fn run(
-    args: &Args,
-    check_state: impl FnOnce(Arc<Store>) -> Result<String, String>,
-) -> Result<(), VerifyError> {
+pub fn run(args: &Args) -> Result<(), VerifyError> {
     let copy = StoreCopy::of(&args.dir, args.scratch.as_deref())?;
     // To look at a full disk is allowed.
     let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
     let store = copy.open(&options).map_err(|error| VerifyError::Open(copy.told(&error.to_string())))?;
-    let store = Arc::new(store);
-    let mut findings = verify(&store);
-    if findings.faults.is_empty() {
-        match check_state(store) {
-            Ok(note) => findings.notes.push(note),
-            Err(fault) => findings.faults.push(fault),
-        }
-    }
+    let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = copy.told(line);
     }

@@ -4,23 +4,32 @@
 //! Reads go straight to the filters and take no lock.
 
 mod admission;
+mod backup;
 pub mod imports;
+mod inbox;
 mod metrics;
 pub mod recovery;
 pub mod repair;
+mod request;
+mod restore;
 pub mod running_snapshot;
 mod snapshotter;
 mod start;
 mod timekeeping;
+mod verify;
+mod waiting;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
+pub use crate::journal::{Durability, JournalOptions};
 pub use crate::state::{Change, FilterView, RedemptionPage, RedemptionQuery};
-pub use crate::store::Durability;
+pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use metrics::Metrics;
 pub use recovery::{Progress, RecoveryError};
+pub use restore::restore;
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
+pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
 
@@ -34,12 +43,12 @@ use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use request::{Request, Submission};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use writer::{Request, Submission};
 
 /// Bytes that one permit of the queue stands for.
 const QUEUE_UNIT_BYTES: u64 = 256;
@@ -262,7 +271,7 @@ impl Engine {
         let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
         let room = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
         let (reply, answer) = oneshot::channel();
-        let submission = Submission { command, key, bytes, since: Instant::now(), reply, _room: room };
+        let submission = Submission { command, key, bytes, since: Instant::now(), reply, room };
         self.send(Request::Submit(Box::new(submission)))?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
@@ -352,7 +361,7 @@ impl Engine {
         let inner = &self.inner;
         let figures = &inner.figures;
         Info {
-            durability: inner.options.store.durability,
+            durability: inner.options.journal.durability(),
             last_seq: Seq(figures.applied.load(Ordering::Relaxed)),
             snapshot: *inner.latest_snapshot.borrow(),
             filters: inner.view.get().map_or(0, |view| view.len() as u64),

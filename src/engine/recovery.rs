@@ -3,13 +3,13 @@
 use super::admission::{Admission, Verdict};
 use crate::domain::{Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
-use crate::journal::{Journal, JournalError, LocalJournal};
+use crate::journal::{Journal, JournalError};
 use crate::state::{RestoreStateError, SectionId, Sections, State};
 use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::thread;
 use thiserror::Error;
 
@@ -86,25 +86,6 @@ pub struct Progress {
     pub done: u64,
     /// Of how many, if that is known.
     pub total: Option<u64>,
-}
-
-/// Replays a data directory without changing it, and tells what the state came to.
-///
-/// # Errors
-/// As for [`recover`].
-pub fn check(store: &Arc<Store>) -> Result<String, RecoveryError> {
-    let mut journal = LocalJournal::open(store.clone())?;
-    let recovered = recover(store, &mut journal, &mut |_| ())?;
-    let state = &recovered.state;
-    Ok(format!(
-        "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
-        state.applied().0,
-        state.now(),
-        state.view().len(),
-        state.redemptions(),
-        state.idempotency_records(),
-        recovered.replayed
-    ))
 }
 
 /// Builds the state from the store's newest whole snapshot and the journal's entries after it.
@@ -252,7 +233,7 @@ fn replay(
     let total = journal.last().0.saturating_sub(from);
     let mut replayed = 0;
     let (mut admission, mut refused) = (Admission::new(u64::MAX, SPARE_BYTES), None);
-    let read = journal.read_from(Seq(from), &mut |entry| {
+    let read = journal.read(Seq(from), &mut |entry| {
         if replayed % REPORT_EVERY == 0 {
             report(Progress { phase: "replay", done: replayed, total: Some(total) });
         }
@@ -264,7 +245,7 @@ fn replay(
         state.apply(entry);
         admission.settle();
         replayed += 1;
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     });
     if let Some(refused) = refused {
         return Err(out_of_memory(store, refused));

@@ -6,7 +6,7 @@ use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use crate::clock::Clock;
 use crate::domain::{Command, Outcome, Proposal, Seq, Timestamp};
-use crate::journal::{Journal, JournalError, LocalJournal};
+use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct TurnedBack {
 /// [`RepairError`]; then nothing acknowledged has changed.
 pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<ClockRepair, RepairError> {
     let store = Arc::new(Store::open(path, options)?);
-    let mut journal = LocalJournal::open(store.clone())?;
+    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
     let mut state = recovered.state;
     let now = clock.reading().wall;

@@ -264,7 +264,7 @@ mod tests {
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, Sizing, Spec, Target, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
-    use crate::journal::MemoryJournal;
+    use crate::journal::MemoryLog;
     use crate::store::{SectionKey, StoreOptions};
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
@@ -431,7 +431,7 @@ mod tests {
         abandon(3);
         // The newest counts as being written until the store is opened anew.
         let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
-        let mut journal = MemoryJournal::new();
+        let mut journal = MemoryLog::new().join();
         let mut left_after = |logged, quiet| {
             snapshotter.note_logged(logged, &State::new());
             snapshotter.remove_leftovers(&mut journal, quiet).unwrap();

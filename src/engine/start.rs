@@ -1,21 +1,25 @@
 //! The engine's beginning and end: the writer's thread, which opens the store, recovers, serves and settles.
 
 use super::admission::Admission;
+use super::inbox::Inbox;
 use super::recovery::{RecoveryError, recover};
+use super::request::Request;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::writer::{Request, Writer};
+use super::waiting::WaitingList;
+use super::writer::Writer;
 use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
 use crate::clock::Clock;
 use crate::domain::{Command, ImportState, Proposal, Settings, Target, Timestamp};
-use crate::journal::{Journal, JournalError, LocalJournal};
+use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOptions};
 use crate::state::State;
 use crate::store::{Store, StoreOptions};
 use arc_swap::ArcSwapOption;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -25,6 +29,9 @@ const ENTRY_BYTES: u64 = 128;
 /// Bytes that tables leave to answers, redemptions, connections and the store. A start asks for less: what was admitted before
 /// it has to find its place again.
 const SPARE_BYTES: u64 = 64 << 20;
+
+/// A local commit takes milliseconds; a replicated log without a leader is back after some seconds, or has trouble.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often the log tells of a phase of recovery that takes long.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -36,12 +43,16 @@ pub struct EngineOptions {
     pub path: PathBuf,
     /// How the store is kept.
     pub store: StoreOptions,
+    /// Which journal it runs on.
+    pub journal: JournalOptions,
     /// What the state machine goes by; logged when it differs from what the log says.
     pub settings: Settings,
     /// When snapshots are taken.
     pub snapshots: SnapshotOptions,
     /// What tables and records may come to, in bytes.
     pub memory_max_bytes: u64,
+    /// How long the journal may take to commit a command; after that the caller is told that its outcome is unknown.
+    pub commit_patience: Duration,
     /// Commands that may wait.
     pub queue_commands_max: usize,
     /// Bytes of commands that may wait.
@@ -54,12 +65,21 @@ impl EngineOptions {
         Self {
             path: path.into(),
             store: StoreOptions::default(),
+            journal: JournalOptions::default(),
             settings: Settings::default(),
             snapshots: SnapshotOptions::default(),
             memory_max_bytes: 1 << 30,
+            commit_patience: COMMIT_PATIENCE,
             queue_commands_max: 65_536,
             queue_bytes_max: 64 << 20,
         }
+    }
+
+    /// The log in the node's own store, at this durability. A snapshot survives no more than the log after it.
+    pub fn on_local_journal(mut self, journal: LocalOptions) -> Self {
+        self.store.sync_snapshots = journal.durability == Durability::Fsync;
+        self.journal = JournalOptions::Local(journal);
+        self
     }
 }
 
@@ -110,8 +130,9 @@ impl Engine {
 
 /// The writer's thread, from its beginning to its end. The handle on the channel's other side that `inner` holds
 /// doesn't keep the loop alive: a shutdown request ends it.
-fn serve(inner: &Arc<Inner>, inbox: mpsc::Receiver<Request>) {
-    match prepare(inner) {
+fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
+    let inbox = Inbox::new(requests);
+    match prepare(inner, inbox.waker()) {
         Ok(writer) => {
             inner.status.send_if_modified(|status| {
                 let recovering = matches!(status, Status::Recovering(_));
@@ -140,30 +161,13 @@ fn serve(inner: &Arc<Inner>, inbox: mpsc::Receiver<Request>) {
     }
 }
 
-fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
+fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let options = &inner.options;
     let began = Instant::now();
     let store = Arc::new(Store::open(&options.path, &options.store)?);
     inner.store.store(Some(store.clone()));
-    let mut journal: Box<dyn Journal> = Box::new(LocalJournal::open(store.clone())?);
-    let mut told: Option<(&str, Instant)> = None;
-    let mut recovered = recover(&store, &mut *journal, &mut |progress| {
-        if told.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= TOLD_EVERY) {
-            told = Some((progress.phase, Instant::now()));
-            tracing::info!(
-                phase = progress.phase,
-                done = progress.done,
-                total = progress.total,
-                "recovering"
-            );
-        }
-        inner.status.send_if_modified(|status| {
-            if matches!(status, Status::Recovering(_)) {
-                *status = Status::Recovering(progress);
-            }
-            true
-        });
-    })?;
+    let mut journal = options.journal.open(&store)?;
+    let recovered = recover(&store, &mut *journal, &mut telling(inner))?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
@@ -173,13 +177,12 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
         Timekeeper::new(inner.clock.clone(), store.clone(), inner.metrics.clone(), logged, snapshot_at);
     // No time goes by if the clock can't be trusted: what a start has to log is logged all the same.
     let at = time.stamp(logged).unwrap_or(logged);
+    let mut waiting = WaitingList::default();
     if *recovered.state.settings() != options.settings {
         let command = Command::Configure(options.settings.clone());
-        for committed in journal.append(vec![Proposal { at, command, idempotency: None }])? {
-            recovered.state.apply(committed.entry);
-        }
+        journal.propose(waiting.reserve(1), vec![Proposal { at, command, idempotency: None }])?;
     }
-    end_uploads(&mut *journal, &mut recovered.state, at)?;
+    end_uploads(&mut *journal, &mut waiting, &recovered.state, at)?;
     tracing::info!(
         seq = recovered.state.applied().0,
         snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
@@ -193,7 +196,7 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
-    let writer = Writer {
+    let mut writer = Writer {
         state: recovered.state,
         journal,
         store,
@@ -204,18 +207,46 @@ fn prepare(inner: &Arc<Inner>) -> Result<Writer, RecoveryError> {
         latest_snapshot: inner.latest_snapshot.clone(),
         figures: inner.figures.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
+        held: VecDeque::new(),
+        waiting,
+        is_partly_applied: false,
+        patience: options.commit_patience,
+        waker,
         snapshot_waiters: Vec::new(),
         backups: BTreeMap::new(),
         backups_begun: 0,
-        durable_by: None,
         failed: false,
     };
+    writer.apply_committed();
     writer.note_snapshot();
     Ok(writer)
 }
 
+/// Tells of recovery's progress: in the log now and then, in the status always.
+fn telling(inner: &Inner) -> impl FnMut(Progress) {
+    let mut told: Option<(&str, Instant)> = None;
+    move |progress| {
+        if told.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= TOLD_EVERY) {
+            told = Some((progress.phase, Instant::now()));
+            let Progress { phase, done, total } = progress;
+            tracing::info!(phase, done, total, "recovering");
+        }
+        inner.status.send_if_modified(|status| {
+            if matches!(status, Status::Recovering(_)) {
+                *status = Status::Recovering(progress);
+            }
+            true
+        });
+    }
+}
+
 /// Ends the uploads that ended with the last process: only they can be running, and what they have built aside takes memory.
-fn end_uploads(journal: &mut dyn Journal, state: &mut State, at: Timestamp) -> Result<(), JournalError> {
+fn end_uploads(
+    journal: &mut dyn Journal,
+    waiting: &mut WaitingList,
+    state: &State,
+    at: Timestamp,
+) -> Result<(), JournalError> {
     let imports = state.view().imports();
     let running = imports.into_iter().filter(|import| import.state == ImportState::Running);
     let ends: Vec<Proposal> = running
@@ -229,11 +260,13 @@ fn end_uploads(journal: &mut dyn Journal, state: &mut State, at: Timestamp) -> R
     if ends.is_empty() {
         return Ok(());
     }
-    match journal.append(ends) {
-        Ok(committed) => committed.into_iter().for_each(|committed| drop(state.apply(committed.entry))),
+    match journal.propose(waiting.reserve(ends.len()), ends) {
+        Ok(()) => Ok(()),
         // They can wait: who asks is told that they are interrupted, and the next one into the same filter drops them.
-        Err(JournalError::DiskFull(reason)) => tracing::warn!(reason, "broken imports could not be ended"),
-        Err(error) => return Err(error),
+        Err(JournalError::DiskFull(reason)) => {
+            tracing::warn!(reason, "broken imports could not be ended");
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
-    Ok(())
 }

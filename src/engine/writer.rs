@@ -1,25 +1,27 @@
-//! The only writer: takes up what waits, makes it durable in one group commit, applies it in the journal's order
-//! and answers. There is no timer: a batch is whatever came while the last one was flushing. Only commits that were
-//! acknowledged at once are flushed by the clock.
+//! The only writer: proposes what waits in one group commit, applies what the journal has committed, in the journal's order,
+//! and answers. There is no timer: a batch is whatever came while the last one was flushing.
 //!
 //! It runs on a thread of its own, because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
+use super::backup::ArchiveSource;
+use super::inbox::{Event, Inbox};
 use super::metrics::Metrics;
+use super::request::{Reply, Request, Submission};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
+use super::waiting::{Waiting, WaitingList};
 use super::{Status, SubmitError};
 use crate::clock::ClockUnsure;
-use crate::domain::{Applied, Command, IdempotencyKey, Proposal, Seq, Timestamp};
-use crate::journal::{Journal, JournalError};
+use crate::domain::{Proposal, Seq, Timestamp};
+use crate::journal::{Committed, Journal, JournalError, Ticket};
 use crate::state::State;
-use crate::store::{Store, archive::ArchiveSource};
-use std::collections::BTreeMap;
+use crate::store::Store;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 /// The most commands in one group commit.
 pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
@@ -33,35 +35,6 @@ const BACKUPS_MAX: usize = 4;
 /// So long after an answer the time counts as nobody's, to be used for what is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// Who waits for an answer.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
-
-/// What the writer is asked for.
-pub(super) enum Request {
-    /// Log and apply a command.
-    Submit(Box<Submission>),
-    /// Take a snapshot now.
-    Snapshot(Reply<SnapshotReport>),
-    /// Begin a backup; the token keeps it alive.
-    Backup(Weak<()>, Reply<u64>),
-    /// The next piece of a backup.
-    BackupPart(u64, Reply<Option<Vec<u8>>>),
-    /// Finish what waits, take a snapshot, end.
-    Shutdown(oneshot::Sender<()>),
-}
-
-/// A command on its way in.
-pub(super) struct Submission {
-    pub(super) command: Command,
-    pub(super) key: Option<IdempotencyKey>,
-    /// Its size in the log, about, in bytes.
-    pub(super) bytes: u64,
-    pub(super) since: Instant,
-    pub(super) reply: Reply<Applied>,
-    /// Its share of the queue's bytes, given back once it is answered.
-    pub(super) _room: OwnedSemaphorePermit,
-}
-
 pub(super) struct Writer {
     pub(super) state: State,
     pub(super) journal: Box<dyn Journal>,
@@ -73,11 +46,19 @@ pub(super) struct Writer {
     pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
     pub(super) figures: Arc<super::Figures>,
     pub(super) admission: Admission,
+    /// What was taken up, and can only be judged once all that was proposed is applied.
+    pub(super) held: VecDeque<Submission>,
+    /// Who waits for an answer to what was proposed.
+    pub(super) waiting: WaitingList,
+    /// Something was applied since the first command was admitted that is not applied yet: what later ones need can't be told.
+    pub(super) is_partly_applied: bool,
+    /// How long the journal may take to commit what was proposed; then its outcome is told to be unknown.
+    pub(super) patience: Duration,
+    /// Wakes the writer when the journal has news.
+    pub(super) waker: Waker,
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
     pub(super) backups: BTreeMap<u64, (Weak<()>, ArchiveSource)>,
     pub(super) backups_begun: u64,
-    /// When commits that were acknowledged before they were durable are to become so, if there are any.
-    pub(super) durable_by: Option<Instant>,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
 }
@@ -88,86 +69,52 @@ struct Batch {
     /// The time of all of them.
     at: Result<Timestamp, ClockUnsure>,
     proposals: Vec<Proposal>,
-    /// Who waits for each, with its share of the queue.
-    replies: Vec<Option<(Reply<Applied>, OwnedSemaphorePermit)>>,
+    /// Who waits for each.
+    waiting: Vec<Waiting>,
     bytes: u64,
 }
 
 impl Batch {
     fn new(taken_up: Instant, at: Result<Timestamp, ClockUnsure>) -> Self {
-        Self { taken_up, at, proposals: Vec::new(), replies: Vec::new(), bytes: 0 }
+        Self { taken_up, at, proposals: Vec::new(), waiting: Vec::new(), bytes: 0 }
     }
 
     fn push(&mut self, at: Timestamp, submission: Submission) {
-        let Submission { command, key, bytes, reply, _room: room, .. } = submission;
+        let Submission { command, key, bytes, reply, room, .. } = submission;
         self.bytes += bytes;
         self.proposals.push(Proposal { at, command, idempotency: key });
-        self.replies.push(Some((reply, room)));
+        self.waiting.push(Waiting { reply, since: self.taken_up, room });
+    }
+
+    fn is_full(&self) -> bool {
+        self.proposals.len() >= BATCH_ENTRIES_MAX || self.bytes >= BATCH_BYTES_MAX
     }
 }
 
 impl Writer {
     /// Serves requests until it is told to shut down or everybody who could ask is gone. Answers who wants to hear
     /// that the writer and all that it held are gone.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
+    pub(super) fn run(mut self, mut inbox: Inbox) -> Option<oneshot::Sender<()>> {
         let mut go_on = Instant::now();
         let done = loop {
             // A client that was just answered may come again at once, so a snapshot waits for it; then it goes on, but leaves
             // half of the time to those who read: they share its processors.
-            let wake_at = self.durable_by.into_iter().chain(self.snapshotter.has_work().then_some(go_on));
-            let wake_at = wake_at.chain([self.time.wake_at()]).min();
-            let first = match wake_at.filter(|_| !self.failed) {
-                Some(at) => receive_within(&mut requests, at.saturating_duration_since(Instant::now())),
-                None => match requests.blocking_recv() {
-                    Some(request) => Some(request),
-                    None => break None,
-                },
+            let snapshot_at = self.snapshotter.has_work().then_some(go_on);
+            let first = match inbox.wait(self.wake_at(snapshot_at)) {
+                Event::Request(request) => Some(request),
+                Event::Woken => None,
+                Event::Closed => break None,
             };
-            let quiet = first.is_none();
-            let mut batch = Vec::new();
-            let (mut bytes, mut next) = (0, first);
-            let mut shutdown = None;
-            while let Some(request) = next.take() {
-                match request {
-                    Request::Submit(submission) => {
-                        bytes += submission.bytes;
-                        batch.push(*submission);
-                    }
-                    Request::Shutdown(done) => {
-                        shutdown = Some(done);
-                        requests.close();
-                    }
-                    other => self.serve(other),
-                }
-                if batch.len() < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX {
-                    next = requests.try_recv().ok();
-                }
-            }
-            if !batch.is_empty() {
-                self.commit(batch);
+            let quiet = first.is_none() && snapshot_at.is_some_and(|at| at <= Instant::now());
+            let shutdown = self.gather(&mut inbox, first);
+            let had_work = !self.held.is_empty();
+            if self.make_progress() || had_work {
                 go_on = Instant::now() + QUIET;
             }
-            self.flush_if_due();
             self.time.keep_if_due(self.state.now());
-            if !self.failed && self.snapshotter.is_due(&self.state) {
-                self.begin_snapshot();
-            }
-            if self.snapshotter.has_work() {
-                let began = Instant::now();
-                self.step_snapshot(quiet);
-                let held = began.elapsed();
-                self.metrics.snapshot_step_seconds.observe(held.as_secs_f64());
-                if quiet {
-                    go_on = Instant::now() + held;
-                }
-            }
+            self.go_on_with_snapshot(quiet, &mut go_on);
             if let Some(done) = shutdown {
-                while let Ok(request) = requests.try_recv() {
-                    match request {
-                        Request::Submit(submission) => self.commit(vec![*submission]),
-                        other => self.serve(other),
-                    }
-                }
+                self.drain(&mut inbox);
                 break Some(done);
             }
         };
@@ -175,30 +122,130 @@ impl Writer {
         done
     }
 
-    /// Judges what waits and commits it: in one group commit, unless some can only be judged once the others are applied.
-    fn commit(&mut self, submissions: Vec<Submission>) {
-        let taken_up = Instant::now();
-        let mut batch = Batch::new(taken_up, self.time.stamp(self.state.now()));
-        for submission in submissions {
-            self.metrics.queue_seconds.observe((taken_up - submission.since).as_secs_f64());
+    /// When there is something to do even if nobody asks for anything and the journal has no news.
+    fn wake_at(&self, snapshot_at: Option<Instant>) -> Option<Instant> {
+        if self.failed {
+            return None;
+        }
+        let give_up_at = self.waiting.oldest().map(|since| since + self.patience);
+        let times = [self.journal.poll_at(), snapshot_at, give_up_at, Some(self.time.wake_at())];
+        times.into_iter().flatten().min()
+    }
+
+    /// Takes up what has come while the last batch was flushed: that is the next group commit. Serves what is no command.
+    fn gather(&mut self, inbox: &mut Inbox, first: Option<Request>) -> Option<oneshot::Sender<()>> {
+        let (mut taken, mut bytes, mut shutdown) = (0, 0, None);
+        let mut next = first;
+        while let Some(request) = next.take() {
+            match request {
+                Request::Submit(submission) => {
+                    taken += 1;
+                    bytes += submission.bytes;
+                    self.metrics.queue_seconds.observe(submission.since.elapsed().as_secs_f64());
+                    self.held.push_back(*submission);
+                }
+                Request::Shutdown(done) => {
+                    shutdown = Some(done);
+                    inbox.close();
+                }
+                other => self.serve(other),
+            }
+            if taken < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX {
+                next = inbox.next();
+            }
+        }
+        shutdown
+    }
+
+    /// Finishes what was taken up before a shutdown.
+    fn drain(&mut self, inbox: &mut Inbox) {
+        loop {
+            let next = inbox.next();
+            let is_last = next.is_none();
+            self.gather(inbox, next);
+            self.make_progress();
+            if is_last && self.held.is_empty() && self.waiting.is_empty() {
+                return;
+            }
+            if is_last {
+                inbox.park(self.wake_at(None));
+            }
+        }
+    }
+
+    /// Proposes what waits and applies what is committed; tells whether anything was applied.
+    fn make_progress(&mut self) -> bool {
+        self.propose_held();
+        let mut any = self.apply_committed();
+        while !self.held.is_empty() && self.waiting.is_empty() {
+            self.propose_held();
+            any |= self.apply_committed();
+        }
+        self.give_up_overdue();
+        any
+    }
+
+    fn go_on_with_snapshot(&mut self, quiet: bool, go_on: &mut Instant) {
+        if !self.failed && self.snapshotter.is_due(&self.state) {
+            self.begin_snapshot();
+        }
+        if self.snapshotter.has_work() {
+            let began = Instant::now();
+            self.step_snapshot(quiet);
+            let held = began.elapsed();
+            self.metrics.snapshot_step_seconds.observe(held.as_secs_f64());
+            if quiet {
+                *go_on = Instant::now() + held;
+            }
+        }
+    }
+
+    /// Judges what waits and proposes it: in one group commit, unless some can only be judged once the others are applied.
+    fn propose_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let mut batch = self.begin_batch();
+        while let Some(submission) = self.held.pop_front() {
+            if batch.is_full() {
+                let next = self.begin_batch();
+                self.propose(std::mem::replace(&mut batch, next));
+            }
             match self.admit(&mut batch, &submission) {
-                Ok(at) => batch.push(at, submission),
+                Ok(Some(at)) => batch.push(at, submission),
+                Ok(None) => {
+                    self.held.push_front(submission);
+                    break;
+                }
                 Err(refusal) => drop(submission.reply.send(Err(refusal))),
             }
         }
-        self.commit_batch(batch);
+        self.propose(batch);
     }
 
-    /// Whether a command may be logged with the others, and its time. May commit the others first.
-    fn admit(&mut self, batch: &mut Batch, submission: &Submission) -> Result<Timestamp, SubmitError> {
+    fn begin_batch(&mut self) -> Batch {
+        Batch::new(Instant::now(), self.time.stamp(self.state.now()))
+    }
+
+    /// Whether a command may be logged with the others, and its time; none if that can be told only once all that was proposed is
+    /// applied. May propose the others first.
+    fn admit(
+        &mut self,
+        batch: &mut Batch,
+        submission: &Submission,
+    ) -> Result<Option<Timestamp>, SubmitError> {
         let mut verdict = self.judge(batch, submission)?;
         if verdict == Verdict::Later {
-            let next = Batch::new(batch.taken_up, self.time.stamp(self.state.now()));
-            self.commit_batch(std::mem::replace(batch, next));
+            let next = self.begin_batch();
+            self.propose(std::mem::replace(batch, next));
+            self.apply_committed();
+            if !self.waiting.is_empty() {
+                return Ok(None);
+            }
             verdict = self.judge(batch, submission)?;
         }
         match verdict {
-            Verdict::Admitted => Ok(batch.at?),
+            Verdict::Admitted => Ok(Some(batch.at?)),
             Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
             Verdict::NoMemory(refused) => {
                 tracing::warn!(bytes = refused.bytes, "a write is refused: the system gives no more memory");
@@ -215,60 +262,96 @@ impl Writer {
             self.metrics.clock_refused.inc();
             return Err(unsure.into());
         }
+        if self.is_partly_applied {
+            return Ok(Verdict::Later);
+        }
         Ok(self.admission.judge(&self.state, &submission.command, submission.key.is_some()))
     }
 
-    /// Makes a batch durable, applies it and answers it.
-    fn commit_batch(&mut self, batch: Batch) {
-        if !batch.proposals.is_empty() {
-            self.log_and_apply(batch);
-        }
-        self.admission.settle();
-    }
-
-    fn log_and_apply(&mut self, batch: Batch) {
-        let Batch { taken_up, proposals, mut replies, bytes, .. } = batch;
-        let appended = self.journal.append(proposals);
-        let durable = Instant::now();
-        self.metrics.flush_seconds.observe((durable - taken_up).as_secs_f64());
-        let committed = match appended {
-            Ok(committed) => committed,
-            Err(error) => {
-                let error = self.storage_error(&error);
-                for (reply, _) in replies.into_iter().flatten() {
-                    let _ = reply.send(Err(error.clone()));
+    fn propose(&mut self, batch: Batch) {
+        let Batch { taken_up, proposals, waiting, bytes, .. } = batch;
+        if !proposals.is_empty() {
+            let first = self.waiting.next_ticket();
+            self.waiting.extend(waiting);
+            let proposed = self.journal.propose(first, proposals);
+            self.metrics.flush_seconds.observe(taken_up.elapsed().as_secs_f64());
+            match proposed {
+                Ok(()) => {
+                    self.snapshotter.note_logged(bytes, &self.state);
+                    self.metrics.commits.inc();
                 }
-                return;
-            }
-        };
-        self.durable_by = self.durable_by.or(self.store.patience().map(|patience| durable + patience));
-        self.snapshotter.note_logged(bytes, &self.state);
-        self.metrics.commits.inc();
-        self.metrics.entries.inc_by(committed.len() as u64);
-        let mut answers = Vec::with_capacity(replies.len());
-        for committed in committed {
-            let applied = self.state.apply(committed.entry);
-            if let Some(reply) = committed.ticket.and_then(|ticket| replies.get_mut(ticket)?.take()) {
-                answers.push((reply, applied));
+                Err(error) => self.refuse_from(first, &error),
             }
         }
+        self.settle_if_nothing_waits();
+    }
+
+    /// Applies what the journal has committed, ours and others', and answers; tells whether there was anything.
+    pub(super) fn apply_committed(&mut self) -> bool {
+        let mut any = false;
+        while !self.failed {
+            let polled = self.journal.poll(self.state.applied(), &mut Context::from_waker(&self.waker));
+            match polled {
+                Poll::Pending => break,
+                Poll::Ready(Ok(committed)) => self.apply(committed),
+                Poll::Ready(Err(error)) => self.refuse_from(Ticket(0), &error),
+            }
+            any = true;
+        }
+        self.settle_if_nothing_waits();
+        any
+    }
+
+    fn apply(&mut self, committed: Vec<Committed>) {
+        let began = Instant::now();
+        self.metrics.entries.inc_by(committed.len() as u64);
+        let mut answers = Vec::with_capacity(committed.len());
+        let mut others_bytes = 0;
+        for Committed { entry, ticket } in committed {
+            if ticket.is_none() {
+                others_bytes += entry.proposal.command.weight_bytes();
+            }
+            let applied = self.state.apply(entry);
+            if let Some(waiting) = ticket.and_then(|ticket| self.waiting.take(ticket)) {
+                answers.push((waiting, applied));
+            }
+        }
+        if others_bytes > 0 {
+            self.snapshotter.note_logged(others_bytes, &self.state);
+        }
+        self.is_partly_applied = true;
         self.state.publish();
-        self.metrics.apply_seconds.observe(durable.elapsed().as_secs_f64());
+        self.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
-        for ((reply, _room), applied) in answers {
-            // Whoever asked may have gone; the command stands all the same.
-            let _ = reply.send(Ok(applied));
+        for (waiting, applied) in answers {
+            waiting.answer(Ok(applied));
         }
     }
 
-    /// Makes durable what was acknowledged at once, when its time has come.
-    fn flush_if_due(&mut self) {
-        if !self.failed && self.durable_by.is_some_and(|by| by <= Instant::now()) {
-            self.durable_by = None;
-            if let Err(error) = self.store.make_durable() {
-                self.storage_error(&error.into());
-            }
+    /// Once everything that was admitted is applied or refused, later commands are judged by the state alone.
+    fn settle_if_nothing_waits(&mut self) {
+        if self.waiting.is_empty() {
+            self.admission.settle();
+            self.is_partly_applied = false;
         }
+    }
+
+    /// Tells everybody who waits with this ticket or a later one that the journal has refused.
+    fn refuse_from(&mut self, first: Ticket, error: &JournalError) {
+        let refusal = self.storage_error(error);
+        for waiting in self.waiting.take_from(first) {
+            waiting.answer(Err(refusal.clone()));
+        }
+    }
+
+    /// Tells those who have waited for too long that nobody knows. What they asked for is applied all the same if it is committed
+    /// later, in memory that nothing is reserved of.
+    fn give_up_overdue(&mut self) {
+        let Some(before) = Instant::now().checked_sub(self.patience) else { return };
+        for waiting in self.waiting.take_until(before) {
+            waiting.answer(Err(SubmitError::StorageFailed));
+        }
+        self.settle_if_nothing_waits();
     }
 
     fn note_figures(&self) {
@@ -290,6 +373,9 @@ impl Writer {
         self.snapshotter.abort(&mut self.state);
         self.answer_snapshot(Err(SubmitError::StorageFailed));
         self.status.send_replace(Status::Failed(error.to_string()));
+        for waiting in self.waiting.take_from(Ticket(0)) {
+            waiting.answer(Err(SubmitError::StorageFailed));
+        }
         SubmitError::StorageFailed
     }
 
@@ -366,7 +452,7 @@ impl Writer {
         if self.backups.len() >= BACKUPS_MAX {
             return Err(SubmitError::Overloaded);
         }
-        let source = self.store.begin_backup(self.journal.last());
+        let source = ArchiveSource::begin(&self.store, self.state.applied());
         let source = source.map_err(|error| {
             tracing::error!(%error, "a backup could not begin");
             SubmitError::StorageFailed
@@ -378,7 +464,7 @@ impl Writer {
 
     fn backup_part(&mut self, id: u64) -> Result<Option<Vec<u8>>, SubmitError> {
         let Some((_, source)) = self.backups.get_mut(&id) else { return Err(SubmitError::StorageFailed) };
-        let part = source.next_part().map_err(|error| {
+        let part = source.next_part(&self.store, &mut *self.journal).map_err(|error| {
             tracing::error!(%error, "a backup could not go on");
             SubmitError::StorageFailed
         });
@@ -405,27 +491,5 @@ impl Writer {
             tracing::error!(%error, "the log could not be synced at the end");
             self.status.send_replace(Status::Failed(error.to_string()));
         }
-    }
-}
-
-/// The next request, unless it takes longer to come than `patience`.
-fn receive_within(requests: &mut mpsc::Receiver<Request>, patience: Duration) -> Option<Request> {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let until = Instant::now() + patience;
-    loop {
-        if let Poll::Ready(request) = requests.poll_recv(&mut Context::from_waker(&waker)) {
-            return request;
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        thread::park_timeout(left);
     }
 }

@@ -1,53 +1,151 @@
-//! A journal in memory, which ends with the process: for tests and for models.
+//! A journal in memory, which ends with the process: for tests and for models. Engines that share its log see each other's
+//! entries, as the nodes of a replicated log do.
 
-use super::{Committed, Journal, JournalError};
+use super::{Committed, Journal, JournalError, Ticket};
 use crate::domain::{Entry, Proposal, Seq};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
-/// Keeps the entries that were not pruned.
+/// A log that journals share; clones are handles on the same one.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryJournal {
-    entries: VecDeque<Entry>,
-    last: Seq,
+pub struct MemoryLog {
+    shared: Arc<Mutex<Shared>>,
 }
 
-impl MemoryJournal {
-    /// An empty log.
-    pub fn new() -> MemoryJournal {
-        MemoryJournal::default()
+#[derive(Debug, Default)]
+struct Shared {
+    /// Entries that were not pruned, and who proposed them under which ticket.
+    entries: VecDeque<(Entry, u64, Ticket)>,
+    last: Seq,
+    members: u64,
+    /// While the log is held: what was proposed meanwhile.
+    held: Option<Vec<(Proposal, u64, Ticket)>>,
+    /// Who waits for the next entry.
+    waiting: Vec<Waker>,
+}
+
+impl Shared {
+    fn commit(&mut self, proposals: Vec<(Proposal, u64, Ticket)>) {
+        for (proposal, member, ticket) in proposals {
+            self.last = self.last.next();
+            self.entries.push_back((Entry { seq: self.last, proposal }, member, ticket));
+        }
+        self.waiting.drain(..).for_each(Waker::wake);
     }
+
+    fn first(&self) -> Seq {
+        self.entries.front().map_or(self.last.next(), |(entry, ..)| entry.seq)
+    }
+
+    /// The entries after `after`.
+    fn after(&self, after: Seq) -> Result<impl Iterator<Item = &(Entry, u64, Ticket)>, JournalError> {
+        let first = self.first();
+        if after.next() < first || after > self.last {
+            let what = format!("the log holds positions {} to {}, not {}", first.0, self.last.0, after.0 + 1);
+            return Err(JournalError::Damaged(what));
+        }
+        Ok(self.entries.iter().skip((after.next().0 - first.0) as usize))
+    }
+}
+
+impl MemoryLog {
+    /// An empty log.
+    pub fn new() -> MemoryLog {
+        MemoryLog::default()
+    }
+
+    /// Takes proposals but commits none of them until [`MemoryLog::go_on`], as a log without a leader does.
+    pub fn hold(&self) {
+        self.shared.lock().held.get_or_insert_default();
+    }
+
+    /// Commits what was proposed since [`MemoryLog::hold`], in order.
+    pub fn go_on(&self) {
+        let mut shared = self.shared.lock();
+        let held = shared.held.take().unwrap_or_default();
+        shared.commit(held);
+    }
+
+    /// How many proposals are held.
+    pub fn held(&self) -> usize {
+        self.shared.lock().held.as_ref().map_or(0, Vec::len)
+    }
+
+    /// A journal over this log.
+    pub fn join(&self) -> MemoryJournal {
+        let mut shared = self.shared.lock();
+        shared.members += 1;
+        MemoryJournal { log: self.clone(), member: shared.members }
+    }
+}
+
+/// One node's journal over a [`MemoryLog`].
+#[derive(Debug)]
+pub struct MemoryJournal {
+    log: MemoryLog,
+    member: u64,
 }
 
 impl Journal for MemoryJournal {
-    fn append(&mut self, batch: Vec<Proposal>) -> Result<Vec<Committed>, JournalError> {
-        let mut committed = Vec::with_capacity(batch.len());
-        for (ticket, proposal) in batch.into_iter().enumerate() {
-            self.last = self.last.next();
-            let entry = Entry { seq: self.last, proposal };
-            self.entries.push_back(entry.clone());
-            committed.push(Committed { entry, ticket: Some(ticket) });
+    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+        let tickets = (first.0..).map(Ticket);
+        let proposals =
+            batch.into_iter().zip(tickets).map(|(proposal, ticket)| (proposal, self.member, ticket));
+        let mut shared = self.log.shared.lock();
+        match &mut shared.held {
+            Some(held) => held.extend(proposals),
+            None => shared.commit(proposals.collect()),
         }
-        Ok(committed)
+        Ok(())
     }
 
-    fn read_from(
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
+        let mut shared = self.log.shared.lock();
+        let committed = match shared.after(after) {
+            Err(error) => return Poll::Ready(Err(error)),
+            Ok(entries) => entries.map(|(entry, member, ticket)| Committed {
+                entry: entry.clone(),
+                ticket: (*member == self.member).then_some(*ticket),
+            }),
+        };
+        let committed: Vec<Committed> = committed.collect();
+        if committed.is_empty() {
+            if !shared.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                shared.waiting.push(context.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(committed))
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn read(
         &mut self,
         after: Seq,
-        sink: &mut dyn FnMut(Entry) -> Result<(), JournalError>,
+        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
     ) -> Result<(), JournalError> {
-        let first = self.first_available();
-        if after.next() < first || after > self.last {
-            let last = self.last.0;
-            let what = format!("the log holds positions {} to {last}, not {}", first.0, after.0 + 1);
-            return Err(JournalError::Damaged(what));
+        let entries: Vec<Entry> =
+            self.log.shared.lock().after(after)?.map(|(entry, ..)| entry.clone()).collect();
+        for entry in entries {
+            if sink(entry)?.is_break() {
+                break;
+            }
         }
-        let skipped = (after.0 + 1 - first.0) as usize;
-        self.entries.iter().skip(skipped).try_for_each(|entry| sink(entry.clone()))
+        Ok(())
     }
 
     fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
-        while self.entries.front().is_some_and(|entry| entry.seq <= through) {
-            self.entries.pop_front();
+        let mut shared = self.log.shared.lock();
+        // Others may not have polled them yet.
+        while shared.members == 1 && shared.entries.front().is_some_and(|(entry, ..)| entry.seq <= through) {
+            shared.entries.pop_front();
         }
         Ok(false)
     }
@@ -57,10 +155,14 @@ impl Journal for MemoryJournal {
     }
 
     fn last(&self) -> Seq {
-        self.last
+        self.log.shared.lock().last
     }
 
     fn first_available(&self) -> Seq {
-        self.entries.front().map_or(self.last.next(), |entry| entry.seq)
+        self.log.shared.lock().first()
+    }
+
+    fn is_whole(&self) -> Result<bool, JournalError> {
+        Ok(self.first_available() == Seq(1))
     }
 }

@@ -5,177 +5,82 @@
 //! record:  kind u8  length u32  payload
 //!   M  a piece of the manifest, as it lies in the store; all of them first; none if no snapshot was taken yet
 //!   C  place of the section in the manifest u32, number of the chunk u32, bytes; in the manifest's order
-//!   L  first position u64, entries u32, the group commit's entries
+//!   L  first position u64, count u32, so many entries of the log
 //! end:     E  last position u64
 //! ```
 //!
 //! Nothing of an archive counts before its end was read and its hash found right.
 
-use super::log::{self, Commit, Link};
 use super::snapshots::{self, Manifest, SectionKey};
 use super::{Store, StoreError};
 use crate::domain::Seq;
 use std::collections::VecDeque;
-use std::io::{self, Read};
-use std::ops::ControlFlow;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
 const MAGIC: &[u8; 16] = b"cuckood archive\n";
 const VERSION: u32 = 1;
+/// How much of an archive is read at once.
+const READ_BYTES: usize = 1 << 20;
+
 const MANIFEST: u8 = b'M';
 const CHUNK: u8 = b'C';
 const LOG: u8 = b'L';
 const END: u8 = b'E';
 
-/// The most bytes that [`ArchiveSource::next_part`] hands out at once.
-pub const PART_BYTES_MAX: usize = 1 << 20;
-
-/// A backup under way, produced piece by piece between commits. Its snapshot and the log after it are kept until
-/// it is dropped.
-pub struct ArchiveSource {
-    store: Arc<Store>,
-    manifest: Option<Arc<Manifest>>,
-    next: Step,
-    through: Seq,
+/// Writes an archive piece by piece: its manifest and chunks, then the log, then its end.
+pub struct ArchiveWriter {
     pending: VecDeque<u8>,
     hash: Xxh3Default,
 }
 
-/// What comes next.
-enum Step {
-    Chunk { section: usize, index: u32 },
-    Log(Option<Link>),
-    Done,
-}
-
-impl Store {
-    /// Begins a backup of the newest snapshot and the log after it, up to `through`, which must be the end of a
-    /// group commit, such as the journal's last position.
+impl ArchiveWriter {
+    /// Begins an archive with the manifest of the snapshot that it holds, if there is one.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if the snapshot can't be read.
-    pub fn begin_backup(self: &Arc<Self>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        let manifest = self.manifests()?.into_iter().next().map(Arc::new);
-        let mut source = ArchiveSource {
-            store: self.clone(),
-            manifest: None,
-            next: Step::Chunk { section: 0, index: 0 },
-            through,
-            pending: VecDeque::new(),
-            hash: Xxh3Default::new(),
-        };
-        source.push(MAGIC);
-        source.push(&VERSION.to_le_bytes());
+    /// [`StoreError::Misuse`] if the manifest can't be encoded.
+    pub fn begin(manifest: Option<&Manifest>) -> Result<ArchiveWriter, StoreError> {
+        let mut writer = ArchiveWriter { pending: VecDeque::new(), hash: Xxh3Default::new() };
+        writer.push(MAGIC);
+        writer.push(&VERSION.to_le_bytes());
         if let Some(manifest) = manifest {
-            if manifest.seq > through {
-                let (seq, through) = (manifest.seq.0, through.0);
-                return Err(StoreError::Misuse(format!("a backup up to {through} of a snapshot at {seq}")));
-            }
-            for part in snapshots::encode(&manifest)? {
-                source.push_record(MANIFEST, &[&part]);
-            }
-            self.pinned().push(manifest.clone());
-            source.manifest = Some(manifest);
-        }
-        Ok(source)
-    }
-}
-
-impl ArchiveSource {
-    /// The last position that the backup holds.
-    pub fn through(&self) -> Seq {
-        self.through
-    }
-
-    /// The next piece of the archive, of at most [`PART_BYTES_MAX`] bytes; `None` once it is whole.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] if something can't be read: the archive then lacks its end and is refused.
-    pub fn next_part(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        while self.pending.len() < PART_BYTES_MAX {
-            match self.next {
-                Step::Chunk { section, index } => self.push_chunk(section, index)?,
-                Step::Log(link) => self.push_commits(link)?,
-                Step::Done => break,
+            for part in snapshots::encode(manifest)? {
+                writer.push_record(MANIFEST, &[&part]);
             }
         }
-        let length = self.pending.len().min(PART_BYTES_MAX);
-        let part: Vec<u8> = self.pending.drain(..length).collect();
-        Ok((!part.is_empty()).then_some(part))
+        Ok(writer)
     }
 
-    fn push_chunk(&mut self, section: usize, index: u32) -> Result<(), StoreError> {
-        let Some(found) = self.manifest.as_ref().and_then(|manifest| manifest.sections.get(section).copied())
-        else {
-            self.next = Step::Log(None);
-            return Ok(());
-        };
-        if index == found.chunks {
-            self.next = Step::Chunk { section: section + 1, index: 0 };
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        self.store.read_chunk(&found, index, &mut bytes)?;
-        self.push_record(CHUNK, &[&(section as u32).to_le_bytes(), &index.to_le_bytes(), &bytes]);
-        self.next = Step::Chunk { section, index: index + 1 };
-        Ok(())
+    /// Writes chunk `index` of the manifest's section number `section`; all of them, in order.
+    pub fn chunk(&mut self, section: u32, index: u32, bytes: &[u8]) {
+        self.push_record(CHUNK, &[&section.to_le_bytes(), &index.to_le_bytes(), bytes]);
     }
 
-    fn push_commits(&mut self, link: Option<Link>) -> Result<(), StoreError> {
-        let store = self.store.clone();
-        let from = match link {
-            Some(link) => link,
-            None => self.log_start()?,
-        };
-        let mut end = from;
-        if from.seq < self.through {
-            log::read_on(&store, from, |commit, link| {
-                let Commit { first, entries, payload } = commit;
-                self.push_record(LOG, &[&first.0.to_le_bytes(), &entries.to_le_bytes(), payload]);
-                end = link;
-                let enough = end.seq >= self.through || self.pending.len() >= PART_BYTES_MAX;
-                if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-        }
-        if end.seq < self.through {
-            if end == from {
-                return Err(store.damaged(format!("the log ends at position {}", end.seq.0)));
-            }
-            self.next = Step::Log(Some(end));
-            return Ok(());
-        }
-        if end.seq > self.through && link.is_none() == (end == from) && end != from {
-            let through = self.through.0;
-            return Err(StoreError::Misuse(format!("a backup up to {through}, in the middle of a commit")));
-        }
-        self.push_record(END, &[&self.through.0.to_le_bytes()]);
+    /// Writes the next entries of the log: the first position, how many there are, and the entries one after the other.
+    pub fn entries(&mut self, first: Seq, count: u32, payload: &[u8]) {
+        self.push_record(LOG, &[&first.0.to_le_bytes(), &count.to_le_bytes(), payload]);
+    }
+
+    /// Ends the archive, which holds everything up to and including `through`.
+    pub fn end(&mut self, through: Seq) {
+        self.push_record(END, &[&through.0.to_le_bytes()]);
         let hash = self.hash.digest128();
         self.push(&hash.to_le_bytes());
-        self.next = Step::Done;
-        Ok(())
     }
 
-    /// Where the log after the snapshot begins: behind it, or with the commit that it was taken in the midst of.
-    fn log_start(&self) -> Result<Link, StoreError> {
-        let after = self.manifest.as_ref().map_or(Seq(0), |manifest| manifest.seq);
-        let base = self.store.log_base()?;
-        if after == self.through || after == base.seq {
-            return Ok(Link { seq: after, checksum: base.checksum });
-        }
-        if let Some(link) = log::link_at(&self.store, after)? {
-            return Ok(link);
-        }
-        let mut start = None;
-        log::read(&self.store, after, |commit, _| {
-            start.get_or_insert(commit.first);
-            Ok::<(), StoreError>(())
-        })?;
-        let first =
-            start.ok_or_else(|| self.store.damaged(format!("the log ends at position {}", after.0)))?;
-        log::link_at(&self.store, Seq(first.0 - 1))?
-            .ok_or_else(|| self.store.damaged(format!("position {} of the log is missing", first.0)))
+    /// Bytes that were written and not taken.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Takes the next bytes, at most so many.
+    pub fn take(&mut self, bytes_max: usize) -> Vec<u8> {
+        let length = self.pending.len().min(bytes_max);
+        self.pending.drain(..length).collect()
     }
 
     fn push_record(&mut self, kind: u8, pieces: &[&[u8]]) {
@@ -193,27 +98,74 @@ impl ArchiveSource {
     }
 }
 
-impl Drop for ArchiveSource {
+/// A snapshot that is kept, with all its chunks, until this is dropped.
+pub struct PinnedManifest {
+    store: Arc<Store>,
+    manifest: Arc<Manifest>,
+}
+
+impl Store {
+    /// Keeps the newest snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the manifests can't be read.
+    pub fn pin_newest(self: &Arc<Self>) -> Result<Option<PinnedManifest>, StoreError> {
+        let Some(manifest) = self.manifests()?.into_iter().next().map(Arc::new) else { return Ok(None) };
+        self.pinned().push(manifest.clone());
+        Ok(Some(PinnedManifest { store: self.clone(), manifest }))
+    }
+}
+
+impl Deref for PinnedManifest {
+    type Target = Manifest;
+
+    fn deref(&self) -> &Manifest {
+        &self.manifest
+    }
+}
+
+impl Drop for PinnedManifest {
     fn drop(&mut self) {
-        let Some(manifest) = &self.manifest else { return };
         let mut pinned = self.store.pinned();
-        if let Some(at) = pinned.iter().position(|pinned| Arc::ptr_eq(pinned, manifest)) {
+        if let Some(at) = pinned.iter().position(|pinned| Arc::ptr_eq(pinned, &self.manifest)) {
             pinned.swap_remove(at);
         }
     }
 }
 
 /// A piece of an archive.
-pub(crate) enum Piece<'a> {
+pub enum Piece<'a> {
+    /// What the snapshot says.
     Manifest(Manifest),
+    /// A chunk of one of its sections.
     Chunk {
+        /// The section.
         key: SectionKey,
+        /// The chunk's number in it.
         index: u32,
+        /// What is in it.
         bytes: &'a [u8],
     },
-    Commit(Commit<'a>),
+    /// Entries of the log.
+    Entries {
+        /// The position of the first.
+        first: Seq,
+        /// How many.
+        count: u32,
+        /// One after the other.
+        payload: &'a [u8],
+    },
     /// Everything was found whole.
     End,
+}
+
+/// Opens an archive for [`read`].
+///
+/// # Errors
+/// [`StoreError::Io`] if the file can't be opened.
+pub fn open(path: &Path) -> Result<impl Read + use<>, StoreError> {
+    let file = File::open(path).map_err(StoreError::io(path, "open"))?;
+    Ok(BufReader::with_capacity(READ_BYTES, file))
 }
 
 /// Reads an archive from its first byte to its last and hands on its pieces in order.
@@ -222,7 +174,7 @@ pub(crate) enum Piece<'a> {
 /// [`StoreError::Damaged`] for whatever is not as it was written, [`StoreError::Newer`] for a later version,
 /// [`StoreError::NotOurs`] for something else; errors of the sink pass through. Pieces that were handed on before
 /// an error are worth nothing.
-pub(crate) fn read(
+pub fn read(
     path: &Path,
     from: impl Read,
     mut sink: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
@@ -275,16 +227,19 @@ pub(crate) fn read(
                 state.advance();
             }
             LOG => {
-                let commit = commit(&payload).ok_or_else(|| reader.damaged("a commit contradicts itself"))?;
+                let (first, count, payload) =
+                    entries(&payload).ok_or_else(|| reader.damaged("its log contradicts itself"))?;
+                let last = Seq(first.0 + u64::from(count) - 1);
                 let follows = match state.log_end {
-                    Some(end) => commit.first == end.next(),
-                    None => commit.first <= state.seq.next() && commit.last() > state.seq,
+                    Some(end) => first == end.next(),
+                    // Archives of earlier programs begin with the commit that the snapshot was taken in the midst of.
+                    None => first <= state.seq.next() && last > state.seq,
                 };
                 if state.chunk().is_some() || !follows {
-                    return Err(reader.damaged("chunks or commits are missing"));
+                    return Err(reader.damaged("chunks or entries are missing"));
                 }
-                state.log_end = Some(commit.last());
-                sink(Piece::Commit(commit))?;
+                state.log_end = Some(last);
+                sink(Piece::Entries { first, count, payload })?;
             }
             END => {
                 let through = Seq(u64::from_le_bytes(
@@ -310,15 +265,12 @@ pub(crate) fn read(
     }
 }
 
-fn commit(payload: &[u8]) -> Option<Commit<'_>> {
+fn entries(payload: &[u8]) -> Option<(Seq, u32, &[u8])> {
     let (first, rest) = payload.split_first_chunk::<8>()?;
-    let (entries, payload) = rest.split_first_chunk::<4>()?;
-    let commit =
-        Commit { first: Seq(u64::from_le_bytes(*first)), entries: u32::from_le_bytes(*entries), payload };
-    let sound = commit.entries > 0
-        && commit.first.0 > 0
-        && commit.first.0.checked_add(commit.entries.into()).is_some();
-    sound.then_some(commit)
+    let (count, payload) = rest.split_first_chunk::<4>()?;
+    let (first, count) = (u64::from_le_bytes(*first), u32::from_le_bytes(*count));
+    let sound = count > 0 && first > 0 && first.checked_add(count.into()).is_some();
+    sound.then_some((Seq(first), count, payload))
 }
 
 /// What must come next.

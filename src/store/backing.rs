@@ -25,7 +25,7 @@ pub enum Change {
 /// What [`Backing::scan`] calls for each key and value.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Ordered trees of keys and values, and one small record beside them. Called by one thread.
+/// Ordered trees of keys and values, and one small record in two slots beside them. Called by one thread.
 pub trait Backing: Send + Sync {
     /// The names of the trees.
     fn tree_names(&self) -> Vec<String>;
@@ -43,8 +43,10 @@ pub trait Backing: Send + Sync {
     fn flush(&self) -> Result<(), Fault>;
     /// Makes all that was flushed survive the death of the machine.
     fn sync(&self) -> Result<(), Fault>;
-    /// Writes the record of what was acknowledged, over the one before the last.
-    fn acknowledge(&self, record: &[u8]) -> Result<(), Fault>;
+    /// Reads a slot of the small record; what was never written reads as zeros.
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault>;
+    /// Writes a slot of the small record: it survives the death of the process.
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault>;
     /// Waits until the record would survive the death of the machine.
-    fn sync_acknowledged(&self) -> Result<(), Fault>;
+    fn sync_record(&self) -> Result<(), Fault>;
 }

@@ -241,3 +241,9 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     });
     sizes.sum()
 }
+
+/// Tells one boot of the machine from another; 0 where the system does not say.
+pub(crate) fn boot_id() -> u128 {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
+}

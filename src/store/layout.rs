@@ -3,20 +3,19 @@
 //! ```text
 //! DIR/lock           held while a process has the directory open
 //! DIR/format         magic, format number, identity of the directory
-//! DIR/acknowledged   the last acknowledged position, synced by us
+//! DIR/acknowledged   a small record beside sled: the last acknowledged position
 //! DIR/clock          what the clocks said when they were last trusted
 //! DIR/ballast        space that is given up so that a full disk can be opened
 //! DIR/sled/          sled's own files
 //!
 //! tree meta               identity, log-base, migration/NNNN
-//! tree log/SEQ            a segment of the log; key: first seq, part
+//! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
 //! tree manifests          key: generation, part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
 //! ```
 //!
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
 
-use crate::domain::Seq;
 use std::ops::Range;
 
 pub(crate) const LOCK_FILE: &str = "lock";
@@ -59,17 +58,7 @@ pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
 pub(crate) const MANIFESTS_TREE: &str = "manifests";
-const LOG_TREES: &str = "log/";
 const CHUNK_TREES: &str = "chunks/";
-
-pub(crate) fn log_tree(first: Seq) -> String {
-    format!("{LOG_TREES}{:016x}", first.0)
-}
-
-/// The first position that a segment was opened for, if the tree is one.
-pub(crate) fn log_tree_first(tree: &str) -> Option<Seq> {
-    number(tree.strip_prefix(LOG_TREES)?).map(Seq)
-}
 
 /// The tree of a generation that its chunk of this number, counted over all sections, lies in.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {

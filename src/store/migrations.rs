@@ -2,11 +2,8 @@
 
 use super::backing::Change;
 use super::directory::Format;
-use super::log::Link;
 use super::{Store, StoreError, layout};
-use crate::domain::Seq;
 use std::path::Path;
-use xxhash_rust::xxh3::xxh3_128;
 
 #[path = "../../migrations/0001_first.rs"]
 mod step_0001;
@@ -29,11 +26,6 @@ pub(super) fn refuse_newer(path: &Path, found: u32) -> Result<(), StoreError> {
     } else {
         Ok(())
     }
-}
-
-/// Where a new log begins; the chain of checksums hangs on the directory's identity.
-pub(super) fn first_link(identity: &[u8; 16]) -> Link {
-    Link { seq: Seq(0), checksum: xxh3_128(identity) }
 }
 
 /// Runs the steps that the directory has not seen, in order; each is durable before the `format` file says so.

@@ -5,7 +5,6 @@
 //! After the first failed write or sync the store is *poisoned*: nothing is written any more, whatever was under
 //! way is of unknown outcome, and reads go on.
 
-mod acknowledged;
 pub mod archive;
 pub mod backing;
 mod copy;
@@ -13,59 +12,41 @@ mod directory;
 mod error;
 mod kept_clock;
 mod layout;
-pub(crate) mod log;
 mod migrations;
 mod open;
+mod record_file;
 pub(crate) mod removal;
-mod restore;
 mod sled_backing;
 mod snapshots;
 mod space;
 pub mod verify;
 
 pub use copy::StoreCopy;
+pub(crate) use directory::boot_id;
 pub use error::StoreError;
 pub use kept_clock::KeptClock;
-pub use restore::restore;
+pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
+pub use record_file::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use snapshots::{
     CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
 };
 
 use crate::domain::ClockReading;
-use acknowledged::Acknowledged;
 use backing::{Backing, Change, Fault};
 use directory::Directory;
 use kept_clock::KeptClockFile;
-use log::Link;
 use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
 use space::Space;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What an acknowledged write survives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Durability {
-    /// The death of the machine: acknowledged after an `fdatasync`.
-    #[default]
-    Fsync,
-    /// The death of the process: acknowledged after the engine's flush.
-    Flush,
-    /// Neither for the last 100 ms: acknowledged at once.
-    Relaxed,
-}
-
-/// How long what was acknowledged at once may wait to be flushed.
-const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
-
 /// How a store is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreOptions {
-    /// What an acknowledged write survives.
-    pub durability: Durability,
+    /// Whether snapshots are synced before they count, or only flushed: what they survive is no more than what the log does.
+    pub sync_snapshots: bool,
     /// Nothing is written while fewer bytes than this are free.
     pub free_space_min_bytes: u64,
     /// Space held in reserve, so that a full disk can be opened.
@@ -77,23 +58,20 @@ pub struct StoreOptions {
     pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
-    /// Bytes of log after which a new segment is begun, each value counted as half a kilobyte more; whole segments are dropped.
-    pub wal_segment_bytes: u64,
-    /// Rest between two syncs of the acknowledged position: how far it may be behind after a power cut.
-    pub acknowledged_sync_pause: Duration,
+    /// Rest between two syncs of the record beside sled: how far it may be behind after a power cut.
+    pub record_sync_pause: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            durability: Durability::Fsync,
+            sync_snapshots: true,
             free_space_min_bytes: 256 << 20,
             ballast_bytes: 64 << 20,
             open_timeout: Duration::from_secs(25),
             preallocate_bytes: 64 << 20,
             cache_bytes: 64 << 20,
-            wal_segment_bytes: 8 << 20,
-            acknowledged_sync_pause: Duration::from_millis(10),
+            record_sync_pause: Duration::from_millis(10),
         }
     }
 }
@@ -119,8 +97,6 @@ pub struct Store {
     options: StoreOptions,
     space: Space,
     identity: [u8; 16],
-    boot: u128,
-    acknowledged: Mutex<Acknowledged>,
     clock: KeptClockFile,
     poison: OnceLock<String>,
     pinned: Mutex<Vec<Arc<Manifest>>>,
@@ -149,6 +125,19 @@ impl Store {
         over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
     ) -> Result<Store, StoreError> {
         open::open(dir, options, open::Purpose::Serve, over)
+    }
+
+    /// Opens an empty or absent directory to be filled from a backup. Until [`Store::seal`] it can't be served.
+    ///
+    /// # Errors
+    /// [`StoreError::NotOurs`] for a directory that holds something.
+    pub fn open_for_restore(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
+        open::open(dir, options, open::Purpose::Restore, |backing| backing)
+    }
+
+    /// Declares a restored directory whole.
+    pub fn seal(&self) -> Result<(), StoreError> {
+        self.directory.remove(layout::RESTORING_FILE)
     }
 
     /// The data directory.
@@ -183,64 +172,64 @@ impl Store {
         self.poison.get().map(String::as_str)
     }
 
-    /// Makes everything written so far durable, whatever the level: before the process ends, for one.
-    pub fn make_durable(&self) -> Result<(), StoreError> {
+    /// Makes everything written so far as durable as snapshots are to be.
+    pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
+        self.flush()?;
+        if self.options.sync_snapshots { self.sync() } else { Ok(()) }
+    }
+
+    /// Hands everything written so far to the operating system: it survives the death of the process.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.refuse_if_poisoned()?;
         self.poisoning(self.backing.flush())?;
-        if self.options.durability == Durability::Fsync {
-            self.poisoning(self.backing.sync())?;
+        if !self.options.sync_snapshots {
+            self.unsynced_chunk_bytes.store(0, Relaxed);
         }
+        Ok(())
+    }
+
+    /// Makes everything flushed so far survive the death of the machine.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        self.refuse_if_poisoned()?;
+        self.poisoning(self.backing.sync())?;
         self.unsynced_chunk_bytes.store(0, Relaxed);
         Ok(())
     }
 
-    /// How long what was committed may wait for [`Store::make_durable`]; not at all but at [`Durability::Relaxed`].
-    pub fn patience(&self) -> Option<Duration> {
-        (self.options.durability == Durability::Relaxed).then_some(RELAXED_PATIENCE)
+    /// Reads a slot of the record that lies beside sled.
+    pub(crate) fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), StoreError> {
+        self.run(self.backing.read_record(slot, record))
     }
 
-    /// Makes a commit durable at the configured level and notes that it is about to be acknowledged.
-    pub(crate) fn commit(&self, link: Link) -> Result<(), StoreError> {
-        if self.options.durability == Durability::Relaxed {
-            return Ok(());
-        }
-        self.make_durable()?;
-        self.note_acknowledged(link, self.options.durability == Durability::Fsync)
-    }
-
-    fn note_acknowledged(&self, link: Link, synced: bool) -> Result<(), StoreError> {
-        let mut acknowledged = self.acknowledged.lock();
-        let synced = if synced { link } else { acknowledged.synced };
-        *acknowledged = Acknowledged { last: link, synced };
-        self.poisoning(self.backing.acknowledge(&acknowledged.encode(&self.identity, self.boot)))
-    }
-
-    /// Flushes and syncs at whatever level, and notes the end of the log as acknowledged.
-    pub(crate) fn settle(&self, link: Link) -> Result<(), StoreError> {
+    /// Writes a slot of the record. It survives the death of the process at once, that of the machine a little later.
+    pub(crate) fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), StoreError> {
         self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.flush())?;
-        self.poisoning(self.backing.sync())?;
-        self.note_acknowledged(link, true)?;
-        self.poisoning(self.backing.sync_acknowledged())
+        self.poisoning(self.backing.write_record(slot, record))
     }
 
-    pub(crate) fn acknowledged(&self) -> Link {
-        self.acknowledged.lock().last
+    /// Waits until the record would survive the death of the machine.
+    pub(crate) fn sync_record(&self) -> Result<(), StoreError> {
+        self.refuse_if_poisoned()?;
+        self.poisoning(self.backing.sync_record())
     }
 
-    /// Where the log begins: position 0, or that of the backup that was restored.
-    pub(crate) fn log_base(&self) -> Result<Link, StoreError> {
-        let mut bytes = Vec::new();
-        self.run(self.backing.read(layout::META_TREE, layout::LOG_BASE_KEY, &mut bytes))?;
-        Link::decode(&bytes).ok_or_else(|| self.damaged("tree meta: log-base is missing"))
+    /// Drawn when the directory was made; never changes.
+    pub(crate) fn identity(&self) -> &[u8; 16] {
+        &self.identity
+    }
+
+    /// Whether the directory has been made, or is being restored into, but was never used.
+    pub(crate) fn is_new(&self) -> bool {
+        [layout::INITIALISING_FILE, layout::RESTORING_FILE].iter().any(|marker| self.directory.has(marker))
+    }
+
+    /// Declares that the directory is in use: from here on nothing in it may be missing.
+    pub(crate) fn begin_use(&self) -> Result<(), StoreError> {
+        self.directory.remove(layout::INITIALISING_FILE)
     }
 
     pub(crate) fn backing(&self) -> &dyn Backing {
         &*self.backing
-    }
-
-    pub(crate) fn options(&self) -> &StoreOptions {
-        &self.options
     }
 
     pub(crate) fn damaged(&self, what: impl Into<String>) -> StoreError {
@@ -302,7 +291,7 @@ impl Store {
         self.writing.store(generation, Relaxed);
     }
 
-    fn count_wal_bytes(&self, bytes: u64) {
+    pub(crate) fn count_wal_bytes(&self, bytes: u64) {
         self.wal_bytes_written.fetch_add(bytes, Relaxed);
     }
 

@@ -1,9 +1,9 @@
 //! Opening a data directory, step by step, so that at no point something damaged passes for something empty.
 
-use super::acknowledged::{self, Acknowledged, AcknowledgedFile};
 use super::backing::Backing;
 use super::directory::{self, Directory, Format};
 use super::kept_clock::KeptClockFile;
+use super::record_file::{self, RecordFile};
 use super::sled_backing::{OpenFault, SledBacking, open_sled};
 use super::space::Space;
 use super::{Store, StoreError, StoreOptions, layout, migrations};
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(super) enum Purpose {
     /// To be read and written.
     Serve,
-    /// To be filled from a backup: it must be empty, and can't be served until [`seal`].
+    /// To be filled from a backup: it must be empty, and can't be served until [`Store::seal`].
     Restore,
 }
 
@@ -58,8 +58,6 @@ pub(super) fn open(
             if !directory.file(layout::SLED_DIR).join("db").exists() {
                 return Err(StoreError::damaged(dir, "sled/db is missing"));
             }
-            // A first start that was broken off at its very last step.
-            directory.remove(layout::INITIALISING_FILE)?;
             format
         }
         None => {
@@ -68,8 +66,10 @@ pub(super) fn open(
         }
     };
     space.give_up_ballast_if_full()?;
-    let acknowledged_path = directory.file(layout::ACKNOWLEDGED_FILE);
-    let (last, slot) = acknowledged::load(dir, &acknowledged_path, &format.identity)?;
+    let record_path = directory.file(layout::ACKNOWLEDGED_FILE);
+    if !record_path.exists() {
+        return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
+    }
     let sled_dir = directory.file(layout::SLED_DIR);
     remove_half_made_snapshots(&sled_dir)?;
     let (db, trees) = open_guarded(&directory, &sled_dir, options)?;
@@ -78,15 +78,14 @@ pub(super) fn open(
         let path = sled_dir.join("db");
         preallocate(&path, options.preallocate_bytes).map_err(StoreError::io(&path, "preallocate"))?;
     }
-    let pause = options.acknowledged_sync_pause;
-    let file = AcknowledgedFile::open(&acknowledged_path, slot, pause)
-        .map_err(StoreError::io(&acknowledged_path, "open"))?;
-    let backing = SledBacking::new(&sled_dir, db, trees, file)
+    let record = RecordFile::open(&record_path, options.record_sync_pause)
+        .map_err(StoreError::io(&record_path, "open"))?;
+    let backing = SledBacking::new(&sled_dir, db, trees, record)
         .map_err(StoreError::io(&sled_dir, "open the file in"))?;
     // Names and contents of the files that the opening made.
     directory::sync_files(&sled_dir)?;
     directory::sync_directory(dir)?;
-    let boot = acknowledged::boot();
+    let boot = directory::boot_id();
     let clock = KeptClockFile::new(directory.file(layout::CLOCK_FILE), boot);
     let store = Store {
         backing: over(Box::new(backing)),
@@ -94,8 +93,6 @@ pub(super) fn open(
         options: options.clone(),
         space,
         identity: format.identity,
-        boot,
-        acknowledged: Mutex::new(last),
         clock,
         poison: OnceLock::new(),
         pinned: Mutex::new(Vec::new()),
@@ -106,15 +103,7 @@ pub(super) fn open(
     };
     migrations::run(&store, format)?;
     store.space.take_ballast();
-    if purpose == Purpose::Serve {
-        store.directory.remove(layout::INITIALISING_FILE)?;
-    }
     Ok(store)
-}
-
-/// Declares a restored directory whole.
-pub(super) fn seal(store: &Store) -> Result<(), StoreError> {
-    store.directory.remove(layout::RESTORING_FILE)
 }
 
 /// Begins a new directory. The marker comes first and goes last: what is found beside it was never used.
@@ -129,9 +118,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     directory.write_file(marker, b"")?;
     directory.remove(layout::SLED_DIR)?;
     let format = Format { number: 0, identity };
-    let link = migrations::first_link(&identity);
-    let nothing = Acknowledged { last: link, synced: link };
-    directory.write_file(layout::ACKNOWLEDGED_FILE, &acknowledged::new_file(nothing, &identity))?;
+    directory.write_file(layout::ACKNOWLEDGED_FILE, &record_file::new_file())?;
     let sled_dir = directory.file(layout::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;

@@ -1,10 +1,10 @@
 //! sled behind [`Backing`], with its sharp edges covered: it may panic or hang while it opens, its `flush`
 //! syncs nothing, what it moves to `blobs/` is never synced at all, and left to itself it may never stop to write.
 
-use super::acknowledged::AcknowledgedFile;
 use super::backing::{Backing, Change, Fault, Visit};
 use super::error::is_full;
 use super::layout;
+use super::record_file::RecordFile;
 use parking_lot::RwLock;
 use rustix::fs::RawDir;
 use std::any::Any;
@@ -36,7 +36,7 @@ pub(crate) struct SledBacking {
     blobs: Blobs,
     /// Our own descriptor of sled's file: what `fdatasync` is called on.
     file: File,
-    acknowledged: AcknowledgedFile,
+    record: RecordFile,
     trees: RwLock<BTreeMap<String, sled::Tree>>,
     db: sled::Db,
 }
@@ -101,11 +101,11 @@ impl SledBacking {
         dir: &Path,
         db: sled::Db,
         trees: BTreeMap<String, sled::Tree>,
-        acknowledged: AcknowledgedFile,
+        record: RecordFile,
     ) -> io::Result<SledBacking> {
         let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
         let blobs = Blobs::open(dir.join("blobs"))?;
-        Ok(SledBacking { blobs, file, acknowledged, trees: RwLock::new(trees), db })
+        Ok(SledBacking { blobs, file, record, trees: RwLock::new(trees), db })
     }
 
     fn tree(&self, name: &str) -> Option<sled::Tree> {
@@ -196,12 +196,16 @@ impl Backing for SledBacking {
         Ok(())
     }
 
-    fn acknowledge(&self, record: &[u8]) -> Result<(), Fault> {
-        self.acknowledged.write(record).map_err(|error| fault("noting what is acknowledged", &error))
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault> {
+        self.record.read(slot, record).map_err(|error| fault("reading the record", &error))
     }
 
-    fn sync_acknowledged(&self) -> Result<(), Fault> {
-        self.acknowledged.sync().map_err(|error| fault("syncing what is acknowledged", &error))
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault> {
+        self.record.write(slot, record).map_err(|error| fault("writing the record", &error))
+    }
+
+    fn sync_record(&self) -> Result<(), Fault> {
+        self.record.sync().map_err(|error| fault("syncing the record", &error))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Everything that can be checked of a data directory without knowing what its bytes mean.
+//! Everything that can be checked of snapshots without knowing what their bytes mean.
 
-use super::{Store, StoreError, log};
+use super::{Store, StoreError};
+use crate::domain::Seq;
 use std::collections::BTreeSet;
 
 /// What was found.
@@ -12,41 +13,17 @@ pub struct Findings {
     pub faults: Vec<String>,
 }
 
-/// Reads the whole log and every chunk of every snapshot, and checks them against their checksums, each other
-/// and what was acknowledged.
-pub fn verify(store: &Store) -> Findings {
-    let mut findings = Findings::default();
-    let result = check_log(store, &mut findings).and_then(|()| check_snapshots(store, &mut findings));
-    if let Err(error) = result {
-        findings.faults.push(error.to_string());
-    }
-    findings
-}
-
-fn check_log(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
-    let acknowledged = store.acknowledged().seq.0;
-    let tail = log::Tail::find(store)?.link();
-    let first = log::first_available(store).unwrap_or(tail.seq.next());
-    let (mut commits, mut bytes) = (0u64, 0u64);
-    let read = log::read(store, crate::domain::Seq(first.0.saturating_sub(1)), |commit, _| {
-        commits += 1;
-        bytes += commit.payload.len() as u64;
-        Ok::<(), StoreError>(())
-    });
-    match read {
-        Ok(end) if end == tail => {}
-        Ok(end) => findings.faults.push(format!("the log was read to {}, not to {}", end.seq.0, tail.seq.0)),
-        Err(error) => findings.faults.push(error.to_string()),
-    }
-    let (first, last) = (first.0, tail.seq.0);
-    findings.notes.push(format!(
-        "log: positions {first} to {last} in {commits} commits, {bytes} bytes; acknowledged up to {acknowledged}"
-    ));
-    Ok(())
-}
-
-fn check_snapshots(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
-    let first = log::first_available(store);
+/// Reads every chunk of every snapshot and checks it against its checksum. `log_first` is the first position that the log
+/// still has; `log_is_whole` tells that it has all that there ever was.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the snapshots can't even be listed.
+pub fn check_snapshots(
+    store: &Store,
+    log_first: Seq,
+    log_is_whole: bool,
+    findings: &mut Findings,
+) -> Result<(), StoreError> {
     let manifests = store.manifests()?;
     let readable: BTreeSet<u64> = manifests.iter().map(|manifest| manifest.generation).collect();
     for generation in super::snapshots::generations(store)? {
@@ -69,13 +46,11 @@ fn check_snapshots(store: &Store, findings: &mut Findings) -> Result<(), StoreEr
         findings.notes.push(format!(
             "snapshot {generation}: position {seq}, {sections} sections, {chunks} chunks, {bytes} bytes"
         ));
-        if first.is_some_and(|first| first.0 > seq + 1) {
+        if log_first.0 > seq + 1 {
             findings.faults.push(format!("snapshot {generation}: the log begins after position {seq}"));
         }
     }
-    if manifests.is_empty()
-        && first.is_some_and(|first| first != store.log_base().map_or(first, |base| base.seq.next()))
-    {
+    if manifests.is_empty() && !log_is_whole {
         findings.faults.push("the beginning of the log is gone, and there is no snapshot".to_owned());
     }
     Ok(())

@@ -5,11 +5,12 @@
 //! its own. `CUCKOOD_DAMAGE_CASES` asks for more of them than CI has time for.
 
 use crate::directory::copy_dir;
-use crate::store_support::{open, options, proposal};
+use crate::store_support::{append, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::journal::{Journal, JournalError, LocalJournal};
-use cuckood::store::{Durability, Manifest, SectionKey, Store, StoreError};
+use cuckood::journal::{Durability, Journal, JournalError};
+use cuckood::store::{Manifest, SectionKey, Store, StoreError};
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,10 +34,10 @@ fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
 /// A directory in which a log was pruned behind two snapshots that share sections.
 fn prepare(dir: &Path) {
     let store = open(dir);
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     let mut sections = Vec::new();
     for number in 1..=ENTRIES {
-        journal.append(vec![proposal(number, 5_000)]).unwrap();
+        append(&mut journal, vec![proposal(number, 5_000)]).unwrap();
         if number % 20 == 0 {
             let mut writer = store.begin_snapshot(Seq(number)).unwrap();
             for filter in 0..FILTERS {
@@ -59,7 +60,7 @@ fn prepare(dir: &Path) {
         }
     }
     for number in ENTRIES + 1..=ENTRIES + 5 {
-        journal.append(vec![proposal(number, 3)]).unwrap();
+        append(&mut journal, vec![proposal(number, 3)]).unwrap();
     }
     journal.settle().unwrap();
 }
@@ -67,7 +68,7 @@ fn prepare(dir: &Path) {
 /// What the engine does on start: the newest snapshot that is whole, and the log after it.
 fn recover(dir: &Path) -> Result<(), JournalError> {
     let store = Arc::new(Store::open(dir, &options(Durability::Fsync))?);
-    let mut journal = LocalJournal::open(store.clone())?;
+    let mut journal = open_journal(&store)?;
     let manifests = store.manifests()?;
     let whole = manifests.iter().find(|manifest| whole(&store, manifest).is_ok());
     let after = whole.map_or(0, |manifest| manifest.seq.0);
@@ -76,14 +77,14 @@ fn recover(dir: &Path) -> Result<(), JournalError> {
         assert_eq!(manifest.sections.len() as u64, FILTERS);
     }
     let mut next = after;
-    journal.read_from(Seq(after), &mut |entry| {
+    journal.read(Seq(after), &mut |entry| {
         next += 1;
         let digests = if next > ENTRIES { 3 } else { 5_000 };
         assert_eq!((entry.seq, &entry.proposal), (Seq(next), &proposal(next, digests)));
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     assert_eq!(next, ENTRIES + 5, "something acknowledged is gone");
-    journal.append(vec![proposal(0, 1)])?;
+    append(&mut journal, vec![proposal(0, 1)])?;
     Ok(())
 }
 

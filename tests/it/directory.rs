@@ -1,20 +1,22 @@
 //! Whose directory it is, of which format, and in what state an earlier process left it.
 
-use crate::store_support::{entries, open, options, proposal};
+use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::Seq;
-use cuckood::journal::{Journal, LocalJournal};
-use cuckood::store::{Durability, Store, StoreError};
+use cuckood::journal::{Durability, Journal};
+use cuckood::store::{Store, StoreError};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 fn refusal(dir: &Path) -> StoreError {
-    Store::open(dir, &options(Durability::Fsync)).unwrap_err()
+    let opened = Store::open(dir, &options(Durability::Fsync));
+    opened.and_then(|store| open_journal(&Arc::new(store))).map(drop).unwrap_err()
 }
 
 fn with_entries(dir: &Path) {
-    let mut journal = LocalJournal::open(open(dir)).unwrap();
+    let mut journal = open_journal(&open(dir)).unwrap();
     for number in 0..10 {
-        journal.append(vec![proposal(number, 100)]).unwrap();
+        append(&mut journal, vec![proposal(number, 100)]).unwrap();
     }
 }
 
@@ -69,12 +71,12 @@ fn a_first_start_that_was_broken_off_begins_again() {
     fs::write(dir.path().join("initialising"), "").unwrap();
     fs::create_dir(dir.path().join("sled")).unwrap();
     fs::write(dir.path().join("sled/db"), "half").unwrap();
-    open(dir.path());
+    drop(open_journal(&open(dir.path())).unwrap());
     assert!(!dir.path().join("initialising").exists());
     // At its last step: what is there by now is not thrown away.
     with_entries(dir.path());
     fs::write(dir.path().join("initialising"), "").unwrap();
-    assert_eq!(LocalJournal::open(open(dir.path())).unwrap().last(), Seq(10));
+    assert_eq!(open_journal(&open(dir.path())).unwrap().last(), Seq(10));
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn a_snapshot_that_sled_was_writing_is_removed() {
     with_entries(dir.path());
     let planted = dir.path().join("sled/snap.00000000FFFFFFFF.generating");
     fs::write(&planted, [7; 4096]).unwrap();
-    let mut journal = LocalJournal::open(open(dir.path())).unwrap();
+    let mut journal = open_journal(&open(dir.path())).unwrap();
     assert!(!planted.exists());
     assert_eq!(entries(&mut journal, 0).unwrap().len(), 10);
 }
@@ -132,10 +134,10 @@ fn an_older_copy_of_the_log_is_noticed() {
     with_entries(dir.path());
     let copy = dir.path().join("copy");
     copy_dir(&dir.path().join("sled"), &copy);
-    LocalJournal::open(open(dir.path())).unwrap().append(vec![proposal(10, 1)]).unwrap();
+    append(&mut open_journal(&open(dir.path())).unwrap(), vec![proposal(10, 1)]).unwrap();
     fs::remove_dir_all(dir.path().join("sled")).unwrap();
     fs::rename(&copy, dir.path().join("sled")).unwrap();
-    let error = LocalJournal::open(open(dir.path())).map(drop).unwrap_err().to_string();
+    let error = open_journal(&open(dir.path())).map(drop).unwrap_err().to_string();
     assert!(error.contains("position 11 was acknowledged") && error.contains("cuckood verify"), "{error}");
 }
 

@@ -4,10 +4,11 @@
 //! `cargo test --test it format::make_fixtures -- --ignored`.
 
 use crate::directory::copy_dir;
-use crate::store_support::{CLOCK, entries, options, proposal};
+use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::journal::{Journal, LocalJournal};
-use cuckood::store::{Durability, SectionKey, Store, StoreOptions, restore};
+use cuckood::engine::{ArchiveSource, restore};
+use cuckood::journal::{Durability, Journal};
+use cuckood::store::{SectionKey, Store, StoreOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,12 +36,12 @@ fn check(store: Store) {
         store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
         assert_eq!(chunk, expected);
     }
-    let mut journal = LocalJournal::open(store).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     let found = entries(&mut journal, 4).unwrap();
     let found: Vec<_> = found.iter().map(|entry| (entry.seq.0, &entry.proposal)).collect();
     let expected: Vec<_> = (4..8).map(|number| proposal(number, number)).collect();
     assert_eq!(found, (5..=8).zip(&expected).collect::<Vec<_>>());
-    assert_eq!(journal.append(vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9));
+    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9));
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn make_fixtures() {
     fs::create_dir_all(&target).unwrap();
     let data = target.join("data");
     let store = Arc::new(Store::open(&data, &small()).unwrap());
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     for number in 0..8 {
         if number == 4 {
             let mut writer = store.begin_snapshot(journal.last()).unwrap();
@@ -60,12 +61,12 @@ fn make_fixtures() {
             writer.end_section(KEY, 3, 2).unwrap();
             writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();
         }
-        journal.append(vec![proposal(number, number)]).unwrap();
+        append(&mut journal, vec![proposal(number, number)]).unwrap();
     }
     journal.settle().unwrap();
-    let mut source = store.begin_backup(journal.last()).unwrap();
+    let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
     let mut archive = Vec::new();
-    while let Some(part) = source.next_part().unwrap() {
+    while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
         archive.extend(part);
     }
     fs::write(target.join("archive"), archive).unwrap();

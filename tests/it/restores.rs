@@ -12,8 +12,9 @@ use cuckood::domain::{
 };
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
+use cuckood::journal::Durability;
 use cuckood::state::{Section, State};
-use cuckood::store::{Durability, Manifest, Store};
+use cuckood::store::{Manifest, Store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! Snapshots and backups: what was written comes back, and what nothing names goes.
 
-use crate::store_support::{CLOCK, entries, open, options, proposal};
+use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::journal::{Journal, LocalJournal};
-use cuckood::store::{Durability, Manifest, SectionKey, Store, StoreError};
+use cuckood::engine::ArchiveSource;
+use cuckood::journal::{Durability, Journal, LocalJournal};
+use cuckood::store::{Manifest, SectionKey, Store, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -150,14 +151,18 @@ fn many_small_chunks_come_back() {
     }
 }
 
-fn back_up(store: &Arc<Store>, through: Seq, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
-    let mut source = store.begin_backup(through).unwrap();
+fn back_up(
+    store: &Arc<Store>,
+    journal: &mut LocalJournal,
+    mut meanwhile: impl FnMut(&mut LocalJournal, usize),
+) -> Vec<u8> {
+    let mut source = ArchiveSource::begin(store, journal.last()).unwrap();
     let mut archive = Vec::new();
     let mut parts = 0;
-    while let Some(part) = source.next_part().unwrap() {
+    while let Some(part) = source.next_part(store, journal).unwrap() {
         assert!(part.len() <= 1 << 20);
         archive.extend(part);
-        meanwhile(parts);
+        meanwhile(journal, parts);
         parts += 1;
     }
     archive
@@ -166,23 +171,23 @@ fn back_up(store: &Arc<Store>, through: Seq, mut meanwhile: impl FnMut(usize)) -
 fn restore(archive: &[u8], parent: &Path) -> Result<Seq, StoreError> {
     let file = parent.join("backup");
     std::fs::write(&file, archive).unwrap();
-    cuckood::store::restore(&file, &parent.join("restored"), &options(Durability::Fsync), CLOCK)
+    cuckood::engine::restore(&file, &parent.join("restored"), &options(Durability::Fsync), CLOCK)
 }
 
 #[test]
 fn a_backup_holds_what_was_there_when_it_began() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("data"));
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     for number in 0..50 {
-        journal.append(vec![proposal(number * 2, 2_000), proposal(number * 2 + 1, 10)]).unwrap();
+        append(&mut journal, vec![proposal(number * 2, 2_000), proposal(number * 2 + 1, 10)]).unwrap();
     }
     // In the midst of a commit.
     let manifest = snapshot(&store, 41, 7, &[0, 1, 2, 3]);
     let expected = entries(&mut journal, 41).unwrap();
     // Snapshots and segments come and go meanwhile.
-    let archive = back_up(&store, journal.last(), |part| {
-        let seq = journal.append(vec![proposal(1_000, 9_000)]).unwrap()[0].entry.seq;
+    let archive = back_up(&store, &mut journal, |journal, part| {
+        let seq = append(journal, vec![proposal(1_000, 9_000)]).unwrap()[0].entry.seq;
         snapshot(&store, seq.0, 100 + part as u64, &[0, 1, 2]);
         if let Some(through) = store.prunable_through().unwrap() {
             assert!(through <= Seq(41));
@@ -198,12 +203,12 @@ fn a_backup_holds_what_was_there_when_it_began() {
         (manifest.seq, manifest.taken_at, &manifest.meta)
     );
     check(&store, restored);
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     assert_eq!(entries(&mut journal, 41).unwrap(), expected);
-    assert_eq!(journal.append(vec![proposal(0, 0)]).unwrap()[0].entry.seq, Seq(101));
+    assert_eq!(append(&mut journal, vec![proposal(0, 0)]).unwrap()[0].entry.seq, Seq(101));
     // A backup of the restored directory is one, too.
     let again = tempfile::tempdir().unwrap();
-    let archive = back_up(&store, journal.last(), |_| {});
+    let archive = back_up(&store, &mut journal, |_, _| {});
     assert_eq!(restore(&archive, again.path()).unwrap(), Seq(101));
 }
 
@@ -212,18 +217,18 @@ fn a_backup_of_little_is_a_backup() {
     for (commits, snapshots) in [(0, 0), (0, 1), (3, 0), (3, 1)] {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir.path().join("data"));
-        let mut journal = LocalJournal::open(store.clone()).unwrap();
+        let mut journal = open_journal(&store).unwrap();
         for number in 0..commits {
-            journal.append(vec![proposal(number, 1)]).unwrap();
+            append(&mut journal, vec![proposal(number, 1)]).unwrap();
         }
         for _ in 0..snapshots {
             snapshot(&store, journal.last().0, 1, &[]);
         }
-        let archive = back_up(&store, journal.last(), |_| {});
+        let archive = back_up(&store, &mut journal, |_, _| {});
         assert_eq!(restore(&archive, dir.path()).unwrap(), Seq(commits));
         let store = open(&dir.path().join("restored"));
         assert_eq!(store.manifests().unwrap().len(), snapshots);
-        let mut journal = LocalJournal::open(store).unwrap();
+        let mut journal = open_journal(&store).unwrap();
         assert_eq!(journal.last(), Seq(commits));
         assert_eq!(
             entries(&mut journal, if snapshots == 0 { 0 } else { commits }).unwrap().len() as u64,
@@ -236,12 +241,12 @@ fn a_backup_of_little_is_a_backup() {
 fn a_truncated_or_altered_archive_is_refused_whole() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("data"));
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     snapshot(&store, 0, 1, &[1]);
     for number in 0..3 {
-        journal.append(vec![proposal(number, 100)]).unwrap();
+        append(&mut journal, vec![proposal(number, 100)]).unwrap();
     }
-    let archive = back_up(&store, journal.last(), |_| {});
+    let archive = back_up(&store, &mut journal, |_, _| {});
     let refused = |altered: &[u8]| {
         let error = restore(altered, dir.path()).unwrap_err().to_string();
         assert!(error.contains("backup"), "{error}");

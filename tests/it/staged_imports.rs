@@ -9,6 +9,7 @@ use cuckood::domain::{
 };
 use cuckood::engine::{Durability, Engine, EngineOptions};
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::journal::LocalOptions;
 use cuckood::state::State;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -316,8 +317,8 @@ fn an_import_is_overtaken_by_more_than_can_be_kept() {
 async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let start = || async {
-        let mut options = EngineOptions::new(dir.path());
-        options.store.durability = Durability::Relaxed;
+        let mut options =
+            EngineOptions::new(dir.path()).on_local_journal(LocalOptions::at(Durability::Relaxed));
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         let engine = Engine::start(

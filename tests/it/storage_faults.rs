@@ -1,11 +1,12 @@
 //! Every write, flush and sync fails once in its turn, before or after it took effect. From then on nothing is
 //! written, reads go on, and the next start finds everything that was acknowledged.
 
-use crate::store_support::{entries, open, options, proposal};
+use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{Entry, Seq, Timestamp};
-use cuckood::journal::{Journal, JournalError, LocalJournal};
+use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
-use cuckood::store::{Durability, SectionKey, Store, StoreError};
+use cuckood::store::{SectionKey, Store, StoreError};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -54,11 +55,14 @@ impl Backing for Faulty {
     fn sync(&self) -> Result<(), Fault> {
         self.run(|| self.under.sync())
     }
-    fn acknowledge(&self, record: &[u8]) -> Result<(), Fault> {
-        self.run(|| self.under.acknowledge(record))
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault> {
+        self.under.read_record(slot, record)
     }
-    fn sync_acknowledged(&self) -> Result<(), Fault> {
-        self.run(|| self.under.sync_acknowledged())
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault> {
+        self.run(|| self.under.write_record(slot, record))
+    }
+    fn sync_record(&self) -> Result<(), Fault> {
+        self.run(|| self.under.sync_record())
     }
 }
 
@@ -83,7 +87,7 @@ fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
 fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>) -> bool {
     for round in 0..6u64 {
         let batch = vec![proposal(round * 2, 5_000), proposal(round * 2 + 1, 1)];
-        match journal.append(batch) {
+        match append(journal, batch) {
             Ok(committed) => acknowledged.extend(committed.into_iter().map(|committed| committed.entry)),
             Err(error) => {
                 assert!(matches!(error, JournalError::Failed(_)), "{error}");
@@ -108,7 +112,7 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
 /// Everything acknowledged must come back, from whatever snapshot there is and the log after it.
 fn check(dir: &Path, acknowledged: &[Entry]) {
     let store = Arc::new(Store::open(dir, &options(Durability::Fsync)).unwrap());
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
+    let mut journal = open_journal(&store).unwrap();
     let manifests = store.manifests().unwrap();
     let mut chunk = Vec::new();
     for manifest in &manifests {
@@ -124,7 +128,7 @@ fn check(dir: &Path, acknowledged: &[Entry]) {
         let found = entries(&mut journal, after).unwrap();
         assert!(found.starts_with(&acknowledged[(after as usize).min(acknowledged.len())..]));
     }
-    journal.append(vec![proposal(99, 1)]).unwrap();
+    append(&mut journal, vec![proposal(99, 1)]).unwrap();
     snapshot(&store, journal.last()).unwrap();
 }
 
@@ -135,19 +139,22 @@ fn fail_each(takes_effect: bool) {
         let under =
             |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect }) };
         let mut acknowledged = Vec::new();
-        let opened = Store::open_over(dir.path(), &options(Durability::Fsync), under);
+        let opened = Store::open_over(dir.path(), &options(Durability::Fsync), under)
+            .map(Arc::new)
+            .and_then(|store| Ok((open_journal(&store)?, store)));
         let failed = match opened {
             Err(error) => {
                 assert!(matches!(error, StoreError::Failed { .. }), "{error}");
                 true
             }
-            Ok(store) => {
-                let store = Arc::new(store);
-                let mut journal = LocalJournal::open(store.clone()).unwrap();
+            Ok((mut journal, store)) => {
                 let failed = work(&mut journal, &store, &mut acknowledged);
                 assert_eq!(store.poisoned().is_some(), failed);
                 if failed {
-                    assert!(matches!(journal.append(vec![proposal(77, 1)]), Err(JournalError::Failed(_))));
+                    assert!(matches!(
+                        append(&mut journal, vec![proposal(77, 1)]),
+                        Err(JournalError::Failed(_))
+                    ));
                     assert!(snapshot(&store, journal.last()).is_err());
                     let after = journal.first_available().0 - 1;
                     let read = entries_until(&mut journal, after, acknowledged.len());
@@ -167,11 +174,11 @@ fn fail_each(takes_effect: bool) {
 /// Reads up to what was acknowledged: what was under way when storage failed may or may not follow.
 fn entries_until(journal: &mut LocalJournal, after: u64, last: usize) -> Vec<Entry> {
     let mut read = Vec::new();
-    let result = journal.read_from(Seq(after), &mut |entry| {
+    let result = journal.read(Seq(after), &mut |entry| {
         if entry.seq.0 as usize <= last {
             read.push(entry);
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     });
     result.unwrap();
     read
@@ -198,29 +205,29 @@ fn a_disk_without_room_refuses_and_recovers() {
     // What is there can still be opened and read, and the ballast has gone for it.
     let store = Arc::new(Store::open(dir.path(), &full).unwrap());
     assert!(!dir.path().join("ballast").exists());
-    let mut journal = LocalJournal::open(store.clone()).unwrap();
-    assert!(matches!(journal.append(vec![proposal(1, 1)]), Err(JournalError::DiskFull(_))));
+    let mut journal = open_journal(&store).unwrap();
+    assert!(matches!(append(&mut journal, vec![proposal(1, 1)]), Err(JournalError::DiskFull(_))));
     assert!(matches!(store.begin_snapshot(Seq(0)), Err(StoreError::DiskFull { .. })));
     assert!(store.poisoned().is_none());
     assert_eq!(journal.last(), Seq(0));
     drop((journal, store));
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(dir.path().join("ballast").exists());
-    LocalJournal::open(store).unwrap().append(vec![proposal(1, 1)]).unwrap();
+    append(&mut open_journal(&store).unwrap(), vec![proposal(1, 1)]).unwrap();
 }
 
 #[test]
 fn a_value_beside_sleds_own_file_stops_writes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = LocalJournal::open(open(dir.path())).unwrap();
+    let mut journal = open_journal(&open(dir.path())).unwrap();
     let blob = dir.path().join("sled/blobs/1");
     // One that has come and gone was never waited for.
     for number in 1..4 {
-        journal.append(vec![proposal(number, 1)]).unwrap();
+        append(&mut journal, vec![proposal(number, 1)]).unwrap();
         std::fs::write(&blob, "").unwrap();
         std::fs::remove_file(&blob).unwrap();
     }
     std::fs::write(&blob, "").unwrap();
-    let refused = journal.append(vec![proposal(4, 1)]).unwrap_err();
+    let refused = append(&mut journal, vec![proposal(4, 1)]).unwrap_err();
     assert!(matches!(&refused, JournalError::Failed(reason) if reason.contains("blobs")), "{refused}");
 }

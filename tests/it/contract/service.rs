@@ -6,15 +6,15 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use cuckood::clock::{Clock, ClockLimits, ManualTime, TimeSource};
 use cuckood::domain::Timestamp;
-use cuckood::engine::{Durability, Engine, EngineOptions, Status};
+use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
 use cuckood::http::options::HttpOptions;
+use cuckood::journal::{LocalOptions, MemoryLog};
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -27,6 +27,7 @@ pub const NOON: Timestamp = Timestamp(1_795_262_400_000);
 pub struct Service {
     router: Router,
     engine: Engine,
+    setup: EngineOptions,
     time: Arc<ManualTime>,
     directory: TempDir,
     problems: Mutex<BTreeSet<(String, String)>>,
@@ -38,21 +39,46 @@ impl Service {
     }
 
     pub async fn with(options: HttpOptions) -> Self {
+        let log = module_path!().contains("contract_in_memory").then(MemoryLog::new);
+        Self::on(log.map(JournalOptions::Memory), options, |_| ()).await
+    }
+
+    /// On a journal of the caller's choice, the log on the disk unless there is one, and an engine as it wants it.
+    pub async fn on(
+        journal: Option<JournalOptions>,
+        options: HttpOptions,
+        adjust: impl FnOnce(&mut EngineOptions),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let local = LocalOptions::at(Durability::Relaxed);
+        let mut setup = EngineOptions::new(directory.path()).on_local_journal(local);
+        setup.store.free_space_min_bytes = 0;
+        setup.store.ballast_bytes = 0;
+        setup.store.cache_bytes = 8 << 20;
+        setup.journal = journal.unwrap_or(setup.journal);
+        adjust(&mut setup);
         let time = Arc::new(ManualTime::at(NOON));
-        let engine = engine(directory.path(), &time).await;
+        Self::over(directory, setup, options, time).await
+    }
+
+    async fn over(
+        directory: TempDir,
+        setup: EngineOptions,
+        options: HttpOptions,
+        time: Arc<ManualTime>,
+    ) -> Self {
+        let engine = Engine::start(setup.clone(), Clock::new(time.clone(), ClockLimits::default()));
+        assert_eq!(engine.recovered().await, Status::Ready);
         let router = cuckood::http::router(engine.clone(), options).unwrap();
-        Self { router, engine, time, directory, problems: Mutex::default() }
+        Self { router, engine, setup, time, directory, problems: Mutex::default() }
     }
 
     /// The same service after a clean stop and a new start.
     pub async fn restart(self) -> Self {
-        let Self { router, engine, time, directory, .. } = self;
+        let Self { router, engine, setup, time, directory, .. } = self;
         engine.shutdown().await;
         drop((router, engine));
-        let engine = engine_again(directory.path(), &time).await;
-        let router = cuckood::http::router(engine.clone(), HttpOptions::default()).unwrap();
-        Self { router, engine, time, directory, problems: Mutex::default() }
+        Self::over(directory, setup, HttpOptions::default(), time).await
     }
 
     /// Lets time go by.
@@ -67,7 +93,7 @@ impl Service {
 
     /// The same service after a clean stop, a boot of the machine, and a new start.
     pub async fn reboot(self) -> Self {
-        let Self { router, engine, directory, time, .. } = self;
+        let Self { router, engine, setup, directory, time, .. } = self;
         engine.shutdown().await;
         drop((router, engine));
         // As though another boot had kept it.
@@ -78,9 +104,7 @@ impl Service {
         record[40..].copy_from_slice(&checksum.to_le_bytes());
         std::fs::write(&clock, record).unwrap();
         let time = Arc::new(ManualTime::at(time.wall()));
-        let engine = engine_again(directory.path(), &time).await;
-        let router = cuckood::http::router(engine.clone(), HttpOptions::default()).unwrap();
-        Self { router, engine, time, directory, problems: Mutex::default() }
+        Self::over(directory, setup, HttpOptions::default(), time).await
     }
 
     /// Has the engine drain, the service still answering.
@@ -136,22 +160,6 @@ impl Service {
     pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
         self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
     }
-}
-
-async fn engine(path: &Path, time: &Arc<ManualTime>) -> Engine {
-    let mut options = EngineOptions::new(path);
-    options.store.durability = Durability::Relaxed;
-    options.store.free_space_min_bytes = 0;
-    options.store.ballast_bytes = 0;
-    options.store.cache_bytes = 8 << 20;
-    let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
-    engine
-}
-
-/// The writer lets go of the directory a moment after it has answered the shutdown.
-async fn engine_again(path: &Path, time: &Arc<ManualTime>) -> Engine {
-    engine(path, time).await
 }
 
 /// A request with these headers.

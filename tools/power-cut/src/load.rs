@@ -5,9 +5,9 @@ use crate::log::{TIME, command, entry};
 use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::engine::recovery::recover;
 use cuckood::engine::{Engine, EngineOptions, Status};
-use cuckood::journal::LocalJournal;
+use cuckood::journal::{Durability, LocalJournal, LocalOptions};
 use cuckood::state::{SectionId, State};
-use cuckood::store::{Durability, Store, StoreOptions};
+use cuckood::store::{Store, StoreOptions};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,22 +15,21 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-fn options(durability: Durability) -> StoreOptions {
+fn options(defaults: StoreOptions) -> StoreOptions {
     StoreOptions {
-        durability,
         free_space_min_bytes: 0,
         ballast_bytes: 0,
         preallocate_bytes: 16 << 20,
         cache_bytes: 16 << 20,
-        wal_segment_bytes: 1 << 20,
-        ..StoreOptions::default()
+        ..defaults
     }
 }
 
 /// Submits commands for ever; a line on the standard output for every position that was acknowledged.
 pub async fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
-    let mut engine_options = EngineOptions::new(dir);
-    engine_options.store = options(durability);
+    let journal = LocalOptions { segment_bytes: 1 << 20, ..LocalOptions::at(durability) };
+    let mut engine_options = EngineOptions::new(dir).on_local_journal(journal);
+    engine_options.store = options(engine_options.store);
     engine_options.snapshots.log_bytes_min = 256 << 10;
     engine_options.snapshots.log_bytes_max = 1 << 20;
     let engine =
@@ -54,8 +53,8 @@ pub async fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error
 
 /// Recovers the state, finds everything up to `acknowledged` in it, and nothing but what the log says.
 pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
-    let store = Arc::new(Store::open(dir, &options(Durability::Fsync))?);
-    let mut journal = LocalJournal::open(store.clone())?;
+    let store = Arc::new(Store::open(dir, &options(StoreOptions::default()))?);
+    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
     if let Some(damaged) = recovered.damaged.first() {
         return Err(format!("the snapshot at position {} is not whole", damaged.seq.0).into());

@@ -9,7 +9,7 @@ mod disk;
 mod load;
 mod log;
 
-use cuckood::store::Durability;
+use cuckood::journal::Durability;
 use disk::{Disk, DiskFile, Fate};
 use parking_lot::Mutex;
 use std::error::Error;

@@ -1,0 +1,100 @@
+//! A backup under way: the newest snapshot and the log after it, produced piece by piece between commits.
+
+use crate::domain::Seq;
+use crate::journal::{Journal, JournalError};
+use crate::store::archive::{ArchiveWriter, PinnedManifest};
+use crate::store::{Store, StoreError};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The most bytes that [`ArchiveSource::next_part`] hands out at once.
+pub const PART_BYTES_MAX: usize = 1 << 20;
+
+/// A backup under way. Its snapshot, and so the log after it, are kept until it is dropped.
+pub struct ArchiveSource {
+    snapshot: Option<PinnedManifest>,
+    archive: ArchiveWriter,
+    next: Step,
+    through: Seq,
+}
+
+/// What comes next.
+enum Step {
+    Chunk { section: usize, index: u32 },
+    Log { after: Seq },
+    Done,
+}
+
+impl ArchiveSource {
+    /// Begins a backup of everything up to and including `through`, which the journal has.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the snapshot can't be read.
+    pub fn begin(store: &Arc<Store>, through: Seq) -> Result<ArchiveSource, StoreError> {
+        let snapshot = store.pin_newest()?;
+        let archive = ArchiveWriter::begin(snapshot.as_deref())?;
+        let next = match &snapshot {
+            Some(_) => Step::Chunk { section: 0, index: 0 },
+            None => Step::Log { after: Seq(0) },
+        };
+        Ok(ArchiveSource { snapshot, archive, next, through })
+    }
+
+    /// The next piece of the archive, of at most [`PART_BYTES_MAX`] bytes; `None` once it is whole.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if something can't be read: the archive then lacks its end and is refused.
+    pub fn next_part(
+        &mut self,
+        store: &Store,
+        journal: &mut dyn Journal,
+    ) -> Result<Option<Vec<u8>>, JournalError> {
+        while self.archive.pending_bytes() < PART_BYTES_MAX {
+            match self.next {
+                Step::Chunk { section, index } => self.write_chunk(store, section, index)?,
+                Step::Log { after } => self.write_log(journal, after)?,
+                Step::Done => break,
+            }
+        }
+        let part = self.archive.take(PART_BYTES_MAX);
+        Ok((!part.is_empty()).then_some(part))
+    }
+
+    fn write_chunk(&mut self, store: &Store, section: usize, index: u32) -> Result<(), StoreError> {
+        let found = self.snapshot.as_ref().and_then(|snapshot| snapshot.sections.get(section).copied());
+        self.next = match found {
+            None => Step::Log { after: self.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.seq) },
+            Some(found) if index == found.chunks => Step::Chunk { section: section + 1, index: 0 },
+            Some(found) => {
+                let mut bytes = Vec::new();
+                store.read_chunk(&found, index, &mut bytes)?;
+                self.archive.chunk(section as u32, index, &bytes);
+                Step::Chunk { section, index: index + 1 }
+            }
+        };
+        Ok(())
+    }
+
+    fn write_log(&mut self, journal: &mut dyn Journal, after: Seq) -> Result<(), JournalError> {
+        let (mut last, mut count, mut payload) = (after, 0, Vec::new());
+        if after < self.through {
+            journal.read(after, &mut |entry| {
+                payload = postcard::to_extend(&entry.proposal, std::mem::take(&mut payload))
+                    .map_err(|error| JournalError::Failed(format!("a command can't be encoded: {error}")))?;
+                (last, count) = (entry.seq, count + 1);
+                let enough = last == self.through || payload.len() >= PART_BYTES_MAX;
+                Ok(if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            if last == after {
+                return Err(JournalError::Damaged(format!("the log ends at position {}", after.0)));
+            }
+            self.archive.entries(after.next(), count, &payload);
+        }
+        self.next = Step::Log { after: last };
+        if last >= self.through {
+            self.archive.end(last);
+            self.next = Step::Done;
+        }
+        Ok(())
+    }
+}

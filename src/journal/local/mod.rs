@@ -1,0 +1,266 @@
+//! The journal of a single node: group commits in the store's trees. A proposal is committed before [`Journal::propose`]
+//! comes back.
+
+mod acknowledged;
+mod commit;
+mod reader;
+mod segments;
+mod tail;
+
+use super::{Committed, Durability, Journal, JournalError, Ticket};
+use crate::domain::{Entry, Proposal, Seq};
+use crate::store::removal::Removal;
+use crate::store::{Store, StoreError};
+use acknowledged::AcknowledgedRecord;
+use commit::{Commit, Link};
+use reader::Reader;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tail::Tail;
+
+/// How long what was acknowledged at once may wait to be flushed.
+const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What an entry is reckoned to take in the log, in bytes, before it is encoded.
+const ENTRY_BYTES: usize = 64;
+
+/// How the log of a single node is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalOptions {
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Bytes of log after which a new segment is begun, each value counted as half a kilobyte more; whole segments are dropped.
+    pub segment_bytes: u64,
+}
+
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self { durability: Durability::Fsync, segment_bytes: 8 << 20 }
+    }
+}
+
+impl LocalOptions {
+    /// The defaults at this durability.
+    pub fn at(durability: Durability) -> Self {
+        Self { durability, ..Self::default() }
+    }
+}
+
+/// Writes to the log of a [`Store`].
+pub struct LocalJournal {
+    store: Arc<Store>,
+    options: LocalOptions,
+    tail: Tail,
+    acknowledged: AcknowledgedRecord,
+    /// What was committed and not polled.
+    committed: Vec<Committed>,
+    /// When commits that are acknowledged before they are flushed are to be flushed, if there are any.
+    flush_at: Option<Instant>,
+    /// Where the last reading stopped.
+    read_to: Option<Link>,
+    /// The segment that is being removed.
+    removal: Option<Removal>,
+    /// Whether the last proposal found the disk too full.
+    was_full: bool,
+}
+
+impl LocalJournal {
+    /// Finds the end of the log. A directory that was never used counts as used from here on.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if something that was acknowledged is not there.
+    pub fn open(store: Arc<Store>, options: LocalOptions) -> Result<LocalJournal, StoreError> {
+        let acknowledged = AcknowledgedRecord::load(&store)?;
+        let tail = Tail::find(&store, acknowledged.last())?;
+        store.begin_use()?;
+        Ok(LocalJournal {
+            store,
+            options,
+            tail,
+            acknowledged,
+            committed: Vec::new(),
+            flush_at: None,
+            read_to: None,
+            removal: None,
+            was_full: false,
+        })
+    }
+
+    /// The journal of a new directory, whose log begins behind `after`: for a restore.
+    ///
+    /// # Errors
+    /// Those of [`LocalJournal::open`], and [`StoreError::Misuse`] if the directory was used before.
+    pub fn begin_after(
+        store: Arc<Store>,
+        after: Seq,
+        options: LocalOptions,
+    ) -> Result<LocalJournal, StoreError> {
+        if !store.is_new() {
+            return Err(StoreError::Misuse("a log that was used can't begin anew".to_owned()));
+        }
+        tail::set_base(&store, after)?;
+        LocalJournal::open(store, options)
+    }
+
+    /// The last position that anybody was told of.
+    pub fn acknowledged(&self) -> Seq {
+        self.acknowledged.last().seq
+    }
+
+    fn check_space(&mut self) -> Result<(), StoreError> {
+        let was_full = self.was_full;
+        let checked = self.store.check_space();
+        self.was_full = checked.is_err();
+        if was_full && !self.was_full {
+            self.store.take_ballast();
+        }
+        checked
+    }
+
+    /// Proposes a batch and takes it back committed: for those who have the journal to themselves and polled all before.
+    ///
+    /// # Errors
+    /// Those of [`Journal::propose`].
+    pub fn append(&mut self, batch: Vec<Proposal>) -> Result<Vec<Committed>, JournalError> {
+        self.propose(Ticket(0), batch)?;
+        Ok(std::mem::take(&mut self.committed))
+    }
+
+    /// Makes the last commit durable at the configured level, and notes that it is about to be acknowledged.
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let is_synced = match self.options.durability {
+            Durability::Relaxed => {
+                self.flush_at.get_or_insert_with(|| Instant::now() + RELAXED_PATIENCE);
+                return Ok(());
+            }
+            Durability::Flush => false,
+            Durability::Fsync => true,
+        };
+        self.store.flush()?;
+        if is_synced {
+            self.store.sync()?;
+        }
+        self.acknowledged.note(&self.store, self.tail.link(), is_synced)
+    }
+
+    /// Streams the commits after `after`, up to the end that was found or written: what an append that failed has left behind
+    /// it is for the next start to judge.
+    fn read_commits(
+        &mut self,
+        after: Seq,
+        mut sink: impl FnMut(Commit<'_>) -> Result<ControlFlow<()>, JournalError>,
+    ) -> Result<(), JournalError> {
+        let (store, tail) = (self.store.clone(), self.tail.link());
+        let reader = Reader { store: &store, acknowledged: self.acknowledged.last() };
+        let end = reader.read(after, self.read_to, |commit, link| {
+            if commit.first > tail.seq {
+                return Ok(ControlFlow::Break(()));
+            }
+            if link.seq == tail.seq && link != tail {
+                return Err(store.damaged("the log does not end as it did when it was opened").into());
+            }
+            sink(commit)
+        })?;
+        self.read_to = Some(end);
+        Ok(())
+    }
+}
+
+impl Journal for LocalJournal {
+    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.check_space()?;
+        let mut payload = Vec::with_capacity(batch.len() * ENTRY_BYTES);
+        for proposal in &batch {
+            // Every type of a command can be encoded; a failure would be one of memory.
+            payload = postcard::to_extend(proposal, payload)
+                .map_err(|error| JournalError::Failed(format!("a command can't be encoded: {error}")))?;
+        }
+        let begin = self.tail.link().seq.next();
+        self.tail.append(&self.store, self.options.segment_bytes, batch.len() as u32, &payload)?;
+        self.commit()?;
+        self.committed.extend(batch.into_iter().zip(0..).map(|(proposal, offset)| Committed {
+            entry: Entry { seq: Seq(begin.0 + offset), proposal },
+            ticket: Some(Ticket(first.0 + offset)),
+        }));
+        Ok(())
+    }
+
+    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
+        if self.flush_at.is_some_and(|at| at <= Instant::now()) {
+            self.flush_at = None;
+            self.store.flush()?;
+        }
+        if self.committed.is_empty() {
+            return Poll::Pending;
+        }
+        debug_assert_eq!(
+            self.committed[0].entry.seq,
+            after.next(),
+            "what is committed is applied before more is"
+        );
+        Poll::Ready(Ok(std::mem::take(&mut self.committed)))
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.flush_at
+    }
+
+    fn read(
+        &mut self,
+        after: Seq,
+        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
+    ) -> Result<(), JournalError> {
+        let store = self.store.clone();
+        self.read_commits(after, |commit| {
+            let mut payload = commit.payload;
+            for offset in 0..u64::from(commit.entries) {
+                let seq = Seq(commit.first.0 + offset);
+                let (proposal, rest) = postcard::take_from_bytes::<Proposal>(payload)
+                    .map_err(|error| store.damaged(format!("position {} of the log: {error}", seq.0)))?;
+                payload = rest;
+                if seq > after && sink(Entry { seq, proposal })?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            if !payload.is_empty() {
+                let what = format!("position {} of the log has bytes too many", commit.last().0);
+                return Err(store.damaged(what).into());
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
+        let oldest = || segments::prunable(&self.store, through).map(Removal::new);
+        let Some(mut removal) = self.removal.take().or_else(oldest) else { return Ok(false) };
+        if removal.step(&self.store, budget)? {
+            self.removal = Some(removal);
+        }
+        Ok(true)
+    }
+
+    fn settle(&mut self) -> Result<(), JournalError> {
+        self.flush_at = None;
+        self.store.flush()?;
+        self.store.sync()?;
+        self.acknowledged.note(&self.store, self.tail.link(), true)?;
+        Ok(self.store.sync_record()?)
+    }
+
+    fn last(&self) -> Seq {
+        self.tail.link().seq
+    }
+
+    fn first_available(&self) -> Seq {
+        segments::list(&self.store).first().copied().unwrap_or(self.last().next())
+    }
+
+    fn is_whole(&self) -> Result<bool, JournalError> {
+        Ok(self.first_available() == tail::base(&self.store)?.seq.next())
+    }
+}

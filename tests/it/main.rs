@@ -3,6 +3,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 mod contract;
+/// The same tests on the journal in memory: which one it is depends on the module's path.
+#[path = "contract/mod.rs"]
+#[allow(clippy::duplicate_mod)]
+mod contract_in_memory;
 mod damage;
 mod directory;
 mod filter;
@@ -16,6 +20,7 @@ mod openapi;
 mod random_log;
 mod restores;
 mod schema;
+mod shared_log;
 mod snapshots;
 mod staged_imports;
 mod state;

@@ -13,6 +13,7 @@ mod imports;
 mod keys;
 mod operations;
 mod problems;
+mod queue;
 mod redemptions;
 mod service;
 mod sites;

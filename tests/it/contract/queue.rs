@@ -1,0 +1,46 @@
+//! More writes than may wait: those that find no room are refused at once, the others wait for the journal.
+
+use super::service::Service;
+use cuckood::engine::JournalOptions;
+use cuckood::http::options::HttpOptions;
+use cuckood::journal::MemoryLog;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::json;
+
+/// Room in the queue for so many small commands: each counts as 256 bytes.
+const ROOM: u64 = 4;
+
+#[tokio::test]
+async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
+    let log = MemoryLog::new();
+    let journal = Some(JournalOptions::Memory(log.clone()));
+    let service =
+        Service::on(journal, HttpOptions::default(), |setup| setup.queue_bytes_max = ROOM * 256).await;
+    service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await.json(201);
+    for round in 0..3 {
+        log.hold();
+        let add = |number: u64| {
+            let body = json!({ "users": [format!("u{round}-{number}")] });
+            service.post("/v1/campaigns/c/users", body)
+        };
+        let mut writes: FuturesUnordered<_> = (0..ROOM + 3).map(add).collect();
+        // While nothing is committed only refusals come.
+        for _ in 0..3 {
+            let refused = writes.next().await.unwrap();
+            refused.problem(503, "overloaded");
+            assert_eq!(refused.header("retry-after"), "1");
+        }
+        // Reads go on.
+        let users = json!({ "users": ["nobody"] });
+        service.post("/v1/campaigns/c/users/check", users).await.json(200);
+        log.go_on();
+        while let Some(answer) = writes.next().await {
+            answer.json(200);
+        }
+    }
+    let campaign = service.get("/v1/campaigns/c").await.json(200);
+    assert_eq!(campaign["stats"]["items"], 3 * ROOM);
+    let metrics = service.get("/metrics").await.text();
+    assert!(metrics.contains("overloaded_total 9"), "{metrics}");
+}

@@ -1,0 +1,187 @@
+//! Engines over one log, as the nodes of a replicated one: each applies what the log says, whoever proposed it; and what is
+//! proposed may be committed late, or never be answered.
+
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Window};
+use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status, SubmitError};
+use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::journal::MemoryLog;
+use futures_util::future::join_all;
+use std::time::Duration;
+use tempfile::TempDir;
+
+struct Node {
+    engine: Engine,
+    _directory: TempDir,
+}
+
+impl Node {
+    async fn start(log: &MemoryLog) -> Node {
+        Node::with(log, |_| ()).await
+    }
+
+    async fn with(log: &MemoryLog, adjust: impl FnOnce(&mut EngineOptions)) -> Node {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = EngineOptions::new(directory.path());
+        options.journal = JournalOptions::Memory(log.clone());
+        options.store.free_space_min_bytes = 0;
+        options.store.ballast_bytes = 0;
+        options.store.cache_bytes = 8 << 20;
+        adjust(&mut options);
+        let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+        assert_eq!(engine.recovered().await, Status::Ready);
+        Node { engine, _directory: directory }
+    }
+
+    fn creation(&self, name: &str) -> (Command, Target) {
+        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+        let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false };
+        let name = Name::new(name).unwrap();
+        let creation = self.engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+        let Command::Create { id, .. } = creation else { unreachable!() };
+        (creation, Target(id))
+    }
+
+    async fn create(&self, name: &str) -> Target {
+        let (creation, target) = self.creation(name);
+        assert!(matches!(self.submit(creation).await.unwrap().outcome, Outcome::Created(_)));
+        target
+    }
+
+    async fn submit(&self, command: Command) -> Result<Applied, SubmitError> {
+        self.engine.submit(command, None).await
+    }
+
+    /// Waits until this node has applied everything up to a position.
+    async fn caught_up(&self, seq: Seq) {
+        while self.engine.info().last_seq < seq {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// How many items of a filter are there, and which of these.
+    fn holds(&self, name: &str, items: std::ops::Range<u64>) -> Vec<u64> {
+        let view = self.engine.find(Kind::Coupon, &Name::new(name).unwrap()).unwrap();
+        let now = self.engine.now();
+        items.filter(|&item| view.contains(digest(item), now)).collect()
+    }
+}
+
+fn digest(item: u64) -> Digest {
+    Digest((item + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn insert(target: Target, items: std::ops::Range<u64>) -> Command {
+    let digests = Digests(items.map(digest).collect());
+    Command::Insert { target, digests, if_absent: false, revive: false }
+}
+
+#[tokio::test]
+async fn a_node_without_writes_of_its_own_applies_and_takes_snapshots() {
+    let log = MemoryLog::new();
+    let (writing, reading) = (Node::start(&log).await, {
+        Node::with(&log, |options| {
+            (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (4_096, 4_096);
+        })
+        .await
+    });
+    let target = writing.create("shop").await;
+    for batch in 0..40 {
+        writing.submit(insert(target, batch * 100..batch * 100 + 100)).await.unwrap();
+    }
+    reading.caught_up(writing.engine.info().last_seq).await;
+    assert_eq!(reading.holds("shop", 0..4_100), (0..4_000).collect::<Vec<_>>());
+    while reading.engine.info().snapshot.is_none() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_write_at_once_come_to_the_same() {
+    let log = MemoryLog::new();
+    let nodes = [Node::start(&log).await, Node::start(&log).await];
+    let target = nodes[0].create("shop").await;
+    nodes[1].caught_up(nodes[0].engine.info().last_seq).await;
+    let writes = (0..200u64).map(|number| {
+        let at = number * 10;
+        nodes[number as usize % 2].submit(insert(target, at..at + 10))
+    });
+    for applied in join_all(writes).await {
+        applied.unwrap();
+    }
+    let last = nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq);
+    for node in &nodes {
+        node.caught_up(last).await;
+        assert_eq!(node.holds("shop", 0..2_100), (0..2_000).collect::<Vec<_>>());
+    }
+    let [first, second] = nodes.map(|node| node.engine.info());
+    assert_eq!((first.tables_bytes, first.records_bytes), (second.tables_bytes, second.records_bytes));
+}
+
+/// What a command needs may depend on one that is proposed and not committed: it waits for it, and everything after it.
+#[tokio::test]
+async fn what_depends_on_a_late_command_waits_for_it() {
+    let log = MemoryLog::new();
+    let (node, other) = (Node::start(&log).await, Node::start(&log).await);
+    let last = node.create("before").await;
+    other.caught_up(node.engine.info().last_seq).await;
+    log.hold();
+    let (creation, target) = node.creation("shop");
+    let writes = async {
+        tokio::join!(
+            node.submit(creation),
+            node.submit(insert(target, 0..100)),
+            node.submit(insert(last, 0..100)),
+            node.submit(insert(target, 100..3_000)),
+            // Comes in between.
+            other.submit(insert(last, 100..200)),
+        )
+    };
+    let release = async {
+        while log.held() < 2 {
+            tokio::task::yield_now().await;
+        }
+        log.go_on();
+    };
+    let ((created, first, second, third, others), ()) = tokio::join!(writes, release);
+    assert!(matches!(created.unwrap().outcome, Outcome::Created(_)));
+    for applied in [first, second, third, others] {
+        assert!(matches!(applied.unwrap().outcome, Outcome::Inserted(_)));
+    }
+    assert_eq!(node.holds("shop", 0..3_100).len(), 3_000);
+    assert_eq!(node.holds("before", 0..300).len(), 200);
+}
+
+#[tokio::test]
+async fn a_proposal_that_is_not_committed_in_time_is_of_unknown_outcome() {
+    let log = MemoryLog::new();
+    let node = Node::with(&log, |options| options.commit_patience = Duration::ZERO).await;
+    let target = node.create("shop").await;
+    log.hold();
+    assert_eq!(node.submit(insert(target, 0..10)).await, Err(SubmitError::StorageFailed));
+    assert_eq!(node.engine.status(), Status::Ready);
+    assert!(node.holds("shop", 0..20).is_empty());
+    // Committed late it is applied all the same, and nothing else is disturbed.
+    log.go_on();
+    node.submit(insert(target, 10..20)).await.unwrap();
+    assert_eq!(node.holds("shop", 0..30), (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_what_was_proposed() {
+    let log = MemoryLog::new();
+    let node = Node::start(&log).await;
+    let target = node.create("shop").await;
+    log.hold();
+    let write = node.submit(insert(target, 0..10));
+    let end = async {
+        while log.held() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let (shutdown, go_on) = (node.engine.shutdown(), async { log.go_on() });
+        tokio::join!(shutdown, go_on);
+    };
+    let (applied, ()) = tokio::join!(write, end);
+    applied.unwrap();
+    assert_eq!(node.holds("shop", 0..20).len(), 10);
+}

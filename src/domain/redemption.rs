@@ -101,9 +101,16 @@ pub struct Redemption {
     pub changed_at: Timestamp,
     /// When the hold runs out or ran out; none if it never was a hold, or once it is redeemed.
     pub expires_at: Option<Timestamp>,
+    /// When its code was used; stays if it is cancelled later.
+    pub redeemed_at: Option<Timestamp>,
 }
 
 impl Redemption {
+    /// When it was cancelled, if it was.
+    pub fn cancelled_at(&self) -> Option<Timestamp> {
+        (self.status == Status::Cancelled).then_some(self.changed_at)
+    }
+
     /// Whether it is a hold whose time is over at `now`, though the log may not have said so yet.
     pub fn has_run_out(&self, now: Timestamp) -> bool {
         self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now)

@@ -22,7 +22,7 @@ mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::journal::{Durability, JournalOptions};
-pub use crate::state::{Change, FilterView, RedemptionPage, RedemptionQuery};
+pub use crate::state::{Change, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use metrics::Metrics;
 pub use recovery::{Progress, RecoveryError};

@@ -119,8 +119,7 @@ fn forbid_null(schema: &mut Value) {
 fn complete(path: &str, method: &str, operation: &mut Value) {
     let is_import = path.ends_with("/imports") && method == "post";
     let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
-    let takes_key =
-        matches!(scope.as_str(), "write" | "redeem" | "admin") && path.contains('{') && !is_import;
+    let takes_key = is_write(path, &scope) && path.contains('{') && !is_import;
 
     // Not by index: that would leave a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
@@ -151,6 +150,11 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
 }
 
+/// Whether an operation may change something. All that take more than the scope `read` do, but for looking codes up.
+fn is_write(path: &str, scope: &str) -> bool {
+    matches!(scope, "write" | "redeem" | "admin") && !path.ends_with("/codes/lookup")
+}
+
 /// What can go wrong with an operation because of what it is, by status.
 fn general_problems(
     path: &str,
@@ -161,10 +165,10 @@ fn general_problems(
 ) -> Vec<(&'static str, &'static str)> {
     let is_import = path.ends_with("/imports") && method == "post";
     let takes_body = operation.get("requestBody").is_some();
-    let mut problems = match (path, scope) {
-        ("/livez" | "/readyz", _) => Vec::new(),
-        (_, "" | "read") if takes_body => vec![("503", "`recovering`, `overloaded`")],
-        (_, "" | "read") => vec![("503", "`recovering`")],
+    let mut problems = match path {
+        "/livez" | "/readyz" => Vec::new(),
+        _ if !is_write(path, scope) && takes_body => vec![("503", "`recovering`, `overloaded`")],
+        _ if !is_write(path, scope) => vec![("503", "`recovering`")],
         _ => vec![
             ("503", "`recovering`, `draining`, `overloaded`"),
             ("503", "`storage-failed`: the outcome of a write is unknown"),

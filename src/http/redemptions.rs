@@ -9,12 +9,14 @@ use super::request::time::Time;
 use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
-use crate::engine::{Change, Digest, FilterView, RedemptionQuery};
+use crate::engine::{Change, Digest, FilterView, RedemptionPage, RedemptionQuery};
+use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use http::{HeaderValue, StatusCode, header};
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -133,7 +135,7 @@ impl From<RedemptionStatus> for Status {
 /// One use of one code.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Redemption)]
-struct RedemptionAnswer {
+pub(super) struct RedemptionAnswer {
     /// Can't be guessed.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: String,
@@ -145,6 +147,12 @@ struct RedemptionAnswer {
     /// When a hold runs out, or ran out.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Time>,
+    /// When the code was used, though the redemption may have been cancelled since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redeemed_at: Option<Time>,
+    /// When it was given back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancelled_at: Option<Time>,
 }
 
 impl From<Redemption> for RedemptionAnswer {
@@ -155,6 +163,8 @@ impl From<Redemption> for RedemptionAnswer {
             reference: redemption.reference.as_str().to_owned(),
             created_at: Time(redemption.created_at),
             expires_at: redemption.expires_at.map(Time),
+            redeemed_at: redemption.redeemed_at.map(Time),
+            cancelled_at: redemption.cancelled_at().map(Time),
         }
     }
 }
@@ -182,13 +192,15 @@ struct ListQuery {
     /// Only those that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Time>,
-    /// The most entries to show.
+    /// The most entries to show on a page. NDJSON has no pages.
     #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
 }
+
+const NDJSON: &str = "application/x-ndjson";
 
 /// How often one request looks at a part of the ledger before it answers with what it has found.
 const LOOKS_MAX: usize = 100;
@@ -256,7 +268,9 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
 
 /// List redemptions
 ///
-/// In the order of their last change: who asks for the next page again and again sees every change.
+/// In the order of their last change: who asks for the next page again and again sees every change. With
+/// `Accept: application/x-ndjson` all of them come in one answer, a line each. One that changes meanwhile comes again at the
+/// end, as it is then.
 #[utoipa::path(
     get,
     path = "/v1/coupons/{coupon}/redemptions",
@@ -264,7 +278,14 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
     tag = "redemptions",
     params(ListQuery),
     responses(
-        (status = 200, description = "A page of those within their retention", body = RedemptionList),
+        (
+            status = 200,
+            description = "Those within their retention: a page, or all as NDJSON",
+            content(
+                (RedemptionList = "application/json"),
+                (RedemptionAnswer = "application/x-ndjson"),
+            )
+        ),
         (status = 404, description = "`coupon-not-found`"),
     )
 )]
@@ -284,6 +305,9 @@ pub(super) async fn list(
         changed_after: changed_after.map(|time| time.0),
     };
     let mut next = cursor.as_deref().map(change_of).transpose()?;
+    if wants_ndjson(request.headers()) {
+        return Ok(export(api, view, query, next));
+    }
     let mut redemptions = Vec::new();
     for _ in 0..LOOKS_MAX {
         let page = view.redemptions(&query, next, limit - redemptions.len(), api.engine.now());
@@ -297,6 +321,38 @@ pub(super) async fn list(
     }
     let next_cursor = next.map(|change| BASE64_URL_SAFE_NO_PAD.encode(change.0.to_be_bytes()));
     Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
+}
+
+/// Whether the client asks for NDJSON.
+fn wants_ndjson(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    let mut types = accepted.flat_map(|list| list.split(',')).filter_map(|range| range.split(';').next());
+    types.any(|media_type| media_type.trim().eq_ignore_ascii_case(NDJSON))
+}
+
+/// All redemptions that a query asks for, a line each. The ledger is read a piece at a time, as fast as the client takes
+/// them.
+fn export(api: Arc<Api>, view: Arc<FilterView>, query: RedemptionQuery, after: Option<Change>) -> Response {
+    let pieces = stream::unfold(Some(after), move |after| {
+        let page = after.map(|after| view.redemptions(&query, after, usize::MAX, api.engine.now()));
+        async move {
+            let RedemptionPage { redemptions, next } = page?;
+            tokio::task::yield_now().await;
+            Some((lines(redemptions), next.map(Some)))
+        }
+    });
+    let mut response = Body::from_stream(pieces.fuse()).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    response
+}
+
+fn lines(redemptions: Vec<Redemption>) -> serde_json::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    for redemption in redemptions {
+        serde_json::to_writer(&mut lines, &RedemptionAnswer::from(redemption))?;
+        lines.push(b'\n');
+    }
+    Ok(lines)
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {

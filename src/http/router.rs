@@ -41,6 +41,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(codes::add)))
         .routes(read(routes!(codes::check)))
         .routes(read(routes!(codes::count)))
+        .routes(redeem(routes!(codes::look_up)))
         .routes(write(routes!(codes::remove)))
         .routes(write(routes!(codes::replace)))
         .routes(write(routes!(imports::import_codes)))

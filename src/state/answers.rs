@@ -78,6 +78,8 @@ struct PackedRedemption {
     changed: u64,
     /// Milliseconds from when the answer was stored.
     expires: Option<i64>,
+    /// As `created`.
+    redeemed: Option<u64>,
 }
 
 /// Packs the answer to a command that was stored at `stored_at`.
@@ -106,7 +108,8 @@ pub fn unpack(bytes: &[u8], asked: &Asked, stored_at: Timestamp) -> Option<Outco
 }
 
 fn pack_redemption(asked: &Asked, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
-    let Redemption { id, digest, reference, status, created_at, changed_at, expires_at } = redemption;
+    let Redemption { id, digest, reference, status, created_at, changed_at, expires_at, redeemed_at } =
+        redemption;
     let since = |at: &Timestamp| stored_at.0.wrapping_sub(at.0);
     let is_told = asked.code.as_ref().is_some_and(|(d, r)| (d, r) == (digest, reference));
     PackedRedemption {
@@ -116,6 +119,7 @@ fn pack_redemption(asked: &Asked, redemption: &Redemption, stored_at: Timestamp)
         created: since(created_at),
         changed: since(changed_at),
         expires: expires_at.as_ref().map(|at| since(at).wrapping_neg() as i64),
+        redeemed: redeemed_at.as_ref().map(since),
     }
 }
 
@@ -131,6 +135,7 @@ impl PackedRedemption {
             created_at: before(self.created),
             changed_at: before(self.changed),
             expires_at: self.expires.map(|after| before((after as u64).wrapping_neg())),
+            redeemed_at: self.redeemed.map(before),
         })
     }
 }
@@ -254,8 +259,8 @@ mod tests {
         }
 
         #[test]
-        fn redemptions_come_back(times in any::<[u64; 3]>(), id: [u8; 16], held: bool, length in 1..=128usize) {
-            let [created_at, changed_at, expires_at] = times.map(Timestamp);
+        fn redemptions_come_back(times in any::<[u64; 4]>(), id: [u8; 16], held: bool, length in 1..=128usize) {
+            let [created_at, changed_at, expires_at, redeemed_at] = times.map(Timestamp);
             let redemption = Redemption {
                 id: RedemptionId(id),
                 digest: Digest(7),
@@ -264,6 +269,7 @@ mod tests {
                 created_at,
                 changed_at,
                 expires_at: held.then_some(expires_at),
+                redeemed_at: (!held).then_some(redeemed_at),
             };
             let target = Target(FilterId(1));
             let confirm = Command::Confirm { target, redemption: redemption.id };

@@ -50,6 +50,7 @@ impl State {
                     created_at: now,
                     changed_at: now,
                     expires_at: hold,
+                    redeemed_at: hold.is_none().then_some(now),
                 };
                 self.enter(target.0, redemption.clone());
                 Outcome::Redeemed(redemption)

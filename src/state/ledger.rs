@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Memory of one redemption with its places in the indexes, in bytes, without its reference: measured, and
 /// rounded up.
-pub const REDEMPTION_BYTES: u64 = 440;
+pub const REDEMPTION_BYTES: u64 = 456;
 
 /// Bits of a [`Change`] that tell changes of one millisecond apart.
 const CHANGE_BITS: u32 = 20;
@@ -225,6 +225,9 @@ impl Ledger {
             kept.redemption.status = status;
             kept.redemption.expires_at = expires_at;
             kept.redemption.changed_at = now;
+            if status == Status::Redeemed {
+                kept.redemption.redeemed_at = Some(now);
+            }
             kept.change = change;
         });
         let redemption = self.in_slot(slot)?.clone();
@@ -262,6 +265,7 @@ impl Ledger {
                 kept.redemption.created_at = now.created_at;
                 kept.redemption.changed_at = now.changed_at;
                 kept.redemption.expires_at = now.expires_at;
+                kept.redemption.redeemed_at = now.redeemed_at;
             });
         }
         count
@@ -321,6 +325,7 @@ mod tests {
             created_at: Timestamp(at),
             changed_at: Timestamp(at),
             expires_at: None,
+            redeemed_at: None,
         }
     }
 

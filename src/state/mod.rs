@@ -24,7 +24,7 @@ pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::{RestoreStateError, Section, SectionId, Sections, SnapshotImage};
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use memory::Waiting;
-pub use view::{FilterView, View};
+pub use view::{CodeFound, FilterView, View};
 
 use crate::domain::{FilterId, Redemption, RedemptionId, Seq, Settings, Status, Timestamp};
 use idempotency::Records;

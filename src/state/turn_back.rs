@@ -93,6 +93,7 @@ fn brought_back(redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
         created_at: redemption.created_at.min(now),
         changed_at: redemption.changed_at.min(now),
         expires_at: redemption.expires_at.map(brought),
+        redeemed_at: redemption.redeemed_at.map(|at| at.min(now)),
         ..redemption.clone()
     })
 }

@@ -5,7 +5,7 @@ use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
     Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
-    Timestamp, Window,
+    Status, Timestamp, Window,
 };
 use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
 use arc_swap::ArcSwap;
@@ -17,6 +17,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Redemptions that one look at a ledger goes through at most.
 const LOOKED_AT_MAX: usize = 1_000;
+
+/// Codes that are looked up at most while the writer waits for the ledger.
+const LOOKED_UP_MAX: usize = 1_000;
+
+/// What has become of a code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CodeFound {
+    /// Nobody has added it, or it was withdrawn.
+    Absent,
+    /// It may be used.
+    Available,
+    /// It is held.
+    Held(Redemption),
+    /// It is used; without its redemption once the retention of that is over.
+    Redeemed(Option<Redemption>),
+}
 
 /// Items added and removed since a filter's creation.
 #[derive(Debug, Default)]
@@ -113,6 +129,33 @@ impl FilterView {
             Reader::Compact(reader) => reader.view().count(digest),
             Reader::Strict(reader) => u32::from(reader.view().get(digest).is_some()),
         }
+    }
+
+    /// What has become of codes as of `now`, whatever the window. None for a compact filter, which knows no states.
+    ///
+    /// The writer sets a code's state first and enters the redemption next. So a code whose hold is just being made is still
+    /// available here, and one that is just being used has no redemption yet.
+    pub fn look_up(&self, digests: &[Digest], now: Timestamp) -> Option<Vec<CodeFound>> {
+        let Reader::Strict(reader) = &self.reader else { return None };
+        let mut found = Vec::with_capacity(digests.len());
+        for digests in digests.chunks(LOOKED_UP_MAX) {
+            let ledger = self.ledger.read();
+            let mut states = Vec::with_capacity(digests.len());
+            reader.view().get_many(digests, &mut states);
+            found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
+                let current = ledger.current(*digest).filter(|current| !current.has_run_out(now));
+                match (state, current) {
+                    (None, _) => CodeFound::Absent,
+                    (Some(_), Some(current)) if current.status == Status::Held => {
+                        CodeFound::Held(current.clone())
+                    }
+                    (Some(_), Some(current)) => CodeFound::Redeemed(self.seen_at(current, now)),
+                    (Some(SlotState::Redeemed), None) => CodeFound::Redeemed(None),
+                    (Some(SlotState::Available | SlotState::Held), None) => CodeFound::Available,
+                }
+            }));
+        }
+        Some(found)
     }
 
     fn answers(&self, now: Timestamp) -> bool {

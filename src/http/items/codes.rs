@@ -2,11 +2,15 @@
 
 use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
 use crate::domain::Kind;
+use crate::engine::CodeFound;
 use crate::http::answer::problem::Problem;
+use crate::http::answer::reply;
 use crate::http::api::Api;
+use crate::http::redemptions::RedemptionAnswer;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use serde::Deserialize;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -44,6 +48,48 @@ struct CodesToAdd {
 struct CodesValid {
     /// In the order of the request.
     valid: Vec<bool>,
+}
+
+/// What has become of a code.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum CodeStatus {
+    /// It may be used, while the coupon is active.
+    Available,
+    /// It is set aside by a redemption.
+    Held,
+    /// It is used.
+    Redeemed,
+    /// It was never added, or was withdrawn.
+    Absent,
+}
+
+/// A code that was looked up.
+#[derive(Serialize, ToSchema)]
+struct CodeLookup {
+    status: CodeStatus,
+    /// What holds or has used it, unless that is past its retention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redemption: Option<RedemptionAnswer>,
+}
+
+impl From<CodeFound> for CodeLookup {
+    fn from(found: CodeFound) -> Self {
+        let (status, redemption) = match found {
+            CodeFound::Absent => (CodeStatus::Absent, None),
+            CodeFound::Available => (CodeStatus::Available, None),
+            CodeFound::Held(redemption) => (CodeStatus::Held, Some(redemption)),
+            CodeFound::Redeemed(redemption) => (CodeStatus::Redeemed, redemption),
+        };
+        Self { status, redemption: redemption.map(RedemptionAnswer::from) }
+    }
+}
+
+/// Codes that were looked up.
+#[derive(Serialize, ToSchema)]
+struct CodeLookups {
+    /// In the order of the request.
+    codes: Vec<CodeLookup>,
 }
 
 /// Add codes, all or none
@@ -88,6 +134,32 @@ pub(crate) async fn check(
     request: Request,
 ) -> Result<Response, Problem> {
     handlers::check(&api, KIND, &coupon, request).await
+}
+
+/// Look codes up: what a help desk asks
+///
+/// Tells what has become of each code, whatever the window.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/lookup",
+    operation_id = "look_up_codes",
+    tag = "codes",
+    request_body = Codes,
+    responses(
+        (status = 200, description = "In the order of the request", body = CodeLookups),
+        (status = 404, description = "`coupon-not-found`"),
+        (status = 409, description = "`requires-strict-mode`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
+    )
+)]
+pub(crate) async fn look_up(
+    State(api): State<Arc<Api>>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let found = handlers::look_up(&api, &coupon, request).await?;
+    let codes = found.into_iter().map(CodeLookup::from).collect();
+    Ok(reply::json(StatusCode::OK, false, &CodeLookups { codes }))
 }
 
 /// Count copies of codes

@@ -2,10 +2,10 @@
 //! its question, and is known to be plain words and numbers.
 
 use crate::access::{Client, Guesses, Scope};
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed};
-use crate::engine::FilterView;
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
+use crate::engine::{CodeFound, FilterView};
 use crate::http::answer::problem::Problem;
-use crate::http::answer::reply;
+use crate::http::answer::{refusals, reply};
 use crate::http::api::{Api, Sender, target};
 use crate::http::request::item_lists::{ItemsBody, ReplacementsBody};
 use crate::http::request::json;
@@ -187,6 +187,18 @@ pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -
     let mut answer = Answer::new(counts.len() * 2);
     answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
     Ok(answer.reply(false))
+}
+
+/// `POST …/codes/lookup`: what has become of each code. Who knows a code that was used or is held has guessed nothing.
+pub(super) async fn look_up(api: &Api, name: &str, request: Request) -> Result<Vec<CodeFound>, Problem> {
+    let view = api.filter(Kind::Coupon, name)?;
+    let guesser = Guesser::of(api, Kind::Coupon, &request)?;
+    let items = read(api, &view, None, request).await?;
+    let found = view.look_up(&items.digests, api.engine.now());
+    let found = found.ok_or_else(|| refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode))?;
+    let guesses = guesser.take(api, items.digests.len())?;
+    guesser.settle(api, guesses, found.iter().filter(|found| **found == CodeFound::Absent).count());
+    Ok(found)
 }
 
 /// `POST …/users` or `…/codes`: adds them, all or none.

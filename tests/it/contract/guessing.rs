@@ -43,7 +43,8 @@ async fn ask(service: &Service, key: &str, client: &str, method: Method, path: &
 }
 
 /// Every operation that tells whether codes are valid.
-const OPERATIONS: [&str; 5] = ["codes/check", "codes/count", "codes/remove", "codes/replace", "redemptions"];
+const OPERATIONS: [&str; 6] =
+    ["codes/check", "codes/count", "codes/lookup", "codes/remove", "codes/replace", "redemptions"];
 
 /// A request that tries these codes, or the first of them where an operation takes one.
 async fn try_codes(service: &Service, client: &str, operation: &str, codes: &[&str]) -> Answer {
@@ -121,7 +122,7 @@ async fn a_list_is_judged_whole_before_it_is_answered() {
 async fn valid_codes_cost_nothing() {
     let service = service().await;
     for _ in 0..5 {
-        for operation in ["codes/check", "codes/count"] {
+        for operation in ["codes/check", "codes/count", "codes/lookup"] {
             try_codes(&service, "dave", operation, &["A", "B", "C"]).await.json(200);
         }
     }

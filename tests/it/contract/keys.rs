@@ -85,6 +85,7 @@ async fn each_scope_opens_its_routes_and_admin_all() {
         ("reader", Method::POST, "/v1/campaigns/c/users/count", users.clone()),
         ("reader", Method::POST, "/v1/coupons/p/codes/check", codes.clone()),
         ("reader", Method::POST, "/v1/coupons/p/codes/count", codes.clone()),
+        ("shop", Method::POST, "/v1/coupons/p/codes/lookup", codes.clone()),
         ("reader", Method::POST, "/v1/eligibility", json!({"user": "u", "campaigns": ["c"]})),
         (
             "reader",

@@ -196,6 +196,8 @@ async fn redemptions(service: &Service) {
     service.put("/v1/coupons/probable", json!({"capacity": 100, "mode": "compact"})).await.json(201);
     let answer = service.post("/v1/coupons/probable/redemptions", json!({"code": "A", "reference": "r"}));
     answer.await.problem(409, "requires-strict-mode");
+    let answer = service.post("/v1/coupons/probable/codes/lookup", json!({"codes": ["A"]}));
+    answer.await.problem(409, "requires-strict-mode");
 }
 
 async fn imports(service: &Service) {

@@ -1,6 +1,8 @@
 //! Redemptions: used, held, confirmed, cancelled, run out.
 
-use super::service::{Answer, Service};
+use super::service::{Answer, Service, request};
+use axum::body::Body;
+use http::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -32,7 +34,10 @@ async fn a_redemption_is_repeatable_by_its_reference() {
     let first = service.post(REDEMPTIONS, json!({"code": "A", "reference": "order-1"})).await;
     let redemption = first.json(201);
     assert_eq!(first.header("location"), path(&redemption));
-    assert_eq!(fields(&redemption), BTreeSet::from(["id", "status", "reference", "created_at"]));
+    assert_eq!(
+        fields(&redemption),
+        BTreeSet::from(["id", "status", "reference", "created_at", "redeemed_at"])
+    );
     assert_eq!(redemption["status"], "redeemed");
     assert_eq!(redemption["reference"], "order-1");
     assert_eq!(redemption["created_at"], "2026-11-21T12:00:00Z");
@@ -246,6 +251,96 @@ async fn redemptions_are_listed_page_by_page() {
         let refused = service.get(&format!("{REDEMPTIONS}?{bad}")).await;
         assert_eq!(refused.pointers(), [pointer], "{bad}");
     }
+}
+
+#[tokio::test]
+async fn a_redemption_tells_when_it_changed() {
+    let service = service().await;
+    let hold = redeem(&service, "A", "order-1", 60).await.json(201);
+    assert_eq!((hold.get("redeemed_at"), hold.get("cancelled_at")), (None, None));
+    service.pass(10);
+    let used = service.command(&format!("{}/confirm", path(&hold))).await.json(200);
+    assert_eq!(used["redeemed_at"], "2026-11-21T12:00:10Z");
+    assert_eq!((used.get("expires_at"), used.get("cancelled_at")), (None, None));
+    service.pass(10);
+    let cancelled = service.command(&format!("{}/cancel", path(&hold))).await.json(200);
+    assert_eq!(cancelled["redeemed_at"], "2026-11-21T12:00:10Z");
+    assert_eq!(cancelled["cancelled_at"], "2026-11-21T12:00:20Z");
+    let service = service.restart().await;
+    assert_eq!(service.get(&path(&hold)).await.json(200), cancelled);
+}
+
+#[tokio::test]
+async fn a_help_desk_looks_codes_up() {
+    let service = service().await;
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["C", "D", "E", "F"]})).await.json(200);
+    let used = redeem(&service, "A", "order-1", 0).await.json(201);
+    let hold = redeem(&service, "B", "order-2", 60).await.json(201);
+    let cancelled = redeem(&service, "C", "order-3", 0).await.json(201);
+    service.command(&format!("{}/cancel", path(&cancelled))).await.json(200);
+    redeem(&service, "D", "order-4", 30).await.json(201);
+    service.post("/v1/coupons/welcome/codes/remove", json!({"codes": ["E"]})).await.json(200);
+    service.pass(30);
+    let lookup = |codes: Value| service.post("/v1/coupons/welcome/codes/lookup", json!({ "codes": codes }));
+    assert_eq!(
+        lookup(json!(["A", "B", "C", "D", "E", "F", "G"])).await.json(200),
+        json!({"codes": [
+            {"status": "redeemed", "redemption": used},
+            {"status": "held", "redemption": hold},
+            {"status": "available"},
+            // Its hold has run out, though no entry has said so.
+            {"status": "available"},
+            {"status": "absent"},
+            {"status": "available"},
+            {"status": "absent"},
+        ]})
+    );
+    // A used code outlives its redemption; and the window doesn't matter.
+    service.patch("/v1/coupons/welcome", json!({"ends_at": "2026-11-21T12:00:30Z"})).await.json(200);
+    service.pass(31 * 86_400);
+    assert_eq!(
+        lookup(json!(["A", "B"])).await.json(200),
+        json!({"codes": [{"status": "redeemed"}, {"status": "available"}]})
+    );
+    lookup(json!([])).await.problem(422, "invalid-request");
+}
+
+#[tokio::test]
+async fn all_redemptions_are_exported_as_lines() {
+    let service = service().await;
+    // More than one look at the ledger goes through.
+    let codes: Vec<String> = (0..2_500).map(|n| format!("C{n}")).collect();
+    service.post("/v1/coupons/welcome/codes", json!({"codes": codes})).await.json(200);
+    let uses = codes.iter().enumerate().map(|(n, code)| {
+        let (service, reference) = (&service, ["even", "odd"][n % 2]);
+        async move { redeem(service, code, reference, 0).await.json(201) }
+    });
+    let used = futures_util::future::join_all(uses).await;
+    let export = |query: &'static str| {
+        let request = request(
+            Method::GET,
+            &format!("{REDEMPTIONS}?{query}"),
+            &[("accept", "application/x-ndjson")],
+            Body::empty(),
+        );
+        async {
+            let answer = service.send(request).await;
+            assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
+            let text = answer.text();
+            assert!(text.is_empty() || text.ends_with('\n'));
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+        }
+    };
+    let sorted = |mut redemptions: Vec<Value>| {
+        redemptions.sort_by_key(|redemption| redemption["id"].to_string());
+        redemptions
+    };
+    assert_eq!(sorted(export("").await), sorted(used));
+    assert_eq!(export("reference=even").await.len(), 1_250);
+    assert_eq!(export("status=held").await.len(), 0);
+    let first = service.get(&format!("{REDEMPTIONS}?limit=1000")).await.json(200);
+    let rest = format!("cursor={}", first["next_cursor"].as_str().unwrap());
+    assert_eq!(export(rest.leak()).await.len(), 1_500);
 }
 
 #[tokio::test]

@@ -29,9 +29,10 @@ WORKDIR /data
 VOLUME /data
 # It can be reached from outside, so it asks for CUCKOOD__AUTH__KEYS (or a config file with keys).
 ENV CUCKOOD__SERVER__LISTEN=0.0.0.0:8080 \
-    CUCKOOD__STORAGE__PATH=/data/cuckood
+    CUCKOOD__STORAGE__PATH=/data/cuckood \
+    CUCKOOD__SERVER__DRAIN_DELAY=5s
 EXPOSE 8080
-# SIGTERM drains; give it longer than server.drain_timeout and a snapshot: docker stop --time 60.
+# SIGTERM drains; give it longer than server.drain_delay, server.drain_timeout and a snapshot: docker stop --time 60.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["cuckood", "healthcheck"]
 ENTRYPOINT ["cuckood"]

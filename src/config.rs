@@ -116,6 +116,9 @@ pub struct Server {
     /// Until the next request begins.
     #[serde(deserialize_with = "duration")]
     pub idle_timeout: Duration,
+    /// From SIGTERM until the listener closes.
+    #[serde(deserialize_with = "duration")]
+    pub drain_delay: Duration,
     /// For requests under way at the end.
     #[serde(deserialize_with = "duration")]
     pub drain_timeout: Duration,

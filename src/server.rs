@@ -17,15 +17,19 @@ use crate::access::InvalidKey;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
-use crate::http;
+use crate::http::{self, Control};
 use crate::tls::{Tls, TlsError};
 use connections::Connections;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use workers::Workers;
+
+/// Uploads may go on for the time of draining by this, so that what is left suffices to answer them.
+const UPLOADS_SHARE: u32 = 4;
 
 /// Why the server ended otherwise than by being told to.
 #[derive(Debug, Error)]
@@ -79,7 +83,7 @@ pub async fn run(
     // Before storage opens anything: what it will need is kept for it.
     let connections_max = descriptors::connections_max(config.server.connections_max)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
-    let router = http::router(engine.clone(), config.http_options())?;
+    let (router, control) = http::service(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);
     let recovery_fails = async {
@@ -88,22 +92,45 @@ pub async fn run(
             _ => std::future::pending().await,
         }
     };
+    let stop = async {
+        shutdown.await;
+        control.announce_stop();
+        // Whoever sends requests here has to see that first.
+        let delay = config.server.drain_delay;
+        tracing::info!(?delay, "stopping: the listener closes after the delay");
+        if engine.is_ready() {
+            tokio::time::sleep(delay).await;
+        }
+    };
     let ended = tokio::select! {
         () = connections.accept(&listener) => Ok(()),
-        () = shutdown => Ok(()),
+        () = stop => Ok(()),
         reason = recovery_fails => Err(ServerError::Recovery(reason)),
     };
     drop(listener);
     if ended.is_ok() {
         tracing::info!("stopping: requests under way are finished");
-        if tokio::time::timeout(config.server.drain_timeout, connections.drain()).await.is_err() {
-            tracing::warn!("some requests were still under way");
-        }
+        drain(&mut connections, &control, config.server.drain_timeout).await;
     }
     engine.shutdown().await;
     ended?;
     match engine.status() {
         Status::Failed(reason) => Err(ServerError::Storage(reason)),
         _ => Ok(()),
+    }
+}
+
+/// Lets requests under way come to their end. Uploads may be of any length: those that need more than their share of the time
+/// are told to continue later.
+async fn drain(connections: &mut Connections, control: &Control, patience: Duration) {
+    let uploads_end = async {
+        tokio::time::sleep(patience / UPLOADS_SHARE).await;
+        control.end_uploads();
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = connections.drain() => {}
+        () = uploads_end => {}
+        () = tokio::time::sleep(patience) => tracing::warn!("some requests were still under way"),
     }
 }

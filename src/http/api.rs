@@ -7,6 +7,7 @@ use super::options::HttpOptions;
 use super::request::body::{ReadBody, Reading};
 use super::request::body_memory::BodyMemory;
 use super::request::{idempotency, json};
+use super::stopping::Stopping;
 use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
@@ -33,6 +34,8 @@ pub(super) struct Api {
     pub(super) reading: Reading,
     /// Uploads under way.
     pub(super) live_imports: LiveImports,
+    /// Whether the service is about to stop.
+    pub(super) stopping: Stopping,
     /// What has been counted.
     pub(super) metrics: HttpMetrics,
     /// The text of the contract, given whether keys are asked for. The contract names the handlers, so they can't name it.
@@ -61,12 +64,14 @@ impl Api {
             );
         }
         let bytes_max = limits.body_bytes_max.min(longest);
+        let (memory, timeout, stopping) = (Arc::new(memory), options.timeouts.body, Stopping::default());
         Ok(Self {
-            reading: Reading { memory: Arc::new(memory), bytes_max, timeout: options.timeouts.body },
+            reading: Reading { memory, bytes_max, timeout, stopping: stopping.clone() },
             keys: Keys::new(&options.auth)?,
             rates: Rates::new(&options.rate_limit, &options.auth),
             guessing: Guessing::new(&options.guessing),
             live_imports: LiveImports::default(),
+            stopping,
             engine,
             options,
             metrics,

@@ -44,8 +44,12 @@ pub(super) async fn livez() -> Response {
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    let stops = || {
+        let detail = "the service is about to stop; it still serves who comes";
+        api.stopping.is_announced().then(|| Problem::new(Code::Draining, detail).retry_after(5))
+    };
     let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
-    match refusals::unready(api.engine.status()).or_else(clock_unsure) {
+    match refusals::unready(api.engine.status()).or_else(stops).or_else(clock_unsure) {
         Some(problem) => Err(problem),
         None => Ok(reply::json(StatusCode::OK, false, &Health { status: "ok" })),
     }

@@ -7,6 +7,7 @@
 mod admin;
 mod answer;
 mod api;
+mod control;
 mod docs;
 mod eligibility;
 mod filters;
@@ -23,9 +24,11 @@ mod redemptions;
 mod request;
 mod router;
 mod schema;
+mod stopping;
 pub mod unparsed;
 
 pub use answer::problem;
+pub use control::Control;
 pub use options::HttpOptions;
 
 use crate::access::InvalidKey;
@@ -45,20 +48,30 @@ use tower_http::compression::CompressionLayer;
 /// # Errors
 /// A key of the configuration can't be.
 pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey> {
+    service(engine, options).map(|(router, _)| router)
+}
+
+/// The same, and the program's hold on it.
+///
+/// # Errors
+/// A key of the configuration can't be.
+pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control), InvalidKey> {
     let document = openapi::document();
     let routes = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys().cloned());
     let metrics = HttpMetrics::new(routes, |registry| engine.metrics().register(registry));
     let api = Arc::new(Api::new(engine, options, metrics, openapi::served)?);
     let gate = Arc::new(Gate::new(api.clone(), &document));
+    let control = Control::new(api.clone());
 
     // From the outside to the inside.
     let layers =
         ServiceBuilder::new().layer(CompressionLayer::new()).layer(from_fn_with_state(gate, gate::pass));
     let (routes, _) = router::routes().split_for_parts();
-    Ok(routes
+    let router = routes
         .merge(docs::routes())
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
         .with_state(api)
-        .layer(layers))
+        .layer(layers);
+    Ok((router, control))
 }

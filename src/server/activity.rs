@@ -21,7 +21,7 @@ pub(super) enum Phase {
     Head,
     /// The service, or a body.
     Busy,
-    /// The client, to close its side after a refusal.
+    /// The client, to close its side after an answer that came before it had sent all.
     Closing,
 }
 
@@ -50,6 +50,8 @@ pub(super) struct Activity {
     phase: AtomicU32,
     bytes_written: AtomicU64,
     is_blocked: AtomicBool,
+    /// Whether the client may be sending what nobody will read.
+    is_sending: AtomicBool,
 }
 
 impl Default for Activity {
@@ -58,6 +60,7 @@ impl Default for Activity {
             phase: AtomicU32::new(Phase::Handshake as u32),
             bytes_written: AtomicU64::new(0),
             is_blocked: AtomicBool::new(false),
+            is_sending: AtomicBool::new(false),
         }
     }
 }
@@ -70,6 +73,15 @@ impl Activity {
     pub(super) fn enter(&self, phase: Phase) {
         let changes = (self.phase.load(Relaxed) >> PHASE_BITS).wrapping_add(1);
         self.phase.store(changes << PHASE_BITS | phase as u32, Relaxed);
+    }
+
+    /// Notes that a request was answered before its body has been read, or that the rest of it has come.
+    pub(super) fn note_sending(&self, is_sending: bool) {
+        self.is_sending.store(is_sending, Relaxed);
+    }
+
+    pub(super) fn is_sending(&self) -> bool {
+        self.is_sending.load(Relaxed)
     }
 
     /// The four may be of different moments, each a little later than the one before.

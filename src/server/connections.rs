@@ -202,7 +202,7 @@ impl Connection {
             activity.enter(Phase::Busy);
             let (mut parts, body) = request.into_parts();
             parts.extensions.insert(ConnectInfo(peer));
-            let body = Unread::new(body, &parts.headers);
+            let body = Unread::new(body, &parts.headers, activity.clone());
             let answer = router.clone().oneshot(hyper::Request::from_parts(parts, Body::new(body)));
             let activity = activity.clone();
             async move { Ok::<_, std::convert::Infallible>(answered(answer.await?, activity)) }

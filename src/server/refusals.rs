@@ -14,8 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The longest answer that hyper gives by itself, in bytes.
 const BARE_BYTES_MAX: usize = 200;
 
-/// The most that is read of what a refused client goes on sending, so that it comes to hear of the refusal, in bytes.
-const UNHEARD_BYTES_MAX: usize = 1 << 20;
+/// The most that is read of what an answered client goes on sending, so that it comes to hear of the answer, in bytes. Mostly
+/// it has its time before.
+const UNHEARD_BYTES_MAX: usize = 1 << 30;
 
 /// A connection below hyper, above TLS.
 pub(super) struct Refusals<S> {
@@ -25,6 +26,9 @@ pub(super) struct Refusals<S> {
     head_bytes_max: usize,
     line: Line,
     refusal: Option<Refusal>,
+    /// Whether our side is closed.
+    is_shut: bool,
+    unheard_bytes: usize,
 }
 
 /// How much of the next request's first line has arrived.
@@ -37,13 +41,19 @@ enum Line {
 struct Refusal {
     /// What is not written yet.
     rest: Bytes,
-    is_shut: bool,
-    unheard_bytes: usize,
 }
 
 impl<S> Refusals<S> {
     pub(super) fn new(stream: S, activity: Arc<Activity>, head_bytes_max: usize) -> Self {
-        Self { stream, activity, head_bytes_max, line: Line::Begun(0), refusal: None }
+        Self {
+            stream,
+            activity,
+            head_bytes_max,
+            line: Line::Begun(0),
+            refusal: None,
+            is_shut: false,
+            unheard_bytes: 0,
+        }
     }
 
     fn note_read(&mut self, bytes: &[u8]) {
@@ -70,7 +80,7 @@ impl<S> Refusals<S> {
             status => status,
         };
         self.activity.enter(Phase::Closing);
-        self.refusal = Some(Refusal { rest: problem(status, head), is_shut: false, unheard_bytes: 0 });
+        self.refusal = Some(Refusal { rest: problem(status, head) });
         true
     }
 }
@@ -166,25 +176,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Refusals<S> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// After a refusal what the client still sends is read before the socket is closed: else the system would take the answer
-    /// back, as the client has not been heard out.
+    /// Where a client was answered before it has sent all, what it still sends is read before the socket is closed: else the
+    /// system would take the answer back, as the client has not been heard out.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_rest(context))?;
         let this = &mut *self;
-        let Some(refusal) = &mut this.refusal else {
-            return Pin::new(&mut this.stream).poll_shutdown(context);
-        };
-        if !refusal.is_shut {
+        if !this.is_shut {
             ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
-            refusal.is_shut = true;
+            this.is_shut = true;
+            if this.activity.is_sending() {
+                this.activity.enter(Phase::Closing);
+            }
         }
-        let mut room = [0; 4096];
-        while refusal.unheard_bytes < UNHEARD_BYTES_MAX {
+        if this.activity.phase() != Phase::Closing {
+            return Poll::Ready(Ok(()));
+        }
+        let mut room = [0; 16 << 10];
+        while this.unheard_bytes < UNHEARD_BYTES_MAX {
             let mut buffer = ReadBuf::new(&mut room);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
             match buffer.filled().len() {
                 0 => break,
-                bytes => refusal.unheard_bytes += bytes,
+                bytes => this.unheard_bytes += bytes,
             }
         }
         Poll::Ready(Ok(()))

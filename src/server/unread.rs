@@ -3,11 +3,13 @@
 //! hyper closes a connection whose request is answered before the whole body has arrived, without saying so in the
 //! answer: the client's next request on it is lost, and whether that took effect is unknown to it.
 
+use super::activity::Activity;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,14 +24,16 @@ pub(super) struct Unread {
     /// None once it has ended, or where nothing is to be read behind the handler's back.
     rest: Option<Incoming>,
     is_awaited: bool,
+    activity: Arc<Activity>,
 }
 
 impl Unread {
     /// The body of a request with these headers.
-    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Self {
+    pub(super) fn new(body: Incoming, headers: &HeaderMap, activity: Arc<Activity>) -> Self {
         // Reading would ask a client for the body that waits to hear whether it is wanted.
         let is_awaited = headers.contains_key(header::EXPECT);
-        Self { rest: Some(body), is_awaited }
+        activity.note_sending(false);
+        Self { rest: Some(body), is_awaited, activity }
     }
 }
 
@@ -61,22 +65,27 @@ impl Body for Unread {
 impl Drop for Unread {
     fn drop(&mut self) {
         let Some(rest) = self.rest.take() else { return };
-        let is_short = rest.size_hint().lower() <= UNREAD_BYTES_MAX as u64;
-        if rest.is_end_stream() || self.is_awaited || !is_short {
+        if rest.is_end_stream() || self.is_awaited {
+            return;
+        }
+        self.activity.note_sending(true);
+        if rest.size_hint().lower() > UNREAD_BYTES_MAX as u64 {
             return;
         }
         // Outside a runtime there is no connection to be saved.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, take_in(rest)));
+            let activity = self.activity.clone();
+            runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, take_in(rest, activity)));
         }
     }
 }
 
-async fn take_in(mut rest: Incoming) {
+async fn take_in(mut rest: Incoming, activity: Arc<Activity>) {
     let mut left = UNREAD_BYTES_MAX;
     while let Some(Ok(frame)) = rest.frame().await {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         let Some(less) = left.checked_sub(bytes) else { return };
         left = less;
     }
+    activity.note_sending(false);
 }

@@ -1,4 +1,5 @@
-//! How it ends: not by SIGHUP; by SIGTERM, once what is under way is done; and never well after storage has failed.
+//! How it ends: not by SIGHUP; by SIGTERM, announced and once what is under way is done; and never well after storage has
+//! failed.
 
 use crate::service::Service;
 use crate::{PATIENCE, program, until};
@@ -45,6 +46,82 @@ fn sigterm_lets_what_is_under_way_end() {
     let users = json!({ "users": ["u1", "u2"] });
     let present = service.client().post("/v1/campaigns/spring/users/check", &users).unwrap().body;
     assert_eq!(present, json!({ "present": [true, true] }));
+}
+
+#[test]
+fn a_stop_is_announced_before_the_listener_closes() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let service = Service::start_ready(program(), &data, &[("CUCKOOD__SERVER__DRAIN_DELAY", "5s")]);
+    let client = service.client();
+    service.begin_termination();
+    until("the stop is announced", || client.another().get("/readyz").unwrap().body["code"] == "draining");
+    // Who has not noticed yet is served like before, over new connections, too.
+    let newcomer = client.another();
+    assert_eq!(newcomer.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
+    assert_eq!(client.get("/v1/campaigns/spring").unwrap().status, 200);
+    assert_eq!(client.get("/livez").unwrap().status, 200);
+    assert_eq!(newcomer.get("/readyz").unwrap().status, 503);
+    until("nobody new is let in", || TcpStream::connect(client.address()).is_err());
+    assert_eq!(service.wait().code(), Some(0));
+}
+
+/// Lines of an import, in chunks as HTTP sends them.
+fn chunks(lines: std::ops::Range<u64>) -> Vec<u8> {
+    let text: String = lines.map(|line| format!("user-{line}\n")).collect();
+    format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()
+}
+
+#[test]
+fn an_upload_that_takes_too_long_is_answered_and_goes_on_later() {
+    const LINES: u64 = 5_000;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let service = Service::start_ready(program(), &data, &[("CUCKOOD__SERVER__DRAIN_TIMEOUT", "8s")]);
+    let client = service.client();
+    assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 100_000 })).unwrap().status, 201);
+    let mut upload = TcpStream::connect(client.address()).unwrap();
+    upload.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /v1/campaigns/spring/imports?id=nightly HTTP/1.1\r\nHost: localhost\r\n\
+                Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
+    upload.write_all(head.as_bytes()).unwrap();
+    // It never pauses, and does not listen while it sends.
+    let mut sending = upload.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        let mut sent = 0;
+        while sending.write_all(&chunks(sent..sent + LINES)).is_ok() {
+            sent += LINES;
+        }
+    });
+    let lines = || client.get("/v1/imports/nightly").unwrap().body["lines"].as_u64().unwrap_or(0);
+    until("lines are durable", || lines() > 10_000);
+    service.begin_termination();
+    let mut answer = Vec::new();
+    let mut bytes = [0; 1_024];
+    while !String::from_utf8_lossy(&answer).contains("request_id") {
+        let read = upload.read(&mut bytes).unwrap();
+        assert!(read > 0, "no answer: {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&bytes[..read]);
+    }
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains(r#""code":"draining""#), "{answer}");
+    assert!(answer.contains("under the same id"), "{answer}");
+    drop(upload);
+    assert_eq!(service.wait().code(), Some(0));
+    sender.join().unwrap();
+
+    let service = Service::start_ready(program(), &data, &[]);
+    let client = service.client();
+    let broken = client.get("/v1/imports/nightly").unwrap().body;
+    assert_eq!(broken["state"], "interrupted", "{broken}");
+    let durable = broken["lines"].as_u64().unwrap();
+    assert!(durable > 10_000, "{broken}");
+    let whole: String = (0..durable + 10).map(|line| format!("user-{line}\n")).collect();
+    let path = "/v1/campaigns/spring/imports?id=nightly";
+    let done = client.import(path, std::io::Cursor::new(whole)).unwrap();
+    assert_eq!((done.status, &done.body["state"]), (200, &json!("done")), "{done:?}");
+    assert_eq!((&done.body["lines"], &done.body["added"]), (&json!(durable + 10), &json!(durable + 10)));
+    assert_eq!(service.terminate().code(), Some(0));
 }
 
 #[test]

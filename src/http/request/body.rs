@@ -4,6 +4,7 @@
 use super::body_memory::{BodyMemory, Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
 use crate::http::answer::problem::{Code, Problem};
+use crate::http::stopping::Stopping;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(crate) struct Reading {
     pub(crate) bytes_max: usize,
     /// Until a whole body is there; of an upload, until the next piece is.
     pub(crate) timeout: Duration,
+    /// Whether the service is about to stop.
+    pub(crate) stopping: Stopping,
 }
 
 /// A whole body, decompressed.
@@ -168,12 +171,15 @@ impl Reading {
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let coding = Coding::of(request.headers())?;
         Ok(Pieces {
-            body: request.into_body(),
+            arriving: Arriving {
+                body: request.into_body(),
+                silence: self.timeout,
+                stopping: self.stopping.clone(),
+            },
             frame: Bytes::new(),
             piece: Vec::new(),
             expander: coding.expander(),
             has_ended: false,
-            silence: self.timeout,
             _share: Share::of(&self.memory, UPLOAD_BYTES + coding.decoder_bytes())?,
         })
     }
@@ -181,14 +187,13 @@ impl Reading {
 
 /// An upload, piece by piece.
 pub(crate) struct Pieces {
-    body: Body,
+    arriving: Arriving,
     /// What has arrived and is not expanded yet.
     frame: Bytes,
     piece: Vec<u8>,
     /// None where nothing is to be expanded.
     expander: Option<Expander>,
     has_ended: bool,
-    silence: Duration,
     _share: Share,
 }
 
@@ -196,17 +201,17 @@ impl Pieces {
     /// The next piece, decompressed; none at the end.
     ///
     /// # Errors
-    /// Nothing came for too long (408), or it breaks off or is badly compressed (400).
+    /// Nothing came for too long (408), it breaks off or is badly compressed (400), or the service stops (503).
     pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
         let Some(expander) = &mut self.expander else {
-            let Some(frame) = arrives(&mut self.body, self.silence).await? else { return Ok(None) };
+            let Some(frame) = self.arriving.next().await? else { return Ok(None) };
             self.frame = frame;
             return Ok(Some(&self.frame));
         };
         self.piece.clear();
         while self.piece.is_empty() && !self.has_ended {
             if self.frame.is_empty() {
-                let Some(frame) = arrives(&mut self.body, self.silence).await? else {
+                let Some(frame) = self.arriving.next().await? else {
                     self.has_ended = true;
                     expander.finish(&mut self.piece).map_err(unexpandable_upload)?;
                     break;
@@ -229,15 +234,34 @@ fn unexpandable_upload(fault: Unexpandable) -> Problem {
     Problem::new(Code::MalformedRequest, format!("{}; continue under the same id", fault.detail()))
 }
 
-/// The next bytes of an upload.
-async fn arrives(body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Problem> {
-    let arriving = tokio::time::timeout(silence, next_frame(body)).await;
-    let arrived = arriving
-        .map_err(|_| too_slow(format!("nothing arrived for {silence:?}; continue under the same id")))?;
-    arrived.map_err(|broken| {
-        let detail = format!("{}; continue under the same id", broken.detail);
-        Problem { detail: detail.into(), ..broken }
-    })
+/// An upload as it arrives.
+struct Arriving {
+    body: Body,
+    /// Until the next bytes are there.
+    silence: Duration,
+    stopping: Stopping,
+}
+
+impl Arriving {
+    /// The next bytes, unless the service stops.
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let Self { body, silence, stopping } = self;
+        let arrived = tokio::select! {
+            // An upload that never pauses ends as well.
+            biased;
+            () = stopping.uploads_end() => {
+                let detail = "the service is stopping; once it is back, continue under the same id";
+                return Err(Problem::new(Code::Draining, detail).retry_after(5));
+            }
+            arrived = tokio::time::timeout(*silence, next_frame(body)) => arrived,
+        };
+        let arrived = arrived
+            .map_err(|_| too_slow(format!("nothing arrived for {silence:?}; continue under the same id")))?;
+        arrived.map_err(|broken| {
+            let detail = format!("{}; continue under the same id", broken.detail);
+            Problem { detail: detail.into(), ..broken }
+        })
+    }
 }
 
 /// The next bytes of a body.
@@ -406,7 +430,8 @@ mod tests {
             let limit: u64 = if is_scarce { 12 << 20 } else { 256 << 20 };
             let taken: Gauge<u64, std::sync::atomic::AtomicU64> = Gauge::default();
             let memory = Arc::new(BodyMemory::new(limit, taken.clone(), Counter::default()));
-            let reading = Reading { memory, bytes_max: BYTES_MAX, timeout: Duration::from_secs(3_600) };
+            let timeout = Duration::from_secs(3_600);
+            let reading = Reading { memory, bytes_max: BYTES_MAX, timeout, stopping: Stopping::default() };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let _entered = runtime.enter();
             let mut context = Context::from_waker(task::noop_waker_ref());
@@ -442,7 +467,8 @@ mod tests {
     #[tokio::test]
     async fn a_bomb_gives_way_while_it_expands() {
         let memory = Arc::new(BodyMemory::new(256 << 20, Gauge::default(), Counter::default()));
-        let reading = Reading { memory, bytes_max: 32 << 20, timeout: Duration::from_secs(3_600) };
+        let timeout = Duration::from_secs(3_600);
+        let reading = Reading { memory, bytes_max: 32 << 20, timeout, stopping: Stopping::default() };
         for coding in ["gzip", "zstd"] {
             let bomb =
                 Sent { coding, length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };

@@ -305,8 +305,8 @@ impl Config {
             merge(&mut merged, table);
             origins.push(name);
         }
-        let config: Config =
-            serde_path_to_error::deserialize(Value::Table(merged)).map_err(|fault| ConfigError::Invalid {
+        let config: Config = serde_path_to_error::deserialize(with_times_as_texts(Value::Table(merged)))
+            .map_err(|fault| ConfigError::Invalid {
                 origins: origins.join(", "),
                 fault: format!("{}: {}", fault.path(), fault.inner().message()),
             })?;
@@ -394,6 +394,18 @@ fn merge(under: &mut Table, over: Table) {
             (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
             (_, value) => drop(under.insert(key, value)),
         }
+    }
+}
+
+/// The same value, its times written as they are elsewhere.
+fn with_times_as_texts(value: Value) -> Value {
+    match value {
+        Value::Datetime(time) => Value::String(time.to_string()),
+        Value::Array(values) => Value::Array(values.into_iter().map(with_times_as_texts).collect()),
+        Value::Table(table) => {
+            table.into_iter().map(|(key, value)| (key, with_times_as_texts(value))).collect::<Table>().into()
+        }
+        value => value,
     }
 }
 

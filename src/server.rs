@@ -7,11 +7,13 @@ mod connections;
 mod descriptors;
 pub mod heap;
 mod refusals;
+mod rereading;
 mod unread;
 mod watch;
 mod workers;
 
 pub use descriptors::TooFewDescriptors;
+pub use rereading::Rereads;
 
 use crate::access::InvalidKey;
 use crate::clock::Clock;
@@ -20,9 +22,11 @@ use crate::engine::{Engine, Status};
 use crate::http::{self, Control};
 use crate::tls::{Tls, TlsError};
 use connections::Connections;
+use rereading::Rereading;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -71,6 +75,7 @@ pub enum ServerError {
 pub async fn run(
     config: Config,
     listener: TcpListener,
+    rereads: Rereads,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
     let address = listener.local_addr()?;
@@ -78,13 +83,21 @@ pub async fn run(
         return Err(ServerError::NeedsKeys(address));
     }
     let tls =
-        if config.tls() { Some(Tls::load(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
+        if config.tls() { Some(Tls::new(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
+    let tls = tls.map(Arc::new);
     let workers = Workers::start().map_err(ServerError::Workers)?;
     // Before storage opens anything: what it will need is kept for it.
     let connections_max = descriptors::connections_max(config.server.connections_max)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let (router, control) = http::service(engine.clone(), config.http_options())?;
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
+    let rereading = Rereading {
+        rereads,
+        control: control.clone(),
+        engine: engine.clone(),
+        tls: tls.clone(),
+        files: (config.server.tls_cert.clone(), config.server.tls_key.clone()),
+    };
     let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);
     let recovery_fails = async {
         match engine.recovered().await {
@@ -105,6 +118,7 @@ pub async fn run(
     let ended = tokio::select! {
         () = connections.accept(&listener) => Ok(()),
         () = stop => Ok(()),
+        () = rereading.run() => Ok(()),
         reason = recovery_fails => Err(ServerError::Recovery(reason)),
     };
     drop(listener);

@@ -1,5 +1,6 @@
-//! TLS by rustls, its certificate read again on SIGHUP.
+//! TLS by rustls, with a certificate that can be exchanged while connections come.
 
+use crate::domain::Timestamp;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use x509_parser::parse_x509_certificate;
 
 /// Why a certificate can't be used.
 #[derive(Debug, Error)]
@@ -26,38 +27,41 @@ pub enum TlsError {
     /// Certificate and key don't fit, or aren't what they should be.
     #[error("server.tls_cert and server.tls_key: {0}")]
     Rustls(#[from] rustls::Error),
-    /// SIGHUP can't be listened for.
-    #[error("SIGHUP: {0}")]
-    Signal(std::io::Error),
 }
 
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls {
-    config: Arc<ArcSwap<ServerConfig>>,
+    now: ArcSwap<Shown>,
+}
+
+/// The certificate that new connections are shown.
+struct Shown {
+    config: Arc<ServerConfig>,
+    /// When the first of its chain runs out.
+    expires_at: Option<Timestamp>,
 }
 
 impl Tls {
-    /// Reads certificate and key, and from now on again whenever SIGHUP comes.
+    /// Reads certificate and key.
     ///
     /// # Errors
-    /// [`TlsError`]; a later reading that fails is told in the log and changes nothing.
-    pub fn load(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
-        // Heard from before the first reading, so that none after it is missed.
-        let mut hangups = signal(SignalKind::hangup()).map_err(TlsError::Signal)?;
-        let config = Arc::new(ArcSwap::from(read(cert, key)?));
-        let (shared, cert, key) = (config.clone(), cert.to_path_buf(), key.to_path_buf());
-        tokio::spawn(async move {
-            while hangups.recv().await.is_some() {
-                match read(&cert, &key) {
-                    Ok(config) => {
-                        shared.store(config);
-                        tracing::info!("the certificate was read again");
-                    }
-                    Err(error) => tracing::error!(%error, "the certificate stays as it was"),
-                }
-            }
-        });
-        Ok(Tls { config })
+    /// [`TlsError`].
+    pub fn new(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
+        Ok(Tls { now: ArcSwap::from_pointee(read(cert, key)?) })
+    }
+
+    /// Reads certificate and key anew, for connections from now on.
+    ///
+    /// # Errors
+    /// [`TlsError`], and nothing has changed.
+    pub fn read(&self, cert: &Path, key: &Path) -> Result<(), TlsError> {
+        self.now.store(Arc::new(read(cert, key)?));
+        Ok(())
+    }
+
+    /// When the certificate runs out, or the first of its chain.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.now.load().expires_at
     }
 
     /// The handshake of a new connection; none if it fails, which is the client's affair.
@@ -65,7 +69,7 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        match TlsAcceptor::from(self.config.load_full()).accept(stream).await {
+        match TlsAcceptor::from(self.now.load().config.clone()).accept(stream).await {
             Ok(stream) => Some(stream),
             Err(error) => {
                 tracing::debug!(%error, "a TLS handshake failed");
@@ -75,18 +79,25 @@ impl Tls {
     }
 }
 
-fn read(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+fn read(cert: &Path, key: &Path) -> Result<Shown, TlsError> {
     let pem = |path: &Path| {
         let path = path.to_path_buf();
         move |source| TlsError::Pem { path, source }
     };
     let chain = CertificateDer::pem_file_iter(cert).map_err(pem(cert))?;
     let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem(cert))?;
+    let expires_at = chain.iter().filter_map(|certificate| expiry(certificate)).min();
     let key = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
-    Ok(Arc::new(config))
+    Ok(Shown { config: Arc::new(config), expires_at })
+}
+
+fn expiry(certificate: &[u8]) -> Option<Timestamp> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    Some(Timestamp(seconds.saturating_mul(1_000)))
 }

@@ -1,6 +1,7 @@
 //! Why somebody may not do something.
 
 use super::options::Scope;
+use crate::domain::Timestamp;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -13,6 +14,9 @@ pub enum Denied {
     /// The key is none of those configured.
     #[error("the key is not known")]
     UnknownKey,
+    /// The key's time is over.
+    #[error("the key has expired: it was good until {0}")]
+    KeyExpired(Timestamp),
     /// The key lacks the scope.
     #[error("this takes a key with the scope {}", .0.as_str())]
     MissingScope(Scope),

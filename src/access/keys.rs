@@ -2,6 +2,7 @@
 
 use super::denied::Denied;
 use super::options::{AuthOptions, KeyOptions, Scope};
+use crate::domain::Timestamp;
 use sha2::{Digest as _, Sha256};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,17 @@ impl Caller {
         self.0
             .as_ref()
             .is_none_or(|key| key.scopes.iter().any(|held| *held == scope || *held == Scope::Admin))
+    }
+
+    /// Refuses a caller whose key's time is over. `now` is asked only if it may be.
+    ///
+    /// # Errors
+    /// [`Denied::KeyExpired`].
+    pub fn require_unexpired(&self, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        match self.0.as_ref().and_then(|key| key.expires_at) {
+            Some(expires_at) if now() >= expires_at => Err(Denied::KeyExpired(expires_at)),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses what takes a scope that the caller has not.
@@ -81,6 +93,11 @@ pub enum InvalidKey {
     /// No SHA-256.
     #[error("auth.keys: the sha256 of `{0}` is not 64 hexadecimal digits")]
     NoDigest(String),
+    /// A service that asks for keys would be open to anybody.
+    #[error(
+        "auth.keys: there is none any more, and whoever comes would be let in; a restart is needed for that"
+    )]
+    LastGone,
 }
 
 /// All keys.
@@ -152,6 +169,11 @@ impl Keys {
         Ok(Caller(Some(key.options.clone())))
     }
 
+    /// The keys that expire, by name, and when.
+    pub fn expiries(&self) -> impl Iterator<Item = (&str, Timestamp)> {
+        self.keys.iter().filter_map(|key| Some((key.options.name.as_str(), key.options.expires_at?)))
+    }
+
     fn select(&self, matches: impl Fn(&Key) -> bool) -> Option<&Key> {
         self.keys.iter().fold(None, |found, key| if matches(key) { Some(key) } else { found })
     }
@@ -177,7 +199,13 @@ mod tests {
 
     fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
         let sha256 = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
-        KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into() }
+        KeyOptions {
+            name: name.into(),
+            sha256,
+            scopes: scopes.to_vec(),
+            prefix: prefix.into(),
+            ..KeyOptions::default()
+        }
     }
 
     fn keys(keys: &[KeyOptions]) -> Result<Keys, InvalidKey> {
@@ -210,6 +238,19 @@ mod tests {
         assert!(reader.require_all_names().is_err());
         let root = keys.caller(Some(b"root")).unwrap();
         assert!(root.may(Scope::Redeem) && root.require_all_names().is_ok());
+    }
+
+    #[test]
+    fn a_key_is_good_until_it_expires() {
+        let until = KeyOptions { expires_at: Some(Timestamp(1_000)), ..key("guest", &[Scope::Read], "") };
+        let keys = keys(&[until, key("root", &[Scope::Admin], "")]).unwrap();
+        assert_eq!(keys.expiries().collect::<Vec<_>>(), [("guest", Timestamp(1_000))]);
+        let guest = keys.caller(Some(b"guest")).unwrap();
+        assert_eq!(guest.require_unexpired(|| Timestamp(999)), Ok(()));
+        let expired = Denied::KeyExpired(Timestamp(1_000));
+        assert_eq!(guest.require_unexpired(|| Timestamp(1_000)), Err(expired));
+        let root = keys.caller(Some(b"root")).unwrap();
+        assert_eq!(root.require_unexpired(|| unreachable!("it never expires")), Ok(()));
     }
 
     #[test]

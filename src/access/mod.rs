@@ -3,6 +3,7 @@
 //! It knows no protocol. A door hands over what it was sent, and puts what is [`Denied`] into words of its own.
 
 mod denied;
+mod entry;
 mod guessing;
 mod keys;
 mod options;
@@ -10,7 +11,7 @@ mod rates;
 mod sketch;
 
 pub use denied::Denied;
+pub use entry::Entry;
 pub use guessing::{Client, Guesses, Guessing};
 pub use keys::{Caller, InvalidKey, Keys};
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
-pub use rates::Rates;

@@ -1,6 +1,7 @@
 //! What can be configured: the sections `auth`, `guessing` and `rate_limit`.
 
-use serde::Deserialize;
+use crate::domain::Timestamp;
+use serde::{Deserialize, Deserializer, de};
 
 /// The section `auth`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -13,7 +14,7 @@ pub struct AuthOptions {
 }
 
 /// One API key.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyOptions {
     /// What the key is called in messages; never the key itself.
@@ -25,6 +26,19 @@ pub struct KeyOptions {
     /// Campaigns and coupons that it may touch: those whose names begin so.
     #[serde(default)]
     pub prefix: String,
+    /// From when on it is refused; never without one.
+    #[serde(default, deserialize_with = "time")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A time as RFC 3339 has it.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let time = text.parse::<jiff::Timestamp>().ok();
+    let milliseconds = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
+    let time = milliseconds
+        .ok_or_else(|| de::Error::custom(format!("'{text}' is no time, such as \"2027-01-31T00:00:00Z\"")))?;
+    Ok(Some(Timestamp(time)))
 }
 
 /// What a key may do.

@@ -7,22 +7,33 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 /// One limiter a key, and one for callers without.
 pub struct Rates {
-    by_key: HashMap<String, DefaultDirectRateLimiter>,
+    by_key: HashMap<String, Arc<DefaultDirectRateLimiter>>,
     clock: DefaultClock,
 }
 
 impl Rates {
     /// Limiters for the configured keys.
     pub fn new(options: &RateLimitOptions, auth: &AuthOptions) -> Self {
+        let none = Self { by_key: HashMap::new(), clock: DefaultClock::default() };
+        none.with_keys(options, auth)
+    }
+
+    /// The same limiters where names stay, and new ones for new names.
+    pub(super) fn with_keys(&self, options: &RateLimitOptions, auth: &AuthOptions) -> Self {
         let mut by_key = HashMap::new();
         if let Some(rate) = NonZeroU32::new(options.requests_per_second) {
+            let limiter = |name| match self.by_key.get(name) {
+                Some(known) => known.clone(),
+                None => Arc::new(RateLimiter::direct(Quota::per_second(rate))),
+            };
             let names = auth.keys.iter().map(|key| key.name.as_str()).chain([""]);
-            by_key.extend(names.map(|name| (name.to_owned(), RateLimiter::direct(Quota::per_second(rate)))));
+            by_key.extend(names.map(|name| (name.to_owned(), limiter(name))));
         }
-        Self { by_key, clock: DefaultClock::default() }
+        Self { by_key, clock: self.clock.clone() }
     }
 
     /// Counts a request, or refuses it.

@@ -1,9 +1,9 @@
 //! `cuckood serve`: the service itself.
 
 use crate::config::{Config, ConfigError};
-use crate::server::{self, ServerError};
+use crate::server::{self, Rereads, ServerError};
 use crate::telemetry;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,24 +47,17 @@ pub enum ServeError {
 /// [`ServeError`].
 pub fn run(args: &Args) -> Result<(), ServeError> {
     server::heap::share_c_heap();
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let config = Config::load(args.config.as_deref(), environment)?;
+    let config = configuration(args.config.as_deref())?;
     telemetry::init(&config.log).map_err(ServeError::Telemetry)?;
     // This one accepts; what is accepted is served by the server's workers.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Unheard, it would end the process: with or without a certificate, it never does.
-        let mut hangups = signal(SignalKind::hangup())?;
-        if !config.tls() {
-            tokio::spawn(async move {
-                while hangups.recv().await.is_some() {
-                    tracing::info!("SIGHUP: there is no certificate to read again");
-                }
-            });
-        }
+        // Unheard, it would end the process.
+        let hangups = signal(SignalKind::hangup())?;
+        let file = args.config.clone();
+        let rereads = Rereads { hangups, read: Box::new(move || configuration(file.as_deref())) };
         let address = config.server.listen;
         let listener =
             TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
@@ -74,6 +67,16 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(server::run(config, listener, shutdown).await?)
+        Ok(server::run(config, listener, rereads, shutdown).await?)
     })
+}
+
+/// The configuration that the program serves by: the file, if one is named, and the environment.
+///
+/// # Errors
+/// [`ConfigError`].
+pub(super) fn configuration(file: Option<&Path>) -> Result<Config, ConfigError> {
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Config::load(file, environment)
 }

@@ -8,7 +8,7 @@ use super::request::body::{ReadBody, Reading};
 use super::request::body_memory::BodyMemory;
 use super::request::{idempotency, json};
 use super::stopping::Stopping;
-use crate::access::{Caller, Client, Denied, Guesses, Guessing, InvalidKey, Keys, Rates};
+use crate::access::{Caller, Client, Denied, Entry, Guesses, Guessing};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
@@ -24,10 +24,8 @@ pub(super) struct Api {
     pub(super) engine: Engine,
     /// What the configuration says.
     pub(super) options: HttpOptions,
-    /// Who may call.
-    pub(super) keys: Keys,
-    /// How often.
-    pub(super) rates: Rates,
+    /// Who may call, and how often.
+    pub(super) entry: Arc<Entry>,
     /// How many codes may be guessed.
     pub(super) guessing: Guessing,
     /// How bodies are read.
@@ -44,15 +42,13 @@ pub(super) struct Api {
 
 impl Api {
     /// An API over an engine.
-    ///
-    /// # Errors
-    /// A key's entry can't be.
     pub(super) fn new(
         engine: Engine,
         options: HttpOptions,
+        entry: Arc<Entry>,
         metrics: HttpMetrics,
         document: fn(bool) -> &'static str,
-    ) -> Result<Self, InvalidKey> {
+    ) -> Self {
         let limits = &options.limits;
         let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
         let memory = BodyMemory::new(limits.bodies_bytes_max, taken, refused);
@@ -65,10 +61,9 @@ impl Api {
         }
         let bytes_max = limits.body_bytes_max.min(longest);
         let (memory, timeout, stopping) = (Arc::new(memory), options.timeouts.body, Stopping::default());
-        Ok(Self {
+        Self {
             reading: Reading { memory, bytes_max, timeout, stopping: stopping.clone() },
-            keys: Keys::new(&options.auth)?,
-            rates: Rates::new(&options.rate_limit, &options.auth),
+            entry,
             guessing: Guessing::new(&options.guessing),
             live_imports: LiveImports::default(),
             stopping,
@@ -76,7 +71,7 @@ impl Api {
             options,
             metrics,
             document,
-        })
+        }
     }
 
     /// The filter of this name.

@@ -49,7 +49,7 @@ impl Gate {
     fn admit(&self, request: &mut Request, route: Option<&str>) -> Result<(), Problem> {
         // Whether the service lives is no secret, and probes call it by any name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
-        if !is_probe && self.api.keys.is_empty() {
+        if !is_probe && self.api.entry.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
@@ -65,8 +65,8 @@ impl Gate {
         if !route.unwrap_or(path).starts_with("/v1") {
             return Ok(());
         }
-        let caller = self.api.keys.caller(bearer(request.headers()))?;
-        self.api.rates.count(&caller)?;
+        let caller = self.api.entry.caller(bearer(request.headers()))?;
+        self.api.entry.admit(&caller, || self.api.engine.now())?;
         if let Some(route) = route {
             self.permit(&caller, route, request.method(), path)?;
         }

@@ -10,6 +10,7 @@ mod api;
 mod control;
 mod docs;
 mod eligibility;
+mod expiries;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
@@ -28,14 +29,15 @@ mod stopping;
 pub mod unparsed;
 
 pub use answer::problem;
-pub use control::Control;
+pub use control::{Control, Expiry};
 pub use options::HttpOptions;
 
-use crate::access::InvalidKey;
+use crate::access::{Entry, InvalidKey};
 use crate::engine::Engine;
 use api::Api;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use expiries::Expiries;
 use gate::Gate;
 use metrics::HttpMetrics;
 use std::sync::Arc;
@@ -58,10 +60,15 @@ pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey
 pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control), InvalidKey> {
     let document = openapi::document();
     let routes = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys().cloned());
-    let metrics = HttpMetrics::new(routes, |registry| engine.metrics().register(registry));
-    let api = Arc::new(Api::new(engine, options, metrics, openapi::served)?);
+    let entry = Arc::new(Entry::new(&options.auth, &options.rate_limit)?);
+    let expiries = Expiries::new(entry.clone());
+    let metrics = HttpMetrics::new(routes, |registry| {
+        engine.metrics().register(registry);
+        registry.register_collector(Box::new(expiries.clone()));
+    });
+    let api = Arc::new(Api::new(engine, options, entry, metrics, openapi::served));
     let gate = Arc::new(Gate::new(api.clone(), &document));
-    let control = Control::new(api.clone());
+    let control = Control::new(api.clone(), expiries);
 
     // From the outside to the inside.
     let layers =

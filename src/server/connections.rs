@@ -55,7 +55,7 @@ impl Connections {
         connections_max: usize,
         workers: Workers,
         router: Router,
-        tls: Option<Tls>,
+        tls: Option<Arc<Tls>>,
     ) -> Self {
         let head_bytes_max = usize::try_from(server.header_bytes_max).unwrap_or(usize::MAX);
         let (least, most) = HTTP_BUFFER_BYTES;
@@ -72,7 +72,7 @@ impl Connections {
         Self {
             workers,
             router,
-            tls: tls.map(Arc::new),
+            tls,
             places: Arc::new(Semaphore::new(connections_max.clamp(1, Semaphore::MAX_PERMITS))),
             graceful: GracefulShutdown::new(),
             http,

@@ -28,6 +28,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("tower_http::", &["http"]),
     ("utoipa", &["http", "cli"]),
     ("rustls::", &["server", "tls"]),
+    ("x509_parser::", &["tls"]),
     ("ureq::", &["cli"]),
     ("clap::", &["cli", "main"]),
     ("toml::", &["config", "cli"]),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A key and its entry, as `cuckood key new` prints them.
-fn new_key(name: &str, scopes: &str) -> (String, String) {
+pub(crate) fn new_key(name: &str, scopes: &str) -> (String, String) {
     let made = Command::new(program()).args(["key", "new", "--name", name, "--scopes", scopes]).output();
     let printed = String::from_utf8(made.unwrap().stdout).unwrap();
     let value = |label: &str| {

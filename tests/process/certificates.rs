@@ -13,12 +13,12 @@ struct Files {
 }
 
 /// A certificate for this machine, and its key.
-struct Pair {
-    certificate: rcgen::Certificate,
-    key: String,
+pub(crate) struct Pair {
+    pub(crate) certificate: rcgen::Certificate,
+    pub(crate) key: String,
 }
 
-fn pair() -> Pair {
+pub(crate) fn pair() -> Pair {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_string()]).unwrap();
     Pair { certificate: made.cert, key: made.signing_key.serialize_pem() }
 }
@@ -42,7 +42,7 @@ impl Files {
 }
 
 /// How often a message was told at a level.
-fn told(service: &Service, level: &str, message: &str, times: usize) -> bool {
+pub(crate) fn told(service: &Service, level: &str, message: &str, times: usize) -> bool {
     let count = std::cell::Cell::new(0);
     let found = service.output().wait_for(PATIENCE, |line| {
         let entry: Value = serde_json::from_str(line).ok()?;

@@ -15,6 +15,7 @@ mod patience;
 mod permissions;
 mod recovery;
 mod refusals;
+mod rotation;
 mod secrecy;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]

@@ -101,7 +101,14 @@ impl Service {
 
     /// A client that trusts this certificate alone, over connections of its own.
     pub fn client_trusting(&self, certificate: &[u8]) -> Client {
-        let roots = RootCerts::new_with_certs(&[Certificate::from_der(certificate).to_owned()]);
+        self.client_trusting_all(&[certificate])
+    }
+
+    /// A client that trusts these certificates alone, over connections of its own.
+    pub fn client_trusting_all(&self, certificates: &[&[u8]]) -> Client {
+        let certificates: Vec<_> =
+            certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+        let roots = RootCerts::new_with_certs(&certificates);
         Client::over(self.client.url.clone(), TlsConfig::builder().root_certs(roots).build())
     }
 
@@ -136,8 +143,12 @@ impl Service {
 
     /// One of its figures.
     pub fn metric(&self, name: &str) -> u64 {
-        let mut answer =
-            self.client.agent.get(format!("{}/metrics", self.client.url)).call().expect("it is up");
+        self.metric_of(&self.client, name)
+    }
+
+    /// One of its figures, asked for by this client.
+    pub fn metric_of(&self, client: &Client, name: &str) -> u64 {
+        let mut answer = client.agent.get(format!("{}/metrics", client.url)).call().expect("it is up");
         let text = answer.body_mut().read_to_string().expect("it is up");
         let figure = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         figure.unwrap_or_else(|| panic!("there is no {name}:\n{text}"))

@@ -53,6 +53,11 @@ impl Output {
         }
     }
 
+    /// What there is by now.
+    pub fn so_far(&self) -> Vec<String> {
+        self.0.0.lock().lines.clone()
+    }
+
     /// Everything, once both streams are closed.
     pub fn whole(&self) -> Vec<String> {
         let (lines, news) = &*self.0;

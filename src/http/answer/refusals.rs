@@ -121,7 +121,9 @@ impl From<Denied> for Problem {
             denied => denied.to_string(),
         };
         match denied {
-            Denied::NoKey | Denied::UnknownKey => Problem::new(Code::Unauthenticated, detail),
+            Denied::NoKey | Denied::UnknownKey | Denied::KeyExpired(_) => {
+                Problem::new(Code::Unauthenticated, detail)
+            }
             Denied::MissingScope(_) | Denied::OtherPrefix => Problem::new(Code::Forbidden, detail),
             Denied::TooManyRequests { wait } => {
                 Problem::new(Code::RateLimited, detail).retry_after(seconds(wait))

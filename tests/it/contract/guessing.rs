@@ -11,7 +11,7 @@ const COUPON: &str = "/v1/coupons/p";
 
 fn key(name: &str) -> KeyOptions {
     let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
-    KeyOptions { name: name.into(), sha256, scopes: vec![Scope::Admin], prefix: String::new() }
+    KeyOptions { name: name.into(), sha256, scopes: vec![Scope::Admin], ..KeyOptions::default() }
 }
 
 /// A service with the codes A to E, where three invalid codes may be tried in a minute. The key `shop` names its end

@@ -1,6 +1,6 @@
 //! API keys: who may do what, how often, and how many codes a guesser gets to try.
 
-use super::service::{Answer, Service, json as json_request, request};
+use super::service::{Answer, NOON, Service, json as json_request, request};
 use axum::body::Body;
 use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, RateLimitOptions, Scope};
 use http::Method;
@@ -9,7 +9,13 @@ use sha2::{Digest, Sha256};
 
 fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
     let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
-    KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into() }
+    KeyOptions {
+        name: name.into(),
+        sha256,
+        scopes: scopes.to_vec(),
+        prefix: prefix.into(),
+        ..KeyOptions::default()
+    }
 }
 
 fn options() -> HttpOptions {
@@ -63,6 +69,24 @@ async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
     assert_eq!(document.text(), cuckood::http::openapi::pretty());
     let security = &document.json(200)["paths"]["/v1/info"]["get"]["security"];
     assert_eq!(*security, json!([{"bearer": ["read"]}]));
+}
+
+#[tokio::test]
+async fn a_key_is_refused_from_its_expiry_on() {
+    let guest = KeyOptions { expires_at: Some(NOON.plus_seconds(60)), ..key("guest", &[Scope::Read], "") };
+    let auth = AuthOptions { keys: vec![guest, key("root", &[Scope::Admin], "")], allow_anonymous: false };
+    let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
+    let metrics = service.get("/metrics").await.text();
+    let figure = format!("cuckood_key_expiry_timestamp_seconds{{key=\"guest\"}} {}", NOON.0 / 1_000 + 60);
+    assert!(metrics.contains(&figure) && !metrics.contains("{key=\"root\"}"), "{metrics}");
+    let info = async |name| send(&service, name, Method::GET, "/v1/info", &Value::Null).await;
+    service.pass(59);
+    info("guest").await.json(200);
+    service.pass(1);
+    let problem = info("guest").await.problem(401, "unauthenticated");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("expired") && detail.contains("2026-11-21T12:01:00Z"), "{detail}");
+    info("root").await.json(200);
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn no_page_of_another_site_changes_anything() {
 #[tokio::test]
 async fn with_keys_any_name_and_any_page_will_do() {
     let sha256 = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
-    let key = KeyOptions { name: "root".into(), sha256, scopes: vec![Scope::Admin], prefix: String::new() };
+    let key = KeyOptions { name: "root".into(), sha256, scopes: vec![Scope::Admin], ..KeyOptions::default() };
     let auth = AuthOptions { keys: vec![key], allow_anonymous: false };
     let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
     // A page has no key, unless it was given one.

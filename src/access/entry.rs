@@ -1,0 +1,116 @@
+//! Who is let in, and how often: the keys and their rates, which may change while requests come.
+
+use super::denied::Denied;
+use super::keys::{Caller, InvalidKey, Keys};
+use super::options::{AuthOptions, RateLimitOptions};
+use super::rates::Rates;
+use crate::domain::Timestamp;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+
+/// The keys that hold now.
+pub struct Entry {
+    rate_limit: RateLimitOptions,
+    now: ArcSwap<KeysAndRates>,
+}
+
+struct KeysAndRates {
+    keys: Keys,
+    rates: Rates,
+}
+
+impl Entry {
+    /// By the configuration.
+    ///
+    /// # Errors
+    /// [`InvalidKey`].
+    pub fn new(auth: &AuthOptions, rate_limit: &RateLimitOptions) -> Result<Self, InvalidKey> {
+        let keys = Keys::new(auth)?;
+        let now = KeysAndRates { keys, rates: Rates::new(rate_limit, auth) };
+        Ok(Self { rate_limit: rate_limit.clone(), now: ArcSwap::from_pointee(now) })
+    }
+
+    /// Has these keys hold from now on. What a name has used up of its rate stays used.
+    ///
+    /// # Errors
+    /// [`InvalidKey`], and nothing has changed.
+    pub fn replace(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
+        let keys = Keys::new(auth)?;
+        let before = self.now.load();
+        if keys.is_empty() && !before.keys.is_empty() {
+            return Err(InvalidKey::LastGone);
+        }
+        let rates = before.rates.with_keys(&self.rate_limit, auth);
+        self.now.store(Arc::new(KeysAndRates { keys, rates }));
+        Ok(())
+    }
+
+    /// Whether there are no keys, so that anybody may call.
+    pub fn is_open(&self) -> bool {
+        self.now.load().keys.is_empty()
+    }
+
+    /// Who presents this key.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
+    pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
+        self.now.load().keys.caller(presented)
+    }
+
+    /// Lets a caller in once more, or not. `now` is asked only if their key expires.
+    ///
+    /// # Errors
+    /// [`Denied::KeyExpired`], [`Denied::TooManyRequests`].
+    pub fn admit(&self, caller: &Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        caller.require_unexpired(now)?;
+        self.now.load().rates.count(caller)
+    }
+
+    /// The keys that expire, by name, and when.
+    pub fn expiries(&self) -> Vec<(String, Timestamp)> {
+        self.now.load().keys.expiries().map(|(name, at)| (name.to_owned(), at)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::KeyOptions;
+    use super::*;
+    use sha2::{Digest as _, Sha256};
+
+    fn auth(names: &[&str]) -> AuthOptions {
+        let key = |name: &&str| KeyOptions {
+            name: (*name).into(),
+            sha256: Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect(),
+            ..KeyOptions::default()
+        };
+        AuthOptions { keys: names.iter().map(key).collect(), allow_anonymous: false }
+    }
+
+    #[test]
+    fn keys_change_and_what_was_used_up_stays_so() {
+        let rate_limit = RateLimitOptions { requests_per_second: 1 };
+        let entry = Entry::new(&auth(&["old", "both"]), &rate_limit).unwrap();
+        let admit = |key: &str| {
+            let caller = entry.caller(Some(key.as_bytes()))?;
+            entry.admit(&caller, || Timestamp(0))
+        };
+        assert_eq!(admit("both"), Ok(()));
+        assert_eq!(admit("new"), Err(Denied::UnknownKey));
+        entry.replace(&auth(&["both", "new"])).unwrap();
+        assert_eq!(admit("old"), Err(Denied::UnknownKey));
+        assert_eq!(admit("new"), Ok(()));
+        assert!(matches!(admit("both"), Err(Denied::TooManyRequests { .. })));
+    }
+
+    #[test]
+    fn keys_that_can_not_be_change_nothing() {
+        let entry = Entry::new(&auth(&["old"]), &RateLimitOptions::default()).unwrap();
+        assert_eq!(entry.replace(&auth(&["new", "new"])), Err(InvalidKey::SameName("new".into())));
+        assert_eq!(entry.replace(&auth(&[])), Err(InvalidKey::LastGone));
+        assert_eq!(entry.caller(Some(b"old")).unwrap().name(), "old");
+        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        assert!(open.is_open() && open.replace(&auth(&["first"])).is_ok() && !open.is_open());
+    }
+}

@@ -1,0 +1,64 @@
+//! When keys and the certificate run out, as figures.
+
+use crate::access::Entry;
+use crate::domain::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What runs out; clones tell of the same.
+#[derive(Clone)]
+pub(super) struct Expiries {
+    entry: Arc<Entry>,
+    /// In milliseconds of the epoch; 0 if there is no certificate.
+    certificate: Arc<AtomicU64>,
+}
+
+impl Expiries {
+    pub(super) fn new(entry: Arc<Entry>) -> Self {
+        Self { entry, certificate: Arc::default() }
+    }
+
+    pub(super) fn note_certificate(&self, expires_at: Option<Timestamp>) {
+        self.certificate.store(expires_at.map_or(0, |at| at.0), Ordering::Relaxed);
+    }
+
+    pub(super) fn certificate(&self) -> Option<Timestamp> {
+        Some(Timestamp(self.certificate.load(Ordering::Relaxed))).filter(|at| at.0 > 0)
+    }
+
+    pub(super) fn keys(&self) -> Vec<(String, Timestamp)> {
+        self.entry.expiries()
+    }
+}
+
+impl fmt::Debug for Expiries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Expiries").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Expiries {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let gauge = |at: Timestamp| ConstGauge::new((at.0 / 1_000) as i64);
+        let keys = self.keys();
+        if !keys.is_empty() {
+            let help = "When a key runs out, since the epoch";
+            let mut family =
+                encoder.encode_descriptor("key_expiry_timestamp_seconds", help, None, MetricType::Gauge)?;
+            for (key, at) in &keys {
+                gauge(*at).encode(family.encode_family(&[("key", key.as_str())])?)?;
+            }
+        }
+        if let Some(at) = self.certificate() {
+            let help = "When the certificate runs out, since the epoch";
+            let name = "certificate_expiry_timestamp_seconds";
+            gauge(at).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! SIGHUP: keys and certificate are read anew. What is wrong with them is told, and changes nothing. And before they run
+//! out, that is told.
+
+use crate::config::{Config, ConfigError};
+use crate::domain::Timestamp;
+use crate::engine::Engine;
+use crate::http::{Control, Expiry};
+use crate::tls::Tls;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::Signal;
+
+/// So long before something runs out it is told, in milliseconds.
+const WARN_BEFORE: u64 = 14 * 86_400_000;
+
+/// How often it is told.
+const WARN_EVERY: Duration = Duration::from_secs(86_400);
+
+/// SIGHUP, and the configuration as it stands then.
+pub struct Rereads {
+    /// The signal, heard since before the configuration was read first.
+    pub hangups: Signal,
+    /// Reads the configuration again.
+    pub read: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
+}
+
+/// What is read anew, for as long as the service runs.
+pub(super) struct Rereading {
+    pub(super) rereads: Rereads,
+    pub(super) control: Control,
+    pub(super) engine: Engine,
+    pub(super) tls: Option<Arc<Tls>>,
+    /// Certificate and private key.
+    pub(super) files: (PathBuf, PathBuf),
+}
+
+impl Rereading {
+    /// Never comes back.
+    pub(super) async fn run(mut self) {
+        self.control.note_certificate(self.tls.as_ref().and_then(|tls| tls.expires_at()));
+        let mut days = tokio::time::interval(WARN_EVERY);
+        loop {
+            tokio::select! {
+                _ = days.tick() => self.warn(),
+                Some(()) = self.rereads.hangups.recv() => {
+                    self.reread();
+                    self.warn();
+                }
+            }
+        }
+    }
+
+    fn reread(&mut self) {
+        tracing::info!("SIGHUP: keys and certificate are read again");
+        match (self.rereads.read)() {
+            Ok(config) => {
+                match self.control.replace_keys(&config.auth) {
+                    Ok(()) => tracing::info!(keys = config.auth.keys.len(), "the keys were read again"),
+                    Err(error) => tracing::error!(%error, "the keys stay as they were"),
+                }
+                if config.tls() {
+                    self.files = (config.server.tls_cert, config.server.tls_key);
+                }
+            }
+            Err(error) => tracing::error!(%error, "the keys stay as they were"),
+        }
+        let Some(tls) = &self.tls else { return };
+        match tls.read(&self.files.0, &self.files.1) {
+            Ok(()) => tracing::info!("the certificate was read again"),
+            Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+        }
+        self.control.note_certificate(tls.expires_at());
+    }
+
+    /// Tells what runs out soon, and what has.
+    fn warn(&self) {
+        let now = self.engine.now();
+        let has_run_out = |at: Timestamp| at <= now;
+        for expiry in self.control.expiries() {
+            match expiry {
+                Expiry::Key(_, at) | Expiry::Certificate(at) if at.0 > now.0 + WARN_BEFORE => {}
+                Expiry::Key(key, expires_at) if has_run_out(expires_at) => {
+                    tracing::warn!(key, %expires_at, "the key has run out");
+                }
+                Expiry::Key(key, expires_at) => tracing::warn!(key, %expires_at, "the key runs out soon"),
+                Expiry::Certificate(expires_at) if has_run_out(expires_at) => {
+                    tracing::warn!(%expires_at, "the certificate has run out");
+                }
+                Expiry::Certificate(expires_at) => {
+                    tracing::warn!(%expires_at, "the certificate runs out soon");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Keys and certificates are exchanged while requests come, and none of those fails; and what runs out soon is told before.
+
+use crate::api_keys::new_key;
+use crate::certificates::{pair, told};
+use crate::program;
+use crate::service::{Client, Service};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tempfile::TempDir;
+
+/// A directory with what the service reads.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn put_keys(&self, entries: &[&str]) {
+        fs::write(self.path("cuckood.toml"), format!("[auth]\nkeys = [{}]\n", entries.join(", "))).unwrap();
+    }
+
+    fn start(&self) -> Service {
+        let path = |name: &str| self.path(name).display().to_string();
+        let mut command = Command::new(program());
+        command.arg("serve").arg("--config").arg(self.path("cuckood.toml"));
+        command.env("CUCKOOD__STORAGE__PATH", path("data"));
+        if Path::new(&path("cert.pem")).exists() {
+            command.env("CUCKOOD__SERVER__TLS_CERT", path("cert.pem"));
+            command.env("CUCKOOD__SERVER__TLS_KEY", path("key.pem"));
+        }
+        Service::spawn(&mut command)
+    }
+}
+
+fn status(client: &Client, key: &str) -> u16 {
+    let authorization = format!("Bearer {key}");
+    client.send("GET", "/v1/campaigns", &[("Authorization", &authorization)], b"").unwrap().status
+}
+
+/// Sends requests with a key until told to stop, a third of them over new connections, and counts those that went well. A
+/// request that fails ends it.
+fn load(client: &Client, key: &str, stop: &AtomicBool, served: &AtomicU64) -> Result<(), String> {
+    let authorization = format!("Bearer {key}");
+    let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+    for round in 0u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let client = if round.is_multiple_of(3) { client.another() } else { client.clone() };
+        let body = json!({ "users": [format!("user-{round}")] }).to_string();
+        let answer = client.send("POST", "/v1/campaigns/spring/users/check", &headers, body.as_bytes());
+        match answer {
+            Ok(answer) if answer.status == 200 => served.fetch_add(1, Ordering::Relaxed),
+            other => return Err(format!("{other:?}")),
+        };
+    }
+    Ok(())
+}
+
+#[test]
+fn keys_and_the_certificate_change_under_load_without_a_failed_request() {
+    let files = Files::new();
+    let (first, second) = (pair(), pair());
+    let put = |pair: &crate::certificates::Pair| {
+        fs::write(files.path("cert.pem"), pair.certificate.pem()).unwrap();
+        fs::write(files.path("key.pem"), &pair.key).unwrap();
+    };
+    put(&first);
+    let (lasting, lasting_entry) = new_key("lasting", "read,write");
+    let (old, old_entry) = new_key("shop-old", "read");
+    let (new, new_entry) = new_key("shop-new", "read");
+    files.put_keys(&[&lasting_entry, &old_entry]);
+    let service = files.start();
+    let client = service.client_trusting_all(&[first.certificate.der(), second.certificate.der()]);
+    crate::until("ready", || client.get("/readyz").unwrap().status == 200);
+    let spec = br#"{"capacity": 100}"#;
+    let headers = [("Authorization", &*format!("Bearer {lasting}")), ("Content-Type", "application/json")];
+    assert_eq!(client.send("PUT", "/v1/campaigns/spring", &headers, spec).unwrap().status, 201);
+
+    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let loads: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| load(&client.another(), &lasting, &stop, &served))).collect();
+        let go_on = || {
+            let before = served.load(Ordering::Relaxed);
+            let is_over = || loads.iter().any(|load| load.is_finished());
+            crate::until("requests go on", || served.load(Ordering::Relaxed) > before + 50 || is_over());
+        };
+        let hang_up = |keys_read, certificates_read| {
+            service.hang_up();
+            assert!(told(&service, "INFO", "the keys were read again", keys_read));
+            assert!(told(&service, "INFO", "the certificate was read again", certificates_read));
+            go_on();
+        };
+        go_on();
+        assert_eq!((status(&client, &old), status(&client, &new)), (200, 401));
+        files.put_keys(&[&new_entry, &lasting_entry, &old_entry]);
+        hang_up(1, 1);
+        assert_eq!((status(&client, &old), status(&client, &new)), (200, 200));
+        put(&second);
+        files.put_keys(&[&new_entry, &lasting_entry]);
+        hang_up(2, 2);
+        assert_eq!((status(&client, &old), status(&client, &new)), (401, 200));
+
+        // Whatever is wrong with the file, the keys stay, and a certificate that is right is taken all the same.
+        put(&first);
+        for (times, wrong) in (1..).zip(["[auth", "[auth]\nkeys = []", "[auth]\nkyes = []", "keys = [{}]"]) {
+            fs::write(files.path("cuckood.toml"), wrong).unwrap();
+            service.hang_up();
+            assert!(told(&service, "ERROR", "the keys stay as they were", times), "{wrong}");
+            assert_eq!((status(&client, &old), status(&client, &new)), (401, 200), "{wrong}");
+        }
+        assert!(told(&service, "INFO", "the certificate was read again", 6));
+        go_on();
+        stop.store(true, Ordering::Relaxed);
+        for load in loads {
+            assert_eq!(load.join().unwrap(), Ok(()));
+        }
+    });
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// Midnight of the day so many days from now: its date, and the seconds since the epoch.
+fn day_in(days: i64) -> (jiff::civil::Date, i64) {
+    let now = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+    let date = jiff::tz::Offset::UTC.to_datetime(now).date();
+    let seconds = date.at(0, 0, 0, 0).duration_since(jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0)).as_secs();
+    (date, seconds)
+}
+
+#[test]
+fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
+    let files = Files::new();
+    let (soon, soon_seconds) = day_in(5);
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let mut parameters = rcgen::CertificateParams::new(["127.0.0.1".to_string()]).unwrap();
+    parameters.not_after = rcgen::date_time_ymd(soon.year().into(), soon.month() as u8, soon.day() as u8);
+    let certificate = parameters.self_signed(&signing_key).unwrap();
+    fs::write(files.path("cert.pem"), certificate.pem()).unwrap();
+    fs::write(files.path("key.pem"), signing_key.serialize_pem()).unwrap();
+    let until = |entry: &str, days| {
+        let time = format!("expires_at = {}T00:00:00Z", day_in(days).0);
+        format!("{}, {time} }}", entry.trim_end_matches([' ', '}']))
+    };
+    let (_, lasting) = new_key("lasting", "read");
+    let [(later_key, later), (_, near), (gone_key, gone)] =
+        ["later", "near", "gone"].map(|name| new_key(name, "read"));
+    files.put_keys(&[&lasting, &until(&later, 100), &until(&near, 3), &until(&gone, -2)]);
+    let service = files.start();
+    let client = service.client_trusting(certificate.der());
+    crate::until("ready", || client.get("/readyz").unwrap().status == 200);
+    assert!(told(&service, "WARN", "the certificate runs out soon", 1));
+    assert!(told(&service, "WARN", "the key runs out soon", 1));
+    assert!(told(&service, "WARN", "the key has run out", 1));
+    assert_eq!((status(&client, &later_key), status(&client, &gone_key)), (200, 401));
+    let certificate = service.metric_of(&client, "cuckood_certificate_expiry_timestamp_seconds ");
+    assert_eq!(certificate, soon_seconds as u64);
+    let key = service.metric_of(&client, "cuckood_key_expiry_timestamp_seconds{key=\"near\"} ");
+    assert_eq!(key, day_in(3).1 as u64);
+    let warnings = |message: &str| {
+        let lines = service.output().so_far();
+        lines.iter().filter(|line| line.contains(message)).count()
+    };
+    assert_eq!((warnings("the key runs out soon"), warnings("the key has run out")), (1, 1));
+    assert_eq!(service.terminate().code(), Some(0));
+}

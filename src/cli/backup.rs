@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         return Err(file_error(&args.file)(there));
     }
     let path = "/v1/backup";
-    let mut request = args.connection.agent().get(args.connection.address(path));
+    let mut request = args.connection.agent()?.get(args.connection.address(path));
     if args.connection.key.is_some() {
         request = request.header("Authorization", args.connection.authorization());
     }

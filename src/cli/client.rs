@@ -1,10 +1,13 @@
-//! The HTTP client that subcommands share: where the service is, which key it wants, and what it says when it refuses.
+//! The HTTP client that subcommands share: where the service is, whose certificates are trusted, which key it wants, and what
+//! it says when it refuses.
 
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::Response;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// The longest problem document that is read, in bytes.
 const PROBLEM_BYTES_MAX: u64 = 1 << 20;
@@ -18,6 +21,9 @@ pub struct Connection {
     /// The API key, if the service wants one.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
     pub key: Option<String>,
+    /// PEM file of the certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
+    pub cacert: Option<PathBuf>,
 }
 
 /// Why a request came to nothing.
@@ -49,6 +55,9 @@ pub enum ClientError {
         /// What failed.
         source: std::io::Error,
     },
+    /// No certificate is trusted, so that no server could be.
+    #[error("{0}: name a PEM file with --cacert or SSL_CERT_FILE")]
+    NoRoots(String),
 }
 
 #[derive(Deserialize, Default)]
@@ -60,12 +69,31 @@ struct ProblemDocument {
 
 impl Connection {
     /// A client; the time-out is for connecting alone.
-    pub fn agent(&self) -> Agent {
-        Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .build()
-            .into()
+    ///
+    /// # Errors
+    /// TLS is asked for, and there is no certificate to trust.
+    pub fn agent(&self) -> Result<Agent, ClientError> {
+        // Without TLS nobody's certificates need be read.
+        let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+        let tls = TlsConfig::builder();
+        let tls = if is_tls { tls.root_certs(RootCerts::new_with_certs(&self.roots()?)) } else { tls };
+        Ok(agent(tls.build()))
+    }
+
+    fn roots(&self) -> Result<Vec<Certificate<'static>>, ClientError> {
+        let Some(path) = &self.cacert else { return system_roots() };
+        let path = path.display().to_string();
+        let pem = std::fs::read(&path).map_err(|source| ClientError::File { path: path.clone(), source })?;
+        let items = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        });
+        match items.collect::<Result<Vec<_>, _>>() {
+            Ok(roots) if !roots.is_empty() => Ok(roots),
+            Ok(_) => Err(ClientError::NoRoots(format!("{path} holds no certificate"))),
+            Err(error) => Err(ClientError::NoRoots(format!("{path}: {error}"))),
+        }
     }
 
     /// The whole address of a path.
@@ -101,4 +129,26 @@ impl Connection {
             detail: problem.detail,
         })
     }
+}
+
+/// A client that goes by these rules of TLS.
+pub(super) fn agent(tls: TlsConfig) -> Agent {
+    Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_connect(Some(Duration::from_secs(5)))
+        .tls_config(tls)
+        .build()
+        .into()
+}
+
+/// What SSL_CERT_FILE and SSL_CERT_DIR name, or else what the system trusts.
+fn system_roots() -> Result<Vec<Certificate<'static>>, ClientError> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        let faults: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+        let faults =
+            if faults.is_empty() { "the system trusts no certificate".into() } else { faults.join("; ") };
+        return Err(ClientError::NoRoots(faults));
+    }
+    Ok(found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
     let path = format!("/v1/{}/imports", args.into);
     let mut request = args
         .connection
-        .agent()
+        .agent()?
         .post(args.connection.address(&path))
         .query("mode", if args.replace { "replace" } else { "append" })
         .header("Content-Type", media_type);

@@ -6,6 +6,7 @@ mod api_keys;
 mod backup;
 mod bodies;
 mod certificates;
+mod client_tls;
 mod clock;
 mod connections;
 mod descriptors;

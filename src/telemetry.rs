@@ -2,7 +2,7 @@
 
 use crate::config::{Log, LogFormat};
 use std::io::{self, IsTerminal};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// # Errors
 /// When `log.level` is no filter, or it was called before.
 pub fn init(log: &Log) -> Result<(), String> {
-    let filter: Targets = log.level.parse().map_err(|error| format!("log.level: {error}"))?;
+    let filter = filter(&log.level)?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(filter);
@@ -20,4 +20,43 @@ pub fn init(log: &Log) -> Result<(), String> {
         LogFormat::Json => registry.with(lines.json()).try_init(),
     }
     .map_err(|error| error.to_string())
+}
+
+/// What is told at a level. It is meant for our own lines: of other crates only warnings are told, unless they are named.
+fn filter(level: &str) -> Result<Targets, String> {
+    const OURS: &str = env!("CARGO_CRATE_NAME");
+    let asked: Targets = level.parse().map_err(|error| format!("log.level: {error}"))?;
+    let Some(level) = asked.default_level() else { return Ok(asked) };
+    let is_named = asked.iter().any(|(target, _)| target == OURS);
+    let filter = asked.with_default(level.min(LevelFilter::WARN));
+    Ok(if is_named { filter } else { filter.with_target(OURS, level) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn a_level_is_for_our_own_lines() {
+        let tells = |level: &str, target: &str, at: Level| filter(level).unwrap().would_enable(target, &at);
+        for (level, target, at, wanted) in [
+            ("info", "cuckood::http", Level::INFO, true),
+            ("info", "cuckood::http", Level::DEBUG, false),
+            ("info", "sled::pagecache", Level::INFO, false),
+            ("info", "sled::pagecache", Level::WARN, true),
+            ("debug", "cuckood::engine", Level::DEBUG, true),
+            ("debug", "sled", Level::DEBUG, false),
+            ("debug,sled=debug", "sled::tree", Level::DEBUG, true),
+            ("debug,sled=debug", "cuckood", Level::DEBUG, true),
+            ("info,cuckood::http=debug", "cuckood::http::gate", Level::DEBUG, true),
+            ("info,cuckood::http=debug", "cuckood::engine", Level::DEBUG, false),
+            ("error", "sled", Level::WARN, false),
+            ("warn,cuckood=debug", "cuckood", Level::DEBUG, true),
+            ("sled=info", "cuckood", Level::ERROR, false),
+        ] {
+            assert_eq!(tells(level, target, at), wanted, "{level}: {target} {at}");
+        }
+        assert!(filter("cuckood=loud").is_err());
+    }
 }

@@ -5,6 +5,7 @@ use super::StoreError;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Guards the free space of the file system that a data directory lies on.
 pub(crate) struct Space {
@@ -12,11 +13,13 @@ pub(crate) struct Space {
     ballast: PathBuf,
     free_bytes_min: u64,
     ballast_bytes: u64,
+    /// Whether it was below the watermark when it was last looked at.
+    is_full: AtomicBool,
 }
 
 impl Space {
     pub(crate) fn new(dir: &Path, ballast: PathBuf, free_bytes_min: u64, ballast_bytes: u64) -> Space {
-        Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes }
+        Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes, is_full: AtomicBool::new(false) }
     }
 
     /// Bytes that this user may still write.
@@ -27,10 +30,20 @@ impl Space {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Refuses below the watermark.
+    /// Refuses below the watermark. That it is, and that it is no longer, is told once, however often it is asked.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let free_bytes = self.free_bytes()?;
-        if free_bytes < self.free_bytes_min {
+        let is_full = free_bytes < self.free_bytes_min;
+        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
+            let (path, needed_bytes) = (self.dir.display(), self.free_bytes_min);
+            match is_full {
+                true => {
+                    tracing::warn!(%path, free_bytes, needed_bytes, "the disk is full: writes are refused")
+                }
+                false => tracing::info!(%path, free_bytes, "the disk has room again: writes go on"),
+            }
+        }
+        if is_full {
             let needed_bytes = self.free_bytes_min;
             return Err(StoreError::DiskFull { path: self.dir.clone(), free_bytes, needed_bytes });
         }

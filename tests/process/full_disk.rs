@@ -102,8 +102,20 @@ fn below_the_watermark_writes_wait_for_space() {
     let service = Service::start_ready(program(), &data, &settings);
     let client = service.client();
     assert_there(&client, batches);
-    assert_eq!(fill(&client, batches).1.status, 507);
+    for _ in 0..20 {
+        assert_eq!(fill(&client, batches).1.status, 507);
+    }
+    // However many writes were refused, it is told once, and on /readyz, where everything else works.
+    let told = |message: &str| service.output().so_far().iter().filter(|line| line.contains(message)).count();
+    let ready = client.get("/readyz").unwrap();
+    assert_eq!((ready.status, &ready.body["writes"]), (200, &json!("disk-full")), "{ready:?}");
+    assert_eq!(told("the disk is full: writes"), 1);
+    let errors = service.output().so_far().iter().filter(|line| line.contains("\"ERROR\"")).count();
+    assert_eq!((errors, told("the disk has room again")), (0, 0));
     disk.grow("400m");
+    let ready = client.get("/readyz").unwrap();
+    assert_eq!((ready.status, ready.body.get("writes")), (200, None), "{ready:?}");
+    assert_eq!((told("the disk is full: writes"), told("the disk has room again")), (1, 1));
     let answer = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(batches) })).unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_there(&client, batches + 1);

@@ -365,7 +365,8 @@ impl Writer {
     /// Says what a failure of storage means for those who wait, and stops writing if it is final.
     fn storage_error(&mut self, error: &JournalError) -> SubmitError {
         if let JournalError::DiskFull(reason) = error {
-            tracing::warn!(reason, "the disk is too full to write");
+            // The store tells when that begins and when it ends.
+            tracing::debug!(reason, "a write is refused");
             return SubmitError::DiskFull;
         }
         tracing::error!(%error, "storage failed: reads go on, writes are refused");

@@ -2,13 +2,14 @@
 //!
 //! It stands in one function, [`pass`], rather than in a layer each: each layer costs a request about a microsecond.
 
+use super::acts::{Act, Acts, Refusals};
 use super::answer::headers::REQUEST_ID;
 use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
 use super::api::Api;
 use super::openapi;
 use super::request::origin;
-use crate::access::{Caller, Scope};
+use crate::access::{Caller, Denied, Scope};
 use crate::engine::Status;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -31,6 +32,8 @@ pub(super) struct Gate {
     api: Arc<Api>,
     /// The scope of each method of each route that takes one.
     scopes: HashMap<String, Vec<(Method, Scope)>>,
+    acts: Acts,
+    refusals: Refusals,
     ids: RequestIds,
 }
 
@@ -43,10 +46,17 @@ impl Gate {
                 scopes.entry(path).or_default().push((method, scope));
             }
         }
-        Self { api, scopes, ids: RequestIds::default() }
+        let (acts, refusals) = (Acts::new(document), Refusals::default());
+        Self { api, scopes, acts, refusals, ids: RequestIds::default() }
     }
 
-    fn admit(&self, request: &mut Request, route: Option<&str>) -> Result<(), Problem> {
+    fn admit(
+        &self,
+        request: &mut Request,
+        route: Option<&str>,
+        id: &HeaderValue,
+        act: Option<&mut Act>,
+    ) -> Result<(), Problem> {
         // Whether the service lives is no secret, and probes call it by any name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
         if !is_probe && self.api.entry.is_open() {
@@ -65,16 +75,26 @@ impl Gate {
         if !route.unwrap_or(path).starts_with("/v1") {
             return Ok(());
         }
-        let caller = self.api.entry.caller(bearer(request.headers()))?;
-        self.api.entry.admit(&caller, || self.api.engine.now())?;
-        if let Some(route) = route {
-            self.permit(&caller, route, request.method(), path)?;
+        let refused = |denied: Denied, caller: Option<&Caller>| {
+            self.refusals.key(&denied, caller, request, id);
+            Problem::from(denied)
+        };
+        let entry = &self.api.entry;
+        let caller = entry.caller(bearer(request.headers())).map_err(|denied| refused(denied, None))?;
+        if let Some(act) = act {
+            act.note_caller(&caller);
         }
+        let admitted = entry.admit(&caller, || self.api.engine.now());
+        let permitted = admitted.and_then(|()| match route {
+            Some(route) => self.permit(&caller, route, request.method(), path),
+            None => Ok(()),
+        });
+        permitted.map_err(|denied| refused(denied, Some(&caller)))?;
         request.extensions_mut().insert(caller);
         Ok(())
     }
 
-    fn permit(&self, caller: &Caller, route: &str, method: &Method, path: &str) -> Result<(), Problem> {
+    fn permit(&self, caller: &Caller, route: &str, method: &Method, path: &str) -> Result<(), Denied> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let methods = self.scopes.get(route).map(Vec::as_slice).unwrap_or_default();
         if let Some((_, scope)) = methods.iter().find(|(known, _)| known == method) {
@@ -105,8 +125,9 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     let route = route.as_ref().map(MatchedPath::as_str);
     let id = gate.ids.of(request.headers());
     let span = span(&request, route, &id);
+    let mut act = gate.acts.begun(&request, route, &id);
     let answer = async {
-        match gate.admit(&mut request, route) {
+        match gate.admit(&mut request, route, &id, act.as_mut()) {
             Ok(()) => next.run(request).await,
             Err(problem) => problem.into_response(),
         }
@@ -115,14 +136,21 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     let (status, took) = (response.status(), begun.elapsed());
     gate.api.metrics.count(route, status, took);
     tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
+    let code = response.extensions().get::<Problem>().map(|problem| problem.code);
+    if let Some(act) = act {
+        act.end(status, code.map(Code::as_str));
+    }
     if !status.is_success() {
-        let id = id.to_str().unwrap_or_default();
-        if matches!(status.as_u16(), 500 | 507) {
-            let problem = response.extensions().get::<Problem>();
-            let code = problem.map_or("internal", |problem| problem.code.as_str());
-            tracing::error!(parent: &span, request_id = id, route, code, "a request failed");
+        match code {
+            // Told where it begins and ends.
+            Some(Code::DiskFull) => {}
+            Some(code @ (Code::MemoryLimit | Code::TooManyFilters)) => gate.refusals.room(route, code, &id),
+            _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
+                tracing::error!(parent: &span, request_id = id.to_str().ok(), route, "a request failed");
+            }
+            _ => {}
         }
-        response = problem::render(response, id);
+        response = problem::render(response, id.to_str().unwrap_or_default());
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response

@@ -4,6 +4,7 @@
 //! read by `request/`, what goes out is made by `answer/`: `answer/refusals.rs` is the one map from refusals to problems.
 //! Each family of resources has a room or a file of its own; they work with what `api.rs` gives them.
 
+mod acts;
 mod admin;
 mod answer;
 mod api;

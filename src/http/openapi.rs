@@ -278,15 +278,23 @@ fn push(list: &mut Value, value: Value) {
 
 /// Every route with its method and the scope that it takes, if it takes one.
 pub(super) fn scopes(document: &Value) -> Vec<(String, String, Option<String>)> {
+    let scope = |operation: &Value| operation["security"][0][SECURITY_SCHEME][0].as_str().map(str::to_owned);
+    operations(document, scope)
+}
+
+/// Every route with its method and the name of the operation.
+pub(super) fn names(document: &Value) -> Vec<(String, String, String)> {
+    operations(document, |operation| operation["operationId"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Every route with its method, and what is said of it.
+fn operations<T>(document: &Value, of: impl Fn(&Value) -> T) -> Vec<(String, String, T)> {
     let none = Map::new();
     let paths = document["paths"].as_object().unwrap_or(&none);
     let operations = paths.iter().flat_map(|(path, item)| {
         item.as_object().into_iter().flatten().map(move |(method, operation)| (path, method, operation))
     });
     operations
-        .map(|(path, method, operation)| {
-            let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().map(str::to_owned);
-            (path.clone(), method.to_ascii_uppercase(), scope)
-        })
+        .map(|(path, method, operation)| (path.clone(), method.to_ascii_uppercase(), of(operation)))
         .collect()
 }

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
+mod acts;
 mod api_keys;
 mod backup;
 mod bodies;

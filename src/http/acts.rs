@@ -1,0 +1,180 @@
+//! What operators want to read later: who has changed what, with what outcome, and which keys were refused.
+
+use super::answer::problem::Code;
+use super::openapi;
+use crate::access::{Caller, Denied};
+use axum::extract::{ConnectInfo, Request};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Refusals of a kind that are told in a minute; of the others only how many there were.
+const REFUSALS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
+
+/// The longest target that is told whole, in bytes. A path may have any length until it is known to be wrong.
+const TARGET_BYTES_MAX: usize = 300;
+
+/// The administrative acts among the operations, by route and method.
+pub(super) struct Acts(HashMap<String, Vec<(Method, String)>>);
+
+/// An administrative act under way. Dropped before its end it has been abandoned by its client.
+pub(super) struct Act {
+    name: String,
+    key: String,
+    target: String,
+    request_id: HeaderValue,
+    is_told: bool,
+}
+
+impl Acts {
+    /// The acts of this document: what makes, changes, drops or empties anything as a whole, and what hands all of it out.
+    pub(super) fn new(document: &Value) -> Self {
+        let mut acts: HashMap<String, Vec<(Method, String)>> = HashMap::new();
+        for (path, method, name) in openapi::names(document) {
+            let Ok(method) = method.parse::<Method>() else { continue };
+            let last = path.rsplit('/').next().unwrap_or_default();
+            let is_act = match method {
+                Method::PUT | Method::PATCH | Method::DELETE => true,
+                Method::POST => matches!(last, "clear" | "imports" | "snapshots"),
+                Method::GET => matches!(last, "backup" | "image"),
+                _ => false,
+            };
+            if is_act {
+                acts.entry(path).or_default().push((method, name));
+            }
+        }
+        Self(acts)
+    }
+
+    /// The act that a request is.
+    pub(super) fn begun(&self, request: &Request, route: Option<&str>, id: &HeaderValue) -> Option<Act> {
+        let (_, name) = self.0.get(route?)?.iter().find(|(method, _)| method == request.method())?;
+        let path = request.uri().path();
+        Some(Act {
+            name: name.clone(),
+            key: String::new(),
+            target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
+            request_id: id.clone(),
+            is_told: false,
+        })
+    }
+}
+
+impl Act {
+    /// Whose it is.
+    pub(super) fn note_caller(&mut self, caller: &Caller) {
+        caller.name().clone_into(&mut self.key);
+    }
+
+    /// Tells what came of it.
+    pub(super) fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
+        self.is_told = true;
+        self.tell(Some(status.as_u16()), problem.unwrap_or("done"));
+    }
+
+    fn tell(&self, status: Option<u16>, outcome: &str) {
+        let Self { name: act, key, target, request_id, .. } = self;
+        let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());
+        tracing::info!(act, key, target, outcome, status, request_id, "administrative act");
+    }
+}
+
+impl Drop for Act {
+    fn drop(&mut self) {
+        if !self.is_told {
+            self.tell(None, "abandoned by its client");
+        }
+    }
+}
+
+/// Tells what may come often, up to a rate.
+pub(super) struct Refusals {
+    keys: Seldom,
+    room: Seldom,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { keys: Seldom::new(), room: Seldom::new() }
+    }
+}
+
+impl Refusals {
+    /// A request was refused because of its key; `caller` is whose it is, if that is known.
+    pub(super) fn key(&self, denied: &Denied, caller: Option<&Caller>, request: &Request, id: &HeaderValue) {
+        // One that comes too often is a good key.
+        if matches!(denied, Denied::TooManyRequests { .. }) {
+            return;
+        }
+        let Some(untold) = self.keys.ask() else { return };
+        let key = caller.map(Caller::name);
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+        let (peer, path) = (peer.map(tracing::field::display), request.uri().path());
+        let path = path.get(..TARGET_BYTES_MAX).unwrap_or(path);
+        let (method, request_id) = (request.method(), id.to_str().ok());
+        tracing::info!(%denied, key, peer, %method, path, request_id, untold, "a key was refused");
+    }
+
+    /// A write was refused for lack of room.
+    pub(super) fn room(&self, route: Option<&str>, code: Code, id: &HeaderValue) {
+        let Some(untold) = self.room.ask() else { return };
+        let code = code.as_str();
+        tracing::warn!(route, code, request_id = id.to_str().ok(), untold, "a write was refused");
+    }
+}
+
+/// Lets a few through in a minute, and counts the others.
+struct Seldom {
+    limiter: DefaultDirectRateLimiter,
+    untold: AtomicU64,
+}
+
+impl Seldom {
+    fn new() -> Self {
+        Self {
+            limiter: RateLimiter::direct(Quota::per_minute(REFUSALS_PER_MINUTE)),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether this one is told; then how many were not since the last one that was.
+    fn ask(&self) -> Option<u64> {
+        if self.limiter.check().is_ok() {
+            return Some(self.untold.swap(0, Ordering::Relaxed));
+        }
+        self.untold.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_told_is_counted() {
+        let seldom = Seldom::new();
+        let told = (0..1_000).filter(|_| seldom.ask().is_some()).count();
+        assert!((10..1_000).contains(&told), "{told}");
+        assert_eq!(seldom.untold.load(Ordering::Relaxed), 1_000 - told as u64);
+    }
+
+    #[test]
+    fn acts_are_what_changes_something_as_a_whole() {
+        let acts = Acts::new(&openapi::document());
+        let mut names: Vec<&str> = acts.0.values().flatten().map(|(_, name)| name.as_str()).collect();
+        names.sort_unstable();
+        for wanted in
+            ["backup", "clear_campaign", "delete_coupon", "import_codes", "put_campaign", "take_snapshot"]
+        {
+            assert!(names.contains(&wanted), "{wanted} in {names:?}");
+        }
+        for other in ["add_users", "redeem", "info", "check_codes", "list_campaigns"] {
+            assert!(!names.contains(&other), "{other} in {names:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What is told at `info`: each administrative act with whose key it was and what came of it, keys that are refused, and no
+//! line for anything that clients do all day.
+
+use crate::api_keys::new_key;
+use crate::service::{Client, Service};
+use crate::{PATIENCE, program, until};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+
+/// The fields of the lines with a message so far.
+fn told(service: &Service, message: &str) -> Vec<Value> {
+    let lines = service.output().so_far();
+    let entries = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    entries.map(|entry| entry["fields"].clone()).filter(|fields| fields["message"] == message).collect()
+}
+
+fn send(client: &Client, key: &str, method: &str, path: &str, media_type: &str, body: &str) -> u16 {
+    let bearer = format!("Bearer {key}");
+    let headers = [("Authorization", bearer.as_str()), ("Content-Type", media_type)];
+    client.send(method, path, &headers, body.as_bytes()).unwrap().status
+}
+
+#[test]
+fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, root_entry) = new_key("root", "admin");
+    let (shop, shop_entry) = new_key("shop", "read,redeem");
+    let keys = format!("[{root_entry}, {shop_entry}]");
+    let settings = [("CUCKOOD__AUTH__KEYS", keys.as_str())];
+    let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
+    let client = service.client();
+    let json_type = "application/json";
+    let spring = "/v1/campaigns/spring";
+    assert_eq!(send(&client, &root, "PUT", spring, json_type, r#"{"capacity": 100}"#), 201);
+    assert_eq!(send(&client, &root, "PUT", spring, json_type, r#"{"capacity": 101}"#), 409);
+    assert_eq!(
+        send(&client, &root, "POST", &format!("{spring}/users"), json_type, r#"{"users":["u"]}"#),
+        200
+    );
+    assert_eq!(
+        send(&client, &shop, "POST", &format!("{spring}/users/check"), json_type, r#"{"users":["u"]}"#),
+        200
+    );
+    assert_eq!(send(&client, &root, "POST", &format!("{spring}/imports"), "text/plain", "u1\n"), 200);
+    assert_eq!(send(&client, &root, "POST", "/v1/snapshots", json_type, ""), 200);
+    let (file, url) = (directory.path().join("all.cuckood"), format!("http://{}", client.address()));
+    let mut backup = Command::new(program());
+    let backup = backup.arg("backup").arg(file).args(["--url", &url, "--key", &root]).status().unwrap();
+    assert!(backup.success());
+    assert_eq!(send(&client, &shop, "DELETE", spring, json_type, ""), 403);
+    assert_eq!(send(&client, &root, "DELETE", spring, json_type, ""), 204);
+
+    let acts = told(&service, "administrative act");
+    let short: Vec<_> =
+        acts.iter().map(|act| json!([act["act"], act["key"], act["target"], act["outcome"]])).collect();
+    let imports = format!("{spring}/imports");
+    let wanted = [
+        json!(["put_campaign", "root", spring, "done"]),
+        json!(["put_campaign", "root", spring, "already-exists"]),
+        json!(["import_users", "root", imports, "done"]),
+        json!(["take_snapshot", "root", "/v1/snapshots", "done"]),
+        json!(["backup", "root", "/v1/backup", "done"]),
+        json!(["delete_campaign", "shop", spring, "forbidden"]),
+        json!(["delete_campaign", "root", spring, "done"]),
+    ];
+    assert_eq!(short, wanted);
+    assert!(acts.iter().all(|act| act["request_id"].is_string()), "{acts:?}");
+
+    // Refused keys are told, by name where they have one, and at a rate.
+    let refused = told(&service, "a key was refused");
+    assert_eq!((refused.len(), &refused[0]["key"]), (1, &json!("shop")), "{refused:?}");
+    for _ in 0..500 {
+        assert_eq!(send(&client, "ck_wrong", "GET", "/v1/info", json_type, ""), 401);
+    }
+    let refused = told(&service, "a key was refused");
+    assert!((2..100).contains(&refused.len()), "{}", refused.len());
+    assert_eq!(refused[1]["denied"], "the key is not known");
+    assert_eq!(refused[1]["peer"], "127.0.0.1");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn an_import_whose_client_goes_away_is_told_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
+    let mut upload = TcpStream::connect(client.address()).unwrap();
+    let head = "POST /v1/campaigns/spring/imports?id=lost HTTP/1.1\r\nHost: localhost\r\n\
+                Content-Type: text/plain\r\nContent-Length: 100\r\n\r\nu1\n";
+    upload.write_all(head.as_bytes()).unwrap();
+    until("the import runs", || client.get("/v1/imports/lost").unwrap().body["state"] == "running");
+    drop(upload);
+    let end = service.output().wait_for(PATIENCE, |line| {
+        let fields = serde_json::from_str::<Value>(line).ok()?["fields"].clone();
+        (fields["act"] == "import_users").then_some(fields)
+    });
+    let end = end.expect("it is told");
+    assert!(end["outcome"] != "done" && end["key"].is_null(), "{end}");
+    assert_eq!(service.terminate().code(), Some(0));
+}

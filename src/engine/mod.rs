@@ -231,6 +231,17 @@ impl Engine {
         unsure
     }
 
+    /// Why writes are refused though the engine is at work, if they are.
+    pub fn writes_refused(&self) -> Option<SubmitError> {
+        let Inner { store, figures, options, .. } = &*self.inner;
+        if store.load().as_ref().is_some_and(|store| store.check_space().is_err()) {
+            return Some(SubmitError::DiskFull);
+        }
+        let taken_bytes =
+            figures.tables_bytes.load(Ordering::Relaxed) + figures.records_bytes.load(Ordering::Relaxed);
+        (taken_bytes >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
+    }
+
     /// The engine's own figures.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics

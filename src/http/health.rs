@@ -20,6 +20,18 @@ struct Health {
     status: &'static str,
 }
 
+/// Whether requests are taken.
+#[derive(Serialize, ToSchema)]
+struct Readiness {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+    /// Why writes are refused, if they are: `disk-full` or `memory-limit`. Reads are answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "disk-full")]
+    writes: Option<&'static str>,
+}
+
 /// Tell whether the process is alive
 #[utoipa::path(
     get,
@@ -39,7 +51,7 @@ pub(super) async fn livez() -> Response {
     operation_id = "readyz",
     tag = "operations",
     responses(
-        (status = 200, description = "They are", body = Health),
+        (status = 200, description = "They are; it tells what does not work all the same", body = Readiness),
         (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
     )
 )]
@@ -51,7 +63,11 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
     let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
     match refusals::unready(api.engine.status()).or_else(stops).or_else(clock_unsure) {
         Some(problem) => Err(problem),
-        None => Ok(reply::json(StatusCode::OK, false, &Health { status: "ok" })),
+        None => {
+            let refused = api.engine.writes_refused().map(Problem::from);
+            let writes = refused.map(|problem| problem.code.as_str());
+            Ok(reply::json(StatusCode::OK, false, &Readiness { status: "ok", writes }))
+        }
     }
 }
 

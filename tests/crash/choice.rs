@@ -65,10 +65,7 @@ impl Choice<'_> {
             (true, 1..22) if self.unsure.is_empty() => Some(Action::Perform(Operation::Swap)),
             (true, 22..24) => Some(Action::BreakOff),
             (false, 1..15) => Some(Action::BeginReplacement { id: name.into(), items: self.upload() }),
-            // Whether repeating a clear that found nothing clears what is built aside is not said.
-            (_, 24..27) if self.unsure.is_empty() && filter.counts().available > 0 => {
-                Some(Action::Perform(Operation::Clear))
-            }
+            (_, 24..27) if self.unsure.is_empty() => Some(Action::Perform(Operation::Clear)),
             _ => None,
         }
     }
@@ -117,7 +114,7 @@ impl Choice<'_> {
             _ => {
                 let mut items = self.some(if self.is_shared { 600 } else { 60 }, has_room)?;
                 if !self.is_shared && self.random.below(BULK_RARITY) == 0 {
-                    items = self.bulk().filter(|&item| has_room(item) && filter.is_alike(item)).collect();
+                    items = self.bulk().filter(|&item| has_room(item)).collect();
                 }
                 (!items.is_empty()).then(|| Operation::Append { id: name.into(), items })
             }
@@ -163,7 +160,7 @@ impl Choice<'_> {
                 }
                 false => self.random.below(OWN_ITEMS) as Item,
             };
-            if is_wanted(item) && filter.is_alike(item) && !self.unsure.contains(&item) {
+            if is_wanted(item) && !self.unsure.contains(&item) {
                 chosen.insert(item);
                 if chosen.len() as u64 == count {
                     break;

@@ -78,16 +78,15 @@ pub enum Status {
 #[derive(Clone)]
 struct Replacement {
     upload: BTreeSet<Item>,
-    /// What changed meanwhile, to be repeated when the upload takes the place of what is there.
+    /// What was accepted meanwhile, to be repeated when the upload takes the place of what is there.
     changes: Vec<Change>,
 }
 
 #[derive(Clone, Copy)]
 enum Change {
-    Added(Item),
-    Removed { item: Item, all: bool },
-    Replaced { from: Item, to: Item },
-    Cleared,
+    Add(Item),
+    Remove { item: Item, all: bool },
+    Clear,
 }
 
 /// Codes of a coupon by state.
@@ -186,13 +185,6 @@ impl Filter {
         self.replacement = None;
     }
 
-    /// Whether an item is in what is there and in what is to take its place, or in neither. What came to nothing now
-    /// might not come to nothing there, so that of others it is not said what repeating it does.
-    pub fn is_alike(&self, item: Item) -> bool {
-        let upload = self.replacement.as_ref().map(|replacement| &replacement.upload);
-        upload.is_none_or(|upload| upload.contains(&item) == self.slots.contains_key(&item))
-    }
-
     /// Whether it can't be said now if a hold stands, and of which codes.
     pub fn unsure(&self, now: i64) -> BTreeSet<Item> {
         let brief = |redemption: &&Redemption| {
@@ -256,7 +248,8 @@ impl Filter {
         if self.kind == Kind::Coupon { "coupon-not-found" } else { "campaign-not-found" }
     }
 
-    fn note(&mut self, change: Change) {
+    /// Keeps a change that was accepted, though it may have found nothing to do.
+    fn keep(&mut self, change: Change) {
         if let Some(replacement) = &mut self.replacement {
             replacement.changes.push(change);
         }
@@ -271,13 +264,10 @@ impl Filter {
                 "revived"
             }
             Some(Slot::Redeemed(_)) => return "already_redeemed",
-            // It is to be there, and so it is after a replacement too.
             Some(_) => "already_present",
         };
-        if outcome == "added" {
-            put(&mut self.slots, self.kind, item);
-        }
-        self.note(Change::Added(item));
+        put(&mut self.slots, self.kind, item);
+        self.keep(Change::Add(item));
         outcome
     }
 
@@ -292,7 +282,7 @@ impl Filter {
             Some(Slot::Copies(_)) => "removed",
         };
         take(&mut self.slots, item, all);
-        self.note(Change::Removed { item, all });
+        self.keep(Change::Remove { item, all });
         outcome
     }
 
@@ -301,25 +291,22 @@ impl Filter {
         if is_used(from) || is_used(to) {
             return "already_redeemed";
         }
-        match self.slots.get(&from) {
-            None => return "absent",
-            Some(&Slot::Held(index)) => self.end(index, Status::Cancelled),
-            Some(_) => {}
+        if !self.slots.contains_key(&from) {
+            return "absent";
         }
-        put(&mut self.slots, self.kind, to);
-        take(&mut self.slots, from, false);
-        self.note(Change::Replaced { from, to });
+        self.add(to, false);
+        self.remove(from, false);
         "replaced"
     }
 
     fn clear(&mut self) -> Expected {
         let before = self.total();
         self.slots.retain(|_, slot| !matches!(slot, Slot::Copies(_)));
-        self.note(Change::Cleared);
+        self.keep(Change::Clear);
         Expected::Cleared(before - self.total())
     }
 
-    /// What was uploaded takes the place of all but held and used codes; then what changed meanwhile is repeated.
+    /// What was uploaded takes the place of all but held and used codes; then what was accepted meanwhile is repeated.
     fn swap(&mut self) -> Expected {
         let Some(Replacement { upload, changes }) = self.replacement.take() else {
             unreachable!("only an upload that is open is ended")
@@ -331,16 +318,10 @@ impl Filter {
         slots.extend(live.iter().filter(|(_, slot)| used(slot)).map(|(&item, &slot)| (item, slot)));
         for change in changes {
             match change {
-                Change::Added(item) => put(&mut slots, self.kind, item),
-                Change::Removed { item, .. } if live.get(&item).is_some_and(used) => {}
-                Change::Removed { item, all } => take(&mut slots, item, all),
-                Change::Replaced { from, to } => {
-                    put(&mut slots, self.kind, to);
-                    if !live.get(&from).is_some_and(used) {
-                        take(&mut slots, from, false);
-                    }
-                }
-                Change::Cleared => slots.retain(|_, slot| used(slot)),
+                Change::Add(item) => put(&mut slots, self.kind, item),
+                Change::Remove { item, .. } if live.get(&item).is_some_and(used) => {}
+                Change::Remove { item, all } => take(&mut slots, item, all),
+                Change::Clear => slots.retain(|_, slot| used(slot)),
             }
         }
         self.slots = slots;

@@ -22,6 +22,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("CUCKOOD__SNAPSHOTS__LOG_MAX", "512KiB"),
     ("CUCKOOD__STORAGE__WAL_SEGMENT", "128KiB"),
     ("CUCKOOD__IDEMPOTENCY__RETENTION", "120s"),
+    ("CUCKOOD__IDEMPOTENCY__RETENTION_MIN", "120s"),
     ("CUCKOOD__SERVER__BODY_TIMEOUT", "120s"),
     ("CUCKOOD__LOG__LEVEL", "info"),
 ];
@@ -34,6 +35,8 @@ pub struct World {
     pub data: PathBuf,
     pub durability: &'static str,
     pub workers: Vec<Worker>,
+    /// Lives of the service so far.
+    lives: u64,
     contest: Arc<Mutex<Contest>>,
 }
 
@@ -63,7 +66,7 @@ impl World {
         let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
         let contest = Arc::default();
         let workers = (0..WORKERS).map(|n| Worker::new(n, random.next(), Arc::clone(&contest))).collect();
-        let world = World { directory: Some(directory), data, durability, workers, contest };
+        let world = World { directory: Some(directory), data, durability, workers, lives: 0, contest };
         let service = world.start();
         let client = service.client();
         world.create_shared(&client);
@@ -93,6 +96,7 @@ impl World {
 
     /// Has all clients work until `wait` says how the service ends, and ends it. `wait` hears of every acknowledgement.
     pub fn live(&mut self, service: Service, wait: impl FnOnce(&Service, &Receiver<()>) -> End) {
+        self.lives += 1;
         let (acknowledged, acknowledgements) = mpsc::channel();
         let enough = AtomicBool::new(false);
         let set = || enough.store(true, Ordering::Relaxed);
@@ -217,7 +221,8 @@ impl Drop for World {
         if std::thread::panicking()
             && let Some(directory) = self.directory.take()
         {
-            eprintln!("the data directory is kept: {}", directory.keep().display());
+            let (lives, directory) = (self.lives, directory.keep());
+            eprintln!("after {lives} lives at {}: {} is kept", self.durability, directory.display());
         }
     }
 }

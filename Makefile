@@ -60,8 +60,11 @@ demo: ## A million users and a million codes through a release build, killed and
 crash-long: ## Kill the service 2 000 times under load, at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
 
-soak: ## The same load for SOAK_MINUTES, 60 unless said otherwise: kills, backups, and nothing that grows for ever.
-	$(CARGO) test --locked --test crash -- --ignored --nocapture
+soak: export SOAK_SECONDS = $(shell expr $(or $(SOAK_MINUTES),60) \* 60)
+soak: ## For SOAK_MINUTES, 60 unless said otherwise: random logs restored and compared, beside the real process with kills and backups.
+	$(CARGO) test --locked --no-run --test it --test crash
+	$(CARGO) test --locked --test it -- --nocapture what_a_restore_gives & logs=$$!; \
+	    $(CARGO) test --locked --test crash -- --ignored --nocapture && wait $$logs
 
 linearizable-long: ## 64 clients at the same 100 codes for a minute, with kills: one order explains all answers.
 	LINEARIZABLE_SECONDS=60 $(CARGO) test --locked --test linearizable -- --nocapture

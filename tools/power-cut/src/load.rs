@@ -1,63 +1,98 @@
-//! What runs while the power is cut: the service's engine, with snapshots all the time; and what is checked once the power
-//! is back.
+//! What runs while the power is cut: the log, the state that it makes, and snapshots of that all the time; and what is
+//! checked once the power is back.
 
-use crate::log::{TIME, command, entry};
-use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use crate::log::{TIME, entry};
 use cuckood::engine::recovery::recover;
-use cuckood::engine::{Engine, EngineOptions, Status};
-use cuckood::journal::{Durability, LocalJournal, LocalOptions};
-use cuckood::state::{SectionId, State};
-use cuckood::store::{Store, StoreOptions};
-use futures_util::future::join_all;
-use std::collections::BTreeMap;
+use cuckood::engine::running_snapshot::RunningSnapshot;
+use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
+use cuckood::state::{Section, State};
+use cuckood::store::{Manifest, Store, StoreOptions};
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-fn options(defaults: StoreOptions) -> StoreOptions {
-    StoreOptions {
+/// Bytes of a snapshot that are written between two commits.
+const SNAPSHOT_STEP_BYTES: u64 = 64 << 10;
+
+/// Bytes of the log, and of earlier snapshots, that go at once.
+const REMOVAL_STEP_BYTES: u64 = 64 << 10;
+
+fn open(dir: &Path, durability: Durability) -> Result<(Arc<Store>, LocalJournal), Box<dyn Error>> {
+    let options = StoreOptions {
         free_space_min_bytes: 0,
         ballast_bytes: 0,
         preallocate_bytes: 16 << 20,
         cache_bytes: 16 << 20,
-        ..defaults
-    }
+        ..StoreOptions::default()
+    };
+    let store = Arc::new(Store::open(dir, &options)?);
+    let options = LocalOptions { segment_bytes: 1 << 20, ..LocalOptions::at(durability) };
+    let journal = LocalJournal::open(store.clone(), options)?;
+    Ok((store, journal))
 }
 
-/// Submits commands for ever; a line on the standard output for every position that was acknowledged.
-pub async fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
-    let journal = LocalOptions { segment_bytes: 1 << 20, ..LocalOptions::at(durability) };
-    let mut engine_options = EngineOptions::new(dir).on_local_journal(journal);
-    engine_options.store = options(engine_options.store);
-    engine_options.snapshots.log_bytes_min = 256 << 10;
-    engine_options.snapshots.log_bytes_max = 1 << 20;
-    let engine =
-        Engine::start(engine_options, Clock::new(Arc::new(ManualTime::at(TIME)), ClockLimits::default()));
-    match engine.recovered().await {
-        Status::Ready => {}
-        status => return Err(format!("the engine does not start: {status:?}").into()),
-    }
+/// Commits and applies entries for ever; a line on the standard output for every position that was acknowledged.
+pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
+    let (store, mut journal) = open(dir, durability)?;
+    let recovered = recover(&store, &mut journal, &mut |_| ())?;
+    let (mut state, mut latest) = (recovered.state, recovered.manifest);
     let mut out = std::io::stdout();
-    let mut next = engine.info().last_seq.0 + 1;
     loop {
-        // Those that are submitted together may become one commit, and keep their order.
-        let batch = next..next + 1 + next % 7;
-        next = batch.end;
-        for applied in join_all(batch.map(|position| engine.submit(command(position), None))).await {
-            applied?;
+        // An empty state's snapshot is whole at once.
+        commit(&mut journal, &mut state, &mut out)?;
+        let mut running = RunningSnapshot::begin(&store, &mut state, latest.as_ref(), TIME)?;
+        while !running.is_whole() {
+            commit(&mut journal, &mut state, &mut out)?;
+            running.write(
+                &store,
+                &mut state,
+                SNAPSHOT_STEP_BYTES,
+                Instant::now() + Duration::from_secs(60),
+            )?;
         }
-        writeln!(out, "{}", next - 1)?;
+        latest = Some(running.finish(&store, &mut state)?.0);
+        remove_leftovers(&store, &mut journal, &mut state, &mut out)?;
     }
 }
 
-/// Recovers the state, finds everything up to `acknowledged` in it, and nothing but what the log says.
+/// One commit: up to seven entries.
+fn commit(journal: &mut LocalJournal, state: &mut State, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let next = journal.last().0 + 1;
+    let batch = (next..=next + next % 7).map(|position| entry(position).proposal).collect();
+    for committed in journal.append(batch)? {
+        state.apply(committed.entry);
+    }
+    writeln!(out, "{}", journal.last().0)?;
+    Ok(())
+}
+
+/// Removes what the newest snapshot has made superfluous, between commits.
+fn remove_leftovers(
+    store: &Store,
+    journal: &mut LocalJournal,
+    state: &mut State,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
+    if let Some(through) = store.prunable_through()? {
+        while journal.prune(through, REMOVAL_STEP_BYTES)? {
+            commit(journal, state, out)?;
+        }
+    }
+    let mut sweep = store.sweep()?;
+    while sweep.step(store, REMOVAL_STEP_BYTES)? {
+        commit(journal, state, out)?;
+    }
+    Ok(())
+}
+
+/// Recovers the state: everything up to `acknowledged` is in it, and it is what the log makes of itself from the beginning.
 pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
-    let store = Arc::new(Store::open(dir, &options(StoreOptions::default()))?);
-    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
+    let (store, mut journal) = open(dir, Durability::Fsync)?;
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
-    if let Some(damaged) = recovered.damaged.first() {
-        return Err(format!("the snapshot at position {} is not whole", damaged.seq.0).into());
+    if let Some(Manifest { seq, .. }) = recovered.damaged.first() {
+        return Err(format!("the snapshot at position {} is not whole", seq.0).into());
     }
     let last = recovered.state.applied().0;
     if last < acknowledged {
@@ -67,24 +102,27 @@ pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
     for position in 1..=last {
         wanted.apply(entry(position));
     }
-    let (wanted, found) = (image(&mut wanted), image(&mut recovered.state));
-    if wanted.0 != found.0 {
-        return Err(format!("at position {last} the head is not what the log makes of it").into());
+    let ((head, sections), (found_head, found)) = (image(&mut wanted), image(&mut recovered.state));
+    if head != found_head {
+        return Err(format!("at position {last} the head is not what the log makes it").into());
     }
-    match wanted.1.iter().find(|(id, chunks)| found.1.get(id) != Some(*chunks)) {
-        Some((id, _)) => Err(format!("at position {last} {id:?} is not what the log makes of it").into()),
+    match sections.iter().zip(&found).find(|(wanted, found)| wanted != found) {
+        Some(((section, _), _)) => {
+            Err(format!("at position {last} {section:?} is not what the log makes it").into())
+        }
         None => Ok(()),
     }
 }
 
-/// A state's bytes: its head, and the chunks of every section.
-fn image(state: &mut State) -> (Vec<u8>, BTreeMap<SectionId, Vec<Vec<u8>>>) {
+/// All that a state is, as a snapshot would hold it.
+fn image(state: &mut State) -> (Vec<u8>, Vec<(Section, Vec<Vec<u8>>)>) {
     let image = state.begin_snapshot();
     let sections = image.sections.into_iter().map(|section| {
-        let mut chunk = Vec::new();
-        let chunks =
-            (0..).map_while(|number| state.take_chunk(section.id, number, &mut chunk).then(|| chunk.clone()));
-        (section.id, chunks.collect())
+        let chunks = (0..).map_while(|number| {
+            let mut chunk = Vec::new();
+            state.take_chunk(section.id, number, &mut chunk).then_some(chunk)
+        });
+        (section, chunks.collect())
     });
     let sections = sections.collect();
     state.end_snapshot();

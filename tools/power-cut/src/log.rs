@@ -32,8 +32,7 @@ pub fn entry(position: u64) -> Entry {
     Entry { seq: Seq(position), proposal }
 }
 
-/// The command at a position.
-pub fn command(position: u64) -> Command {
+fn command(position: u64) -> Command {
     match position % FILTER_EVERY {
         0 => return Command::Delete { kind: kind(position), name: name(position) },
         1 => return create(position),
@@ -41,7 +40,7 @@ pub fn command(position: u64) -> Command {
     }
     let (replacement, appended) = (position % REPLACE_EVERY, position % APPEND_EVERY);
     match (replacement, appended) {
-        (2 | 9 | 16 | 23 | 30 | 35, _) => import(position, REPLACE_EVERY, ImportMode::Replace),
+        (2 | 9 | 16 | 22 | 28 | 30 | 32 | 34, _) => import(position, REPLACE_EVERY, ImportMode::Replace),
         (_, 3 | 7 | 11) => import(position, APPEND_EVERY, ImportMode::Append),
         _ => write(position),
     }
@@ -81,23 +80,23 @@ fn target(position: u64, back: u64) -> Target {
     Target(FilterId(filter(position).saturating_sub(back) + 1))
 }
 
-/// A piece of the import that this position belongs to. One replacement of five never ends.
+/// A piece of the import that this position belongs to. One of five breaks off. What replaces needs more than one end to
+/// catch up.
 fn import(position: u64, every: u64, mode: ImportMode) -> Command {
     let number = position / every;
     // All pieces of an import go where its first position says.
     let target = target(number * every, number % 3 % 2);
     let id = ImportId::new(&format!("{mode:?}-{number}")).expect("a plain name");
-    let (first, last) = match mode {
-        ImportMode::Replace => (2, 35),
+    let (first, end) = match mode {
+        ImportMode::Replace => (2, 28),
         ImportMode::Append => (3, 11),
     };
     match position % every {
         step if step == first => {
             Command::ImportBegin { target, import: id, mode, owner: KeyName::new(""), is_named: true }
         }
-        step if step == last => {
-            // All of what was kept at once: one position, one end.
-            Command::ImportEnd { target, import: id, complete: number % 5 != 4, entries_max: u32::MAX }
+        step if step >= end => {
+            Command::ImportEnd { target, import: id, complete: number % 5 != 4, entries_max: 300 }
         }
         _ => {
             let digests = some(position, 5_000);
@@ -119,6 +118,7 @@ fn import(position: u64, every: u64, mode: ImportMode) -> Command {
 fn write(position: u64) -> Command {
     let target = target(position / REPLACE_EVERY * REPLACE_EVERY, draw(position, 1) % 2);
     let redemption = |position: u64| RedemptionId(u128::from(position).to_be_bytes());
+    let earlier = position.saturating_sub(draw(position, 3) % 40);
     match draw(position, 2) % 20 {
         0..7 => Command::Insert {
             target,
@@ -134,8 +134,8 @@ fn write(position: u64) -> Command {
             Command::Replace { target, from: cut(from), to: cut(to) }
         }
         12 if position.is_multiple_of(5) => Command::Clear { target },
-        13 => Command::Cancel { target, redemption: redemption(position - draw(position, 3) % 40) },
-        14 => Command::Confirm { target, redemption: redemption(position - draw(position, 3) % 40) },
+        13 => Command::Cancel { target, redemption: redemption(earlier) },
+        14 => Command::Confirm { target, redemption: redemption(earlier) },
         _ => Command::Redeem {
             target,
             digest: digest(draw(position, 3) % CODES),

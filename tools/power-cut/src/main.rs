@@ -13,9 +13,9 @@ use cuckood::journal::Durability;
 use disk::{Disk, DiskFile, Fate};
 use parking_lot::Mutex;
 use std::error::Error;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,16 +25,16 @@ const DISK_BYTES: usize = 384 << 20;
 /// Cuts before a new directory is begun: after each the whole log is made anew to compare with.
 const CUTS_PER_DIRECTORY: u64 = 20;
 
+/// Commands that are acknowledged before a cut, at most.
+const POSITIONS_MAX: u64 = 1_000;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
-        ["load", dir, level] => tokio::runtime::Builder::new_current_thread()
-            .build()
-            .map_err(Into::into)
-            .and_then(|runtime| runtime.block_on(load::run(Path::new(dir), durability(level)))),
+        ["load", dir, level] => load::run(Path::new(dir), durability(level)),
         ["check", dir, last] => {
             last.parse().map_err(Into::into).and_then(|last| load::check(Path::new(dir), last))
         }
@@ -115,6 +115,7 @@ fn cut_again_and_again(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, 
          unflushed at a cut, {flushes} flushes"
     );
     match (level, lost) {
+        _ if positions == 0 => Err("nothing was acknowledged: nothing was tried".into()),
         ("flush", 0) => Err("the control lost nothing: this disk does not forget".into()),
         ("flush", _) | (_, 0) => Ok(()),
         _ => Err("acknowledged writes were lost".into()),
@@ -146,8 +147,7 @@ fn load_until_cut(
             }
         })
     };
-    // The cut may fall into the opening, into commits, snapshots or the dropping of segments.
-    std::thread::sleep(Duration::from_millis(20 + random() % 1_500));
+    wait_for_cut(&mut child, &last, random)?;
     disk.lock().cut();
     // Whatever it still says it had synced before the cut, or the cut is no cut.
     std::thread::sleep(Duration::from_millis(50));
@@ -155,6 +155,24 @@ fn load_until_cut(
     let output = child.wait_with_output()?;
     reader.join().map_err(|_| "the reader panicked")?;
     Ok((last.load(Relaxed), String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// Waits until the power is to be cut: into the opening at times, else into commits, snapshots or the dropping of segments.
+fn wait_for_cut(child: &mut Child, last: &AtomicU64, random: &mut impl FnMut() -> u64) -> Result<()> {
+    let delay = Duration::from_micros(random() % 300_000);
+    if !random().is_multiple_of(4) {
+        let enough = last.load(Relaxed) + 1 + random() % POSITIONS_MAX;
+        while last.load(Relaxed) < enough {
+            if let Some(status) = child.try_wait()? {
+                let mut why = String::new();
+                child.stderr.take().ok_or("no output")?.read_to_string(&mut why)?;
+                return Err(format!("the load ended by itself, {status}: {why}").into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    std::thread::sleep(delay);
+    Ok(())
 }
 
 /// An ext4 on a loop device, mounted.

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
 
 CARGO ?= cargo
 
@@ -44,14 +44,30 @@ fuzz: ## Fuzz each target for FUZZ_SECONDS, 60 unless said otherwise (cargo inst
 	        -dict=fuzz/dictionary.txt -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; \
 	done
 
-fill-test: ## A thousand fillings of filters of fixed size, at each capacity up to 2 000 and of every layout: half an hour.
-	CUCKOOD_FILLINGS=1000 $(CARGO) test --release --locked --test it -- filter_fill --nocapture
-
-# The filter alone, without the service around it: what follows makes everything many times as slow.
+# The filter alone, without the service around it: it is soon compiled, and what makes it many times as slow can be borne.
 FILTER_ALONE = --manifest-path tools/filter-alone/Cargo.toml --locked
+
+fill-test: ## A thousand fillings of filters of fixed size, at each capacity up to 2 000 and of every layout: half an hour.
+	CUCKOOD_FILLINGS=1000 $(CARGO) test $(FILTER_ALONE) --release --target-dir target/filter --test filter_fill -- --nocapture
 
 loom: ## Every order in which a reader may meet the stores of the filter's writer, on a tiny table.
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(FILTER_ALONE) --target-dir target/loom --lib race
+
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+# The pinned toolchain does, if told that it may sanitize. The standard library is built anew, so that its locks are seen.
+tsan asan: export RUSTC_BOOTSTRAP = 1
+tsan: ## ThreadSanitizer over the filter's readers and writers (rustup component add rust-src).
+	RUSTFLAGS=-Zsanitizer=thread CUCKOOD_RACE_HITS=$(or $(RACE_HITS),200000) $(CARGO) test $(FILTER_ALONE) \
+	    --target-dir target/tsan -Zbuild-std --target $(HOST) --lib --test filter -- race folds_back any_order
+
+asan: ## AddressSanitizer over all tests of the filter (rustup component add rust-src).
+	RUSTFLAGS=-Zsanitizer=address $(CARGO) test $(FILTER_ALONE) --target-dir target/asan -Zbuild-std --target $(HOST)
+
+# Miri comes with nightly toolchains only, and can't give back a part of a mapping: so tables lie on the heap there.
+miri: ## Miri over the filter's unit tests, small (rustup component add --toolchain nightly miri rust-src).
+	MIRIFLAGS=-Zmiri-disable-isolation CUCKOOD_RACE_HITS=2000 PROPTEST_CASES=2 \
+	    $(CARGO) +nightly miri test $(FILTER_ALONE) --target-dir target/miri --lib -- --skip filter::memory
 
 demo: ## A million users and a million codes through a release build, killed and started again.
 	$(CARGO) build --release --locked --bin cuckood

@@ -6,9 +6,12 @@
 //! stands for another item, and a newer segment's copies can be folded into an older one.
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
-use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, MAX_SEARCH_DEFAULT, SEGMENT_BUCKETS_MAX};
+use super::layout::{
+    FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout, MAX_SEARCH_DEFAULT, SEGMENT_BUCKETS_MAX,
+};
 use super::memory::MemoryNeed;
 use super::plan::Plan;
+use super::sizing;
 use super::table::{GROUP, Table};
 use super::writer::TableWriter;
 use super::{Digest, Full, SegmentStats};
@@ -23,6 +26,12 @@ const FOLD_BELOW: u64 = 64;
 
 /// Smaller segments fill up too unevenly to say how far.
 const SURE_WORDS_MIN: u64 = 8 << 10;
+
+/// Filled to this part of its slots, a segment has a place in one of an item's two buckets for all but one of
+/// [`UNSEARCHED_LEFT`] items, without any search.
+const UNSEARCHED_FILL: u64 = 8;
+/// See [`UNSEARCHED_FILL`]; and so many items more, by chance.
+const UNSEARCHED_LEFT: u64 = 64;
 
 /// What became of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,7 +118,7 @@ impl CompactFilter {
     }
 
     /// Copies that an item, with those alike, can have: the slots of its two buckets.
-    fn copies_max(&self) -> u32 {
+    pub fn copies_max(&self) -> u32 {
         2 * u32::from(self.layout.bucket_size)
     }
 
@@ -231,44 +240,87 @@ impl CompactFilter {
         items
     }
 
-    /// The most memory that so many more items can make it ask for.
-    pub fn growth(&self, additional: u64) -> MemoryNeed {
-        let sure_room =
-            |segment: &TableWriter| self.sure_items(segment.table.plan).saturating_sub(segment.items());
-        let sure: u64 = self.segments.iter().map(sure_room).sum();
-        self.segments_from(self.segments.len() as u32, additional.saturating_sub(sure))
+    /// The most memory that so many more items can make it ask for, where so many copies may go meanwhile.
+    pub fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
+        if self.growth == Growth::Fixed || items == 0 {
+            return MemoryNeed::default();
+        }
+        let left = (0..)
+            .zip(&self.segments)
+            .fold(items, |items, (k, segment)| self.most_left(k, segment.items(), items));
+        let segments = self.segments.len() as u32;
+        let (mut need, end, is_enough) = self.segments_for(segments, left);
+        // Where there is no room in the end, what went in before is taken out again.
+        let removes = if is_enough { removes } else { removes + items };
+        need += self.made_again(end, removes);
+        need
     }
 
     /// The most memory that so many items can make it ask for beside the first segment, which is empty.
-    pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
-        self.segments_from(1, items.saturating_sub(self.sure_items(plan(&self.layout, 0))))
+    pub fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
+        if self.growth == Growth::Fixed || items == 0 {
+            return MemoryNeed::default();
+        }
+        let (mut need, end, _) = self.segments_for(1, self.most_left(0, 0, items));
+        need += self.made_again(end, removes);
+        need
     }
 
-    /// The memory of the segments that items are put into that the others may not take.
-    fn segments_from(&self, first: u32, mut missing: u64) -> MemoryNeed {
+    /// The memory of the segments from `first` on that so many items may be put into; where they end, and whether all items
+    /// have a place then.
+    fn segments_for(&self, first: u32, mut items: u64) -> (MemoryNeed, u32, bool) {
         let mut need = MemoryNeed::default();
         for k in first.. {
-            if self.growth == Growth::Fixed || missing == 0 || !self.can_have_segment(k) {
-                break;
+            if items == 0 || !self.can_have_segment(k) {
+                return (need, k, items == 0);
             }
+            need += plan(&self.layout, k).memory();
+            items = self.most_left(k, 0, items);
+        }
+        unreachable!("fingerprints end")
+    }
+
+    /// Segments that may be folded and made again while so many copies are removed. What they take is given back in between.
+    fn made_again(&self, end: u32, removes: u64) -> MemoryNeed {
+        let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(self.folded_buckets);
+        let mut need = MemoryNeed::default();
+        for k in 1..end {
             let plan = plan(&self.layout, k);
-            missing = missing.saturating_sub(self.sure_items(plan));
-            need += plan.memory();
+            if plan.memory().mapped_bytes() > 0 {
+                (0..emptied / plan.buckets()).for_each(|_| need += plan.memory().passing());
+            }
         }
         need
     }
 
-    /// Items that a segment takes for sure. In a small one, with a short search or near the end, one may find no place though
-    /// there is room, and then the filter grows. With a search below 250, which only growing filters may have, that is a guess.
-    fn sure_items(&self, plan: Plan) -> u64 {
+    /// The most of so many items that find no place in segment `k`, which holds `held`; as good as never more.
+    fn most_left(&self, k: u32, held: u64, items: u64) -> u64 {
+        let plan = plan(&self.layout, k);
         let limit = plan.fill_limit();
-        if self.layout.max_search < MAX_SEARCH_DEFAULT {
-            limit / 16
-        } else if plan.words() < SURE_WORDS_MIN {
-            limit / 2
-        } else {
-            limit - limit / 16
+        let all = held.saturating_add(items);
+        if self.is_searched_well() {
+            let sure = match plan.words() {
+                // Smaller segments fill up too unevenly to say how far.
+                ..SURE_WORDS_MIN => limit / 2,
+                _ if self.layout.max_search < MAX_SEARCH_DEFAULT => limit - limit / 8,
+                _ => limit - limit / 16,
+            };
+            return items.min(all.saturating_sub(sure));
         }
+        // A few buckets are full long before, and later segments get the items of just these.
+        let spread = if k == 0 { plan.buckets() } else { plan.buckets() / 16 };
+        if all <= sizing::unsearched_limit(spread, plan.bucket_size()) {
+            return 0;
+        }
+        let most = plan.buckets() * u64::from(plan.bucket_size()) / UNSEARCHED_FILL;
+        items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
+    }
+
+    /// Whether a segment is filled to its limit: where a search is short or fingerprints are, which only growing filters may have,
+    /// an item may find no place long before.
+    fn is_searched_well(&self) -> bool {
+        let Layout { max_search, fingerprint_bits, bucket_size, .. } = self.layout;
+        max_search >= FIXED_SEARCH_MIN && fingerprint_bits >= sizing::planned_bits_min(bucket_size)
     }
 
     /// The memory that [`Self::clear`] asks for: the tables that it has go only afterwards.

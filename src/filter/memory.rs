@@ -38,7 +38,7 @@ pub struct OutOfMemory {
 pub struct MemoryNeed {
     /// What it can come to in the account, in bytes.
     pub bytes: u64,
-    /// The tables among it that are mapped, in the order in which they are made: bytes of address space.
+    /// The tables among it that are mapped: bytes of address space.
     tables: Vec<u64>,
 }
 
@@ -60,10 +60,14 @@ impl MemoryNeed {
         Self { bytes: 0, ..self }
     }
 
-    /// What it is more than one that it begins with.
-    pub fn beyond(mut self, first: &Self) -> Self {
-        self.tables.drain(..first.tables.len().min(self.tables.len()));
-        Self { bytes: self.bytes.saturating_sub(first.bytes), ..self }
+    /// What it is more than another: which tables that one has counts, not their order.
+    pub fn beyond(mut self, other: &Self) -> Self {
+        for bytes in &other.tables {
+            if let Some(at) = self.tables.iter().position(|own| own == bytes) {
+                self.tables.remove(at);
+            }
+        }
+        Self { bytes: self.bytes.saturating_sub(other.bytes), ..self }
     }
 
     /// Whether it is nothing.
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_is_told_beyond_one_that_it_begins_with() {
+    fn a_need_is_told_beyond_another() {
         let (small, large) = (MemoryNeed::table(1 << 20), MemoryNeed::table(3 << 20));
         let mut both = small.clone();
         both += large.clone();
@@ -352,6 +356,7 @@ mod tests {
         let mut rest = large;
         rest += MemoryNeed::other(5);
         assert_eq!(both.clone().beyond(&small), rest);
+        assert_eq!(both.clone().beyond(&rest), small);
         assert!(both.clone().beyond(&both).is_none());
         assert_eq!((both.bytes, both.mapped_bytes()), ((4 << 20) + 5, 4 << 20));
         assert!(!both.passing().is_none());

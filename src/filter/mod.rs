@@ -27,7 +27,7 @@ mod writer;
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
 pub use hash::{Digest, Secret};
-pub use layout::{Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
+pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
 #[cfg(test)]
 pub(crate) use memory::unreserved_tables;
 pub use memory::{MemoryNeed, OutOfMemory, Reservation};

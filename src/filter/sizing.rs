@@ -92,6 +92,17 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     least + u64::from(slots)
 }
 
+/// The most items of which hardly ever one finds both its buckets full, though none is moved: `n` with
+/// `n · C(n, b)² · (2/m)^(2b) ≤ 1 / FILLINGS`, an item and those that fill each of its buckets.
+pub(super) fn unsearched_limit(buckets: u64, bucket_size: u8) -> u64 {
+    let slots = i32::from(bucket_size);
+    let factorial: f64 = (1..=slots).map(f64::from).product();
+    let sets = (buckets as f64 / 2.0).powi(2 * slots) * factorial * factorial / FILLINGS as f64;
+    let items = sets.powf(1.0 / f64::from(2 * slots + 1)) as u64;
+    // Two buckets hold as many as they have slots.
+    items.max(u64::from(bucket_size))
+}
+
 /// The fewest buckets that take so many items.
 pub(super) fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
     let slots = (capacity * 100).div_ceil(load_percent(bucket_size));

@@ -213,7 +213,8 @@ impl State {
     }
 
     fn delete(&mut self, id: FilterId) -> Outcome {
-        let Some(mut bearer) = self.filters.remove(&id) else {
+        let staging = self.take_staging(id);
+        let Some(bearer) = self.filters.remove(&id) else {
             return Outcome::Refused(Refusal::FilterGone);
         };
         self.catalog.remove(bearer.view.kind, &bearer.view.name);
@@ -224,7 +225,7 @@ impl State {
             self.redemptions -= ledger.len() as u64;
             self.references_bytes -= ledger.references_bytes();
         }
-        if let Some(staging) = bearer.staging.take() {
+        if let Some(staging) = staging {
             self.interrupt(&staging.import);
             self.drop_staging(staging);
         }

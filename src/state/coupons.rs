@@ -200,7 +200,10 @@ impl State {
         expires_at: Option<Timestamp>,
     ) -> Redemption {
         self.dequeue(filter, &redemption);
-        self.set_code(filter, redemption.digest, slot_state(status));
+        match status {
+            Status::Expired => self.set_code_by_time(filter, redemption.digest, slot_state(status)),
+            _ => self.set_code(filter, redemption.digest, slot_state(status)),
+        }
         let now = self.now;
         let settled = match self.filters.get(&filter) {
             None => redemption,

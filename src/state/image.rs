@@ -470,6 +470,7 @@ impl State {
         let bytes = load_all(sections, SectionId::slab(changes.epoch))?;
         let changes = KeptChanges::restore(changes, &bytes)?;
         self.kept_changes += changes.len();
+        self.catching_up += u64::from(walk.is_some());
         Ok(Staging { import, tables, changes, cleared, walk })
     }
 }

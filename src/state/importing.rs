@@ -218,7 +218,7 @@ impl State {
     }
 
     fn unstage(&mut self, filter: FilterId) {
-        if let Some(staging) = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.take()) {
+        if let Some(staging) = self.take_staging(filter) {
             self.interrupt(&staging.import);
             self.drop_staging(staging);
         }
@@ -226,7 +226,7 @@ impl State {
 
     /// Drops what an import has built aside, and says what became of it.
     pub(super) fn give_staging_up(&mut self, filter: FilterId, why: ImportState) {
-        if let Some(staging) = self.filters.get_mut(&filter).and_then(|bearer| bearer.staging.take()) {
+        if let Some(staging) = self.take_staging(filter) {
             self.view.imports.write().update(&staging.import, self.now, |import| import.state = why);
             self.drop_staging(staging);
         }
@@ -241,8 +241,8 @@ impl State {
 
     /// Puts the tables built aside in the place of the filter's own. They have caught up.
     fn swap(&mut self, filter: FilterId) {
+        let Some(staging) = self.take_staging(filter) else { return };
         let Some(bearer) = self.filters.get_mut(&filter) else { return };
-        let Some(staging) = bearer.staging.take() else { return };
         let replaced = std::mem::replace(&mut bearer.tables, staging.tables);
         self.tables_bytes -= replaced.memory_bytes();
         let view = Arc::new(bearer.view.with_reader(bearer.tables.reader()));

@@ -2,34 +2,69 @@
 //! before it is logged. `apply` knows nothing of it.
 
 use super::imports::record_bytes;
-use super::staging::{REPEATED_FOR_EACH, Staging};
-use super::{Bearer, State, kept, ledger};
+use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
+use super::{Bearer, SWEEP_MAX, State, kept, ledger};
 use crate::domain::{Command, FilterId, ImportMode, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 /// Commands that were admitted but not applied yet, as far as later ones depend on them.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    filters: BTreeMap<FilterId, Items>,
+    filters: BTreeMap<FilterId, WaitingHere>,
+    commands: u64,
     /// Some command will have its answer stored.
     keyed: bool,
 }
 
-/// What waits to come into one filter.
+/// What waits for one filter.
 #[derive(Debug, Default)]
-struct Items {
-    live: u64,
-    staged: u64,
+struct WaitingHere {
+    demand: Demand,
     /// Its tables will be others.
     reshaped: bool,
+}
+
+/// The most that commands do to one filter, as far as it can take memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Demand {
+    /// Items that come into the live tables.
+    items: u64,
+    /// Copies that leave them.
+    removes: u64,
+    /// Items that come into the tables that an import builds aside.
+    staged: u64,
+    /// Copies that leave those.
+    unstaged: u64,
+    /// Changes that are kept for it.
+    changes: u64,
+    /// Of them, those that are repeated.
+    repeated: u64,
+    /// Codes that become held or used.
+    uses: u64,
+}
+
+impl AddAssign for Demand {
+    fn add_assign(&mut self, other: Self) {
+        self.items += other.items;
+        self.removes += other.removes;
+        self.staged += other.staged;
+        self.unstaged += other.unstaged;
+        self.changes += other.changes;
+        self.repeated += other.repeated;
+        self.uses += other.uses;
+    }
 }
 
 impl Waiting {
     /// Whether what a command needs can only be told once those that wait are applied.
     pub fn must_be_applied_before(&self, command: &Command) -> bool {
         let target = command.target().and_then(|Target(filter)| self.filters.get(&filter));
-        target.is_some_and(|items| items.reshaped)
+        target.is_some_and(|waiting| {
+            // What is used stays when a filter is cleared.
+            waiting.reshaped || matches!(command, Command::Clear { .. }) && waiting.demand.uses > 0
+        })
     }
 
     /// Whether nothing waits that later commands depend on.
@@ -37,12 +72,8 @@ impl Waiting {
         self.filters.is_empty()
     }
 
-    fn items(&mut self, filter: FilterId) -> &mut Items {
-        self.filters.entry(filter).or_default()
-    }
-
-    fn of(&self, filter: FilterId) -> (u64, u64) {
-        self.filters.get(&filter).map_or((0, 0), |items| (items.live, items.staged))
+    fn of(&self, filter: FilterId) -> Demand {
+        self.filters.get(&filter).map_or_else(Demand::default, |waiting| waiting.demand)
     }
 }
 
@@ -66,7 +97,16 @@ impl State {
         if is_keyed {
             need += MemoryNeed::other(self.records.growth_bytes(command, waiting.keyed));
         }
+        if self.catching_up > 0 {
+            let swept = self.swept_after(waiting.commands + 1) - self.swept_after(waiting.commands);
+            need += MemoryNeed::other(swept * kept::KEPT_CHANGE_BYTES);
+        }
         need
+    }
+
+    /// Holds, whosever they are, that can run out before the last of so many commands.
+    fn swept_after(&self, commands: u64) -> u64 {
+        (commands * SWEEP_MAX as u64).min(self.holds.len() as u64)
     }
 
     fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
@@ -74,16 +114,10 @@ impl State {
             return MemoryNeed::table(layout.memory_bytes());
         }
         let Some((filter, bearer)) = self.targeted(command) else { return MemoryNeed::default() };
-        let (live, staged) = waiting.of(filter);
-        let mut need = bearer.tables.growth_after(live, items_of(command));
-        if let Some(staging) = &bearer.staging {
-            need += staging.keeping(staged, changes_of(command));
-        }
-        need += MemoryNeed::other(match command {
-            Command::ImportBegin { import, owner, .. } => record_bytes(import, owner, &bearer.view.name),
-            Command::ImportLines { errors, .. } => size_of_val(errors.as_slice()) as u64,
-            _ => 0,
-        });
+        let before = waiting.of(filter);
+        let mut all = before;
+        all += bearer.demand(command);
+        let mut need = bearer.growth(&all).beyond(&bearer.growth(&before));
         match (command, &bearer.staging) {
             (Command::Clear { .. }, staging) => {
                 // It takes back more than it asks for, but only afterwards.
@@ -92,15 +126,20 @@ impl State {
                     need += MemoryNeed::table(bearer.view.layout.memory_bytes());
                 }
             }
-            (Command::ImportBegin { mode: ImportMode::Replace, .. }, _) => {
-                need += MemoryNeed::table(bearer.view.layout.memory_bytes());
+            (Command::ImportBegin { mode, import, owner, .. }, _) => {
+                need += MemoryNeed::other(record_bytes(import, owner, &bearer.view.name));
+                if *mode == ImportMode::Replace {
+                    need += MemoryNeed::table(bearer.view.layout.memory_bytes());
+                }
             }
-            // Which of the two the lines go to depends on the import.
-            (Command::ImportLines { digests, .. }, Some(staging)) => {
-                need += staging.tables.growth_after(staged, digests.0.len() as u64);
+            (Command::ImportLines { errors, .. }, _) => {
+                need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
             }
             (Command::ImportEnd { complete: true, entries_max, .. }, Some(staging)) => {
-                need += staging.catching_up(staged, &bearer.tables, u64::from(*entries_max));
+                let (entries_max, swept) =
+                    (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
+                let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
+                need += bearer.catching_up(staging, &before, entries_max, repeated);
             }
             (Command::Redeem { reference, .. }, _) => {
                 need += MemoryNeed::other(ledger::REDEMPTION_BYTES + reference.as_str().len() as u64);
@@ -113,22 +152,20 @@ impl State {
     /// Notes that a command was admitted.
     pub fn note_waiting(&self, command: &Command, is_keyed: bool, waiting: &mut Waiting) {
         waiting.keyed |= is_keyed;
+        waiting.commands += 1;
         if let Command::Create { id, .. } = command {
-            waiting.items(*id).reshaped = true;
+            waiting.filters.entry(*id).or_default().reshaped = true;
         }
         let Some((filter, bearer)) = self.targeted(command) else { return };
-        let (items, changes) = (items_of(command), changes_of(command));
+        let demand = bearer.demand(command);
         let is_reshaping = matches!(
             command,
             Command::Clear { .. } | Command::ImportBegin { .. } | Command::ImportEnd { .. }
         );
-        if items > 0 || changes > 0 || is_reshaping {
-            let waiting = waiting.items(filter);
-            waiting.live += items;
-            waiting.reshaped |= is_reshaping;
-            if bearer.staging.is_some() {
-                waiting.staged += items + changes * REPEATED_FOR_EACH;
-            }
+        if demand != Demand::default() || is_reshaping {
+            let here = waiting.filters.entry(filter).or_default();
+            here.demand += demand;
+            here.reshaped |= is_reshaping;
         }
     }
 
@@ -138,22 +175,68 @@ impl State {
     }
 }
 
-/// Items that a command may put into the live tables.
-fn items_of(command: &Command) -> u64 {
-    match command {
-        Command::Insert { digests, .. } | Command::ImportLines { digests, .. } => digests.0.len() as u64,
-        Command::Replace { to, .. } => to.0.len() as u64,
-        _ => 0,
+impl Bearer {
+    /// The most that a command does to the filter; what it takes to clear it and to end an import is not in it.
+    fn demand(&self, command: &Command) -> Demand {
+        let mut demand = Demand::default();
+        match command {
+            Command::Insert { digests, revive, .. } => {
+                let items = digests.0.len() as u64;
+                demand.items = items;
+                demand.changes = items * if *revive { 2 } else { 1 };
+            }
+            // Which of the two the lines go to depends on the import.
+            Command::ImportLines { digests, import, .. } => {
+                let items = digests.0.len() as u64;
+                match &self.staging {
+                    Some(staging) if staging.import == *import => demand.staged = items,
+                    _ => (demand.items, demand.changes) = (items, items),
+                }
+            }
+            Command::Remove { digests, all, .. } => {
+                let items = digests.0.len() as u64;
+                demand.removes = if *all { items * self.tables.copies_max() } else { items };
+                // Holds are ended besides.
+                demand.changes = 2 * items;
+            }
+            Command::Replace { from, to, .. } => {
+                demand.items = to.0.len() as u64;
+                demand.removes = from.0.len() as u64;
+                demand.changes = demand.items + 2 * demand.removes;
+            }
+            Command::Redeem { .. } => (demand.changes, demand.uses) = (2, 1),
+            Command::Confirm { .. } | Command::Cancel { .. } => demand.changes = 2,
+            _ => {}
+        }
+        match &self.staging {
+            None => demand.changes = 0,
+            Some(staging) if staging.is_catching_up() => demand.repeated = demand.changes * REPEATED_FOR_EACH,
+            Some(_) => {}
+        }
+        demand
     }
-}
 
-/// Changes that a command may have kept for an import: codes that it revives or whose holds it ends count besides.
-fn changes_of(command: &Command) -> u64 {
-    match command {
-        Command::Insert { digests, .. } | Command::Remove { digests, .. } => 2 * digests.0.len() as u64,
-        Command::ImportLines { digests, .. } => digests.0.len() as u64,
-        Command::Replace { to, .. } => 4 * to.0.len() as u64,
-        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => 2,
-        _ => 0,
+    /// The most memory that so much can make the filter ask for.
+    fn growth(&self, demand: &Demand) -> MemoryNeed {
+        let mut need = self.tables.growth(demand.items, demand.removes);
+        if let Some(staging) = &self.staging {
+            need += MemoryNeed::other(demand.changes * kept::KEPT_CHANGE_BYTES);
+            let removes = demand.unstaged + demand.repeated * staging.tables.copies_max();
+            need += staging.tables.growth(demand.staged + demand.repeated, removes);
+        }
+        need
+    }
+
+    /// The most memory that it can ask for to take over so many codes and repeat so many changes, once what waits is applied.
+    fn catching_up(&self, staging: &Staging, waiting: &Demand, codes_max: u64, repeated: u64) -> MemoryNeed {
+        let (held, redeemed) = self.tables.used();
+        let taken_over = (codes_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
+        let (staged, unstaged) = (taken_over + repeated, repeated * staging.tables.copies_max());
+        if staging.cleared {
+            return staging.tables.growth_from_empty(staged, unstaged);
+        }
+        let mut all = *waiting;
+        all += Demand { staged, unstaged, ..Demand::default() };
+        self.growth(&all).beyond(&self.growth(waiting))
     }
 }

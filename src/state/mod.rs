@@ -62,6 +62,8 @@ pub struct State {
     tables_bytes: u64,
     /// Changes kept for all imports that build aside.
     kept_changes: u64,
+    /// Imports that build aside and catch up.
+    catching_up: u64,
     catalog: Catalog,
     catalog_changed: bool,
     view: View,
@@ -103,6 +105,7 @@ impl State {
             references_bytes: 0,
             tables_bytes: 0,
             kept_changes: 0,
+            catching_up: 0,
             catalog: Catalog::default(),
             catalog_changed: false,
             view: View::default(),

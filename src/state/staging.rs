@@ -7,11 +7,11 @@
 //!
 //! What was refused is not kept. An item that was to be there or gone, and was, is: the upload may say otherwise.
 
-use super::kept::{ChangeKind, KEPT_CHANGE_BYTES, KeptChange, KeptChanges};
+use super::kept::{ChangeKind, KeptChange, KeptChanges};
 use super::tables::Tables;
 use super::{Epoch, State};
 use crate::domain::{FilterId, ImportId, ImportState};
-use crate::filter::{Digest, Full, MemoryNeed, SlotState, Walk};
+use crate::filter::{Digest, Full, SlotState, Walk};
 
 /// The most changes that are kept for one import, 32 MiB. One that is overtaken by more fails; nobody else has to wait or is
 /// refused because of it.
@@ -25,6 +25,9 @@ const BUCKETS_AN_ENTRY: u64 = 8;
 
 /// Buckets that are walked at once.
 const BUCKETS_AT_ONCE: u64 = 16;
+
+/// Codes that come over at most beyond those asked for: what is met in the last buckets.
+pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * 4;
 
 /// Tables beside a filter's own.
 pub(super) struct Staging {
@@ -50,26 +53,6 @@ impl Staging {
     /// Whether the upload is whole.
     pub(super) fn is_catching_up(&self) -> bool {
         self.walk.is_some()
-    }
-
-    /// The most memory that so many changes can ask for, once so many items have come that `waiting` tells of.
-    pub(super) fn keeping(&self, waiting: u64, changes: u64) -> MemoryNeed {
-        let mut need = MemoryNeed::other(changes * KEPT_CHANGE_BYTES);
-        if self.is_catching_up() {
-            need += self.tables.growth_after(waiting, changes * REPEATED_FOR_EACH);
-        }
-        need
-    }
-
-    /// The most memory that catching up by so many entries can ask for.
-    pub(super) fn catching_up(&self, waiting: u64, live: &Tables, entries_max: u64) -> MemoryNeed {
-        let (held, redeemed) = live.used();
-        let items = entries_max.min(held + redeemed) + entries_max.min(self.changes.len() + waiting);
-        if self.cleared {
-            self.tables.growth_from_empty(items)
-        } else {
-            self.tables.growth_after(waiting, items)
-        }
     }
 
     /// Takes held and used codes over from the live tables, then repeats changes, at most so many entries of each. Tells
@@ -152,12 +135,22 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Res
 }
 
 impl State {
-    /// Keeps changes to a filter's items for the import that builds aside, if there is one.
+    /// Keeps changes to a filter's items for the import that builds aside, if there is one. Each repeats a few that wait.
     pub(super) fn keep(
         &mut self,
         filter: FilterId,
         kind: ChangeKind,
         digests: impl IntoIterator<Item = Digest>,
+    ) {
+        self.keep_and_repeat(filter, kind, digests, REPEATED_FOR_EACH);
+    }
+
+    fn keep_and_repeat(
+        &mut self,
+        filter: FilterId,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated_for_each: u64,
     ) {
         let kept = self.with_staging(filter, |staging, live| {
             let before = staging.changes.len();
@@ -167,7 +160,7 @@ impl State {
                 return Err(ImportState::Overtaken);
             }
             match staging.is_catching_up() {
-                true => staging.repeat(live, come * REPEATED_FOR_EACH).map_err(|Full| ImportState::Failed),
+                true => staging.repeat(live, come * repeated_for_each).map_err(|Full| ImportState::Failed),
                 false => Ok(()),
             }
         });
@@ -176,14 +169,31 @@ impl State {
         }
     }
 
-    /// Gives a code of the live tables another state.
+    /// Gives a code of the live tables another state, because a command says so.
     pub(super) fn set_code(&mut self, filter: FilterId, digest: Digest, state: SlotState) {
+        self.set_code_and_repeat(filter, digest, state, REPEATED_FOR_EACH);
+    }
+
+    /// Gives a code of the live tables another state, because of the time: no command that comes then pays for it, so nothing is
+    /// repeated, and no table grows.
+    pub(super) fn set_code_by_time(&mut self, filter: FilterId, digest: Digest, state: SlotState) {
+        self.set_code_and_repeat(filter, digest, state, 0);
+    }
+
+    fn set_code_and_repeat(&mut self, filter: FilterId, digest: Digest, state: SlotState, repeated: u64) {
         let Some(bearer) = self.filters.get_mut(&filter) else { return };
         bearer.tables.set_state(digest, state);
         // Until it begins to catch up, the walk that is to come meets it.
         if bearer.staging.as_ref().is_some_and(Staging::is_catching_up) {
-            self.keep(filter, ChangeKind::State, [digest]);
+            self.keep_and_repeat(filter, ChangeKind::State, [digest], repeated);
         }
+    }
+
+    /// Takes away what an import builds aside.
+    pub(super) fn take_staging(&mut self, filter: FilterId) -> Option<Staging> {
+        let staging = self.filters.get_mut(&filter)?.staging.take()?;
+        self.catching_up -= u64::from(staging.is_catching_up());
+        Some(staging)
     }
 
     /// Notes that a filter was cleared: so is what an import builds aside, at its end.
@@ -233,7 +243,9 @@ impl State {
         let bearer = self.filters.get_mut(&filter)?;
         let staging = bearer.staging.as_mut()?;
         let (bytes, kept) = (staging.tables.memory_bytes(), staging.changes.len());
+        let was_catching_up = staging.is_catching_up();
         let done = change(staging, &bearer.tables);
+        self.catching_up += u64::from(!was_catching_up && staging.is_catching_up());
         self.tables_bytes = self.tables_bytes + staging.tables.memory_bytes() - bytes;
         self.kept_changes = self.kept_changes + staging.changes.len() - kept;
         Some(done)

@@ -58,23 +58,30 @@ impl Tables {
         matches!(self.filter, Filter::Strict(_))
     }
 
-    /// The most memory that so many items can make it ask for once the `waiting` ones are in.
-    pub(super) fn growth_after(&self, waiting: u64, items: u64) -> MemoryNeed {
-        let growth = |items| match &self.filter {
-            Filter::Compact(filter) => filter.growth(items),
+    /// The most memory that so many items can make it ask for, where so many copies may go meanwhile.
+    pub(super) fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
+        match &self.filter {
+            Filter::Compact(filter) => filter.growth(items, removes),
             Filter::Strict(filter) => filter.growth(items),
-        };
-        growth(waiting + items).beyond(&growth(waiting))
+        }
     }
 
     /// The most memory that so many items can make it ask for once it is cleared, the clearing included.
-    pub(super) fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+    pub(super) fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
         let mut need = self.clearing();
         need += match &self.filter {
-            Filter::Compact(filter) => filter.growth_from_empty(items),
+            Filter::Compact(filter) => filter.growth_from_empty(items, removes),
             Filter::Strict(filter) => filter.growth_from_empty(items),
         };
         need
+    }
+
+    /// Copies of an item that it can have.
+    pub(super) fn copies_max(&self) -> u64 {
+        match &self.filter {
+            Filter::Compact(filter) => u64::from(filter.copies_max()),
+            Filter::Strict(_) => 1,
+        }
     }
 
     /// The memory that [`Self::clear`] asks for before it gives any back.

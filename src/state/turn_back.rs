@@ -47,7 +47,7 @@ impl State {
             drop(ledger);
             holds += again.len() as u64;
             for digest in again {
-                self.set_code(filter, digest, SlotState::Held);
+                self.set_code_by_time(filter, digest, SlotState::Held);
             }
         }
         Outcome::TurnedBack { redemptions, holds }

@@ -70,6 +70,16 @@ impl MemoryLog {
         shared.commit(held);
     }
 
+    /// Commits the first `count` of the proposals that are held, and holds the others.
+    pub fn commit_first(&self, count: usize) {
+        let mut shared = self.shared.lock();
+        if let Some(mut first) = shared.held.take() {
+            let others = first.split_off(count.min(first.len()));
+            shared.commit(first);
+            shared.held = Some(others);
+        }
+    }
+
     /// How many proposals are held.
     pub fn held(&self) -> usize {
         self.shared.lock().held.as_ref().map_or(0, Vec::len)

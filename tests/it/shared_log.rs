@@ -152,6 +152,38 @@ async fn what_depends_on_a_late_command_waits_for_it() {
     assert_eq!(node.holds("before", 0..300).len(), 200);
 }
 
+/// What a command needs is told by the state and by what is to be applied to it. While a part of that is applied neither holds.
+#[tokio::test]
+async fn while_a_part_of_what_was_proposed_is_applied_nothing_else_is_proposed() {
+    let log = MemoryLog::new();
+    let node = Node::start(&log).await;
+    let target = node.create("shop").await;
+    log.hold();
+    let (first, second) = (node.submit(insert(target, 0..10)), node.submit(insert(target, 10..20)));
+    let others = async {
+        while log.held() < 2 {
+            tokio::task::yield_now().await;
+        }
+        log.commit_first(1);
+        while node.holds("shop", 0..20).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let third = node.submit(insert(target, 20..30));
+        let snapshot = async {
+            // The writer takes it up behind the third, and has looked at that before it ends.
+            node.engine.snapshot().await.unwrap();
+            assert_eq!((log.held(), node.holds("shop", 0..40).len()), (1, 10));
+            log.go_on();
+        };
+        tokio::join!(third, snapshot).0
+    };
+    let (first, second, third) = tokio::join!(first, second, others);
+    for applied in [first, second, third] {
+        applied.unwrap();
+    }
+    assert_eq!(node.holds("shop", 0..40).len(), 30);
+}
+
 #[tokio::test]
 async fn a_proposal_that_is_not_committed_in_time_is_of_unknown_outcome() {
     let log = MemoryLog::new();

@@ -82,7 +82,7 @@ struct EligibilityResults {
 #[utoipa::path(
     post,
     path = "/v1/eligibility",
-    operation_id = "eligibility",
+    operation_id = "check_eligibility",
     tag = "eligibility",
     request_body = EligibilityRequest<'_>,
     responses((status = 200, description = "The first `limit` campaigns that fit", body = Eligibility))
@@ -101,7 +101,7 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
 #[utoipa::path(
     post,
     path = "/v1/eligibility/batch",
-    operation_id = "eligibility_batch",
+    operation_id = "check_eligibility_batch",
     tag = "eligibility",
     request_body = EligibilityBatch<'_>,
     responses((status = 200, description = "In the order of the requests", body = EligibilityResults))

@@ -1,6 +1,7 @@
 //! The OpenAPI document: what the routes say, completed by what holds for all of them.
 
 use super::answer::problem::{Document, Fault};
+use super::imports::routes::FormatName;
 use super::router::{self, SECURITY_SCHEME};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
@@ -19,7 +20,7 @@ use utoipa::OpenApi;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
-    components(schemas(Document<'_>, Fault)),
+    components(schemas(Document<'_>, Fault, FormatName)),
     tags(
         (name = "campaigns", description = "Which users may still see which ad"),
         (name = "users", description = "The users of a campaign"),

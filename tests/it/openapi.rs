@@ -76,6 +76,36 @@ fn every_reference_leads_somewhere_and_nothing_is_a_guess() {
     visit(&document, &document);
 }
 
+/// Generated constructors take fields by name, and call the value that they make by the name of its type.
+#[test]
+fn no_schema_has_a_field_of_its_own_name() {
+    let document = document();
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        let fields = schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
+        let same =
+            fields.filter(|field| field.replace('_', "").eq_ignore_ascii_case(name)).collect::<Vec<_>>();
+        assert!(same.is_empty(), "{name} has {same:?}");
+    }
+}
+
+/// A generated call knows one media type, the first: that must not be one that settles how the body is read.
+#[test]
+fn a_generated_import_can_send_every_format() {
+    let document = document();
+    let imports = operations(&document)
+        .filter(|(_, operation)| operation["requestBody"]["content"]["text/csv"].is_object());
+    let mut count = 0;
+    for (name, operation) in imports {
+        let first = operation["requestBody"]["content"].as_object().unwrap().keys().next().unwrap();
+        assert_eq!(first, "application/octet-stream", "{name}");
+        let mut parameters = operation["parameters"].as_array().unwrap().iter();
+        let format = parameters.find(|parameter| parameter["name"] == "format").unwrap();
+        assert_eq!(format["schema"]["$ref"], "#/components/schemas/ImportFormat", "{name}");
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}
+
 /// Examples are checked against their own schemas, as a client's tests would.
 #[test]
 fn examples_work() {

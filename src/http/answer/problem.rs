@@ -123,7 +123,6 @@ impl Code {
 
 /// What is wrong with one part of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
-#[schema(as = ProblemError)]
 pub struct Fault {
     /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the parameter's name.
     #[schema(example = "/users/3")]

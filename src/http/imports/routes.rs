@@ -18,14 +18,28 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
+/// What an upload is made of.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = ImportFormat)]
+pub(crate) enum FormatName {
+    /// An item a line, as `text/plain` has it.
+    Text,
+    /// A string or `{"item":…}` a line, as `application/x-ndjson` has it.
+    NdJson,
+    /// A header row and records, as `text/csv` has it.
+    Csv,
+}
+
 /// How an import is to be done.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ImportQuery {
+    /// What the upload is made of, for clients that can't choose its media type: this goes before `Content-Type`.
+    format: Option<FormatName>,
     /// `append` unless said otherwise.
     #[serde(default)]
-    #[param(inline)]
     mode: ModeName,
     /// Its name, unique in the server: a broken upload is continued under it. Made up unless given.
     #[param(pattern = "^[A-Za-z0-9._-]{1,128}$")]
@@ -51,6 +65,7 @@ struct ImportList {
     tag = "imports",
     params(ImportQuery),
     request_body(content(
+        (inline(Bytes) = "application/octet-stream"),
         (inline(Bytes) = "text/plain"),
         (inline(Bytes) = "application/x-ndjson"),
         (inline(Bytes) = "text/csv")
@@ -83,6 +98,7 @@ pub(crate) async fn import_users(
     tag = "imports",
     params(ImportQuery),
     request_body(content(
+        (inline(Bytes) = "application/octet-stream"),
         (inline(Bytes) = "text/plain"),
         (inline(Bytes) = "application/x-ndjson"),
         (inline(Bytes) = "text/csv")
@@ -107,8 +123,8 @@ pub(crate) async fn import_codes(
 
 async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let ImportQuery { mode, id, column } = query::parse(&request)?;
-    let format = format(&request, column)?;
+    let ImportQuery { format, mode, id, column } = query::parse(&request)?;
+    let format = self::format(&request, format, column)?;
     let owner = KeyName::new(Sender::of(&api, &request)?.caller.name());
     let is_named = id.is_some();
     let id = match id {
@@ -131,19 +147,23 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
     Ok(reply::json(StatusCode::OK, false, &ImportAnswer::from(import)))
 }
 
-fn format(request: &Request, column: Option<String>) -> Result<Format, Problem> {
-    let format = match media_type(request.headers()).as_deref() {
-        Some("text/plain") => Format::Text,
-        Some("application/x-ndjson") => Format::NdJson,
-        Some("text/csv") => return Ok(Format::Csv { column }),
-        _ => {
-            let detail = "the body must be text/plain, application/x-ndjson or text/csv";
-            return Err(Problem::new(Code::UnsupportedMediaType, detail));
-        }
+fn format(request: &Request, named: Option<FormatName>, column: Option<String>) -> Result<Format, Problem> {
+    let of_media_type = || match media_type(request.headers()).as_deref() {
+        Some("text/plain") => Some(FormatName::Text),
+        Some("application/x-ndjson") => Some(FormatName::NdJson),
+        Some("text/csv") => Some(FormatName::Csv),
+        _ => None,
     };
-    match column {
-        None => Ok(format),
-        Some(_) => Err(Problem::invalid_at("/column", "only CSV has columns")),
+    match (named.or_else(of_media_type), column) {
+        (Some(FormatName::Csv), column) => Ok(Format::Csv { column }),
+        (Some(_), Some(_)) => Err(Problem::invalid_at("/column", "only CSV has columns")),
+        (Some(FormatName::Text), None) => Ok(Format::Text),
+        (Some(FormatName::NdJson), None) => Ok(Format::NdJson),
+        (None, _) => {
+            let detail =
+                "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";
+            Err(Problem::new(Code::UnsupportedMediaType, detail))
+        }
     }
 }
 

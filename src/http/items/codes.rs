@@ -1,6 +1,6 @@
 //! `/v1/coupons/{coupon}/codes`: the routes, each one call of what both kinds share.
 
-use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
+use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, ReplacementList};
 use crate::domain::Kind;
 use crate::engine::CodeFound;
 use crate::http::answer::problem::Problem;
@@ -21,7 +21,7 @@ const KIND: Kind = Kind::Coupon;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
-struct Codes {
+struct CodeList {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     codes: Vec<Item>,
@@ -121,7 +121,7 @@ pub(crate) async fn add(
     path = "/v1/coupons/{coupon}/codes/check",
     operation_id = "check_codes",
     tag = "codes",
-    request_body = Codes,
+    request_body = CodeList,
     responses(
         (status = 200, description = "In the order of the request", body = CodesValid),
         (status = 404, description = "`coupon-not-found`"),
@@ -144,7 +144,7 @@ pub(crate) async fn check(
     path = "/v1/coupons/{coupon}/codes/lookup",
     operation_id = "look_up_codes",
     tag = "codes",
-    request_body = Codes,
+    request_body = CodeList,
     responses(
         (status = 200, description = "In the order of the request", body = CodeLookups),
         (status = 404, description = "`coupon-not-found`"),
@@ -168,7 +168,7 @@ pub(crate) async fn look_up(
     path = "/v1/coupons/{coupon}/codes/count",
     operation_id = "count_codes",
     tag = "codes",
-    request_body = Codes,
+    request_body = CodeList,
     responses(
         (status = 200, description = "In the order of the request", body = ItemCounts),
         (status = 404, description = "`coupon-not-found`"),
@@ -189,7 +189,7 @@ pub(crate) async fn count(
     path = "/v1/coupons/{coupon}/codes/remove",
     operation_id = "remove_codes",
     tag = "codes",
-    request_body = Codes,
+    request_body = CodeList,
     responses(
         (status = 200, description = "In the order of the request", body = RemovedItems),
         (status = 404, description = "`coupon-not-found`"),
@@ -210,7 +210,7 @@ pub(crate) async fn remove(
     path = "/v1/coupons/{coupon}/codes/replace",
     operation_id = "replace_codes",
     tag = "codes",
-    request_body = Replacements,
+    request_body = ReplacementList,
     responses(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`coupon-not-found`"),

@@ -93,7 +93,7 @@ pub(super) struct Replacement {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)] // For the document.
-pub(super) struct Replacements {
+pub(super) struct ReplacementList {
     /// Pair by pair.
     #[schema(min_items = 1, max_items = 10_000)]
     replacements: Vec<Replacement>,

@@ -1,6 +1,6 @@
 //! `/v1/campaigns/{campaign}/users`: the routes, each one call of what both kinds share.
 
-use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, Replacements};
+use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, ReplacementList};
 use crate::domain::Kind;
 use crate::http::answer::problem::Problem;
 use crate::http::api::Api;
@@ -17,7 +17,7 @@ const KIND: Kind = Kind::Campaign;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
-struct Users {
+struct UserList {
     /// Taken exactly as they stand, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item>,
@@ -87,7 +87,7 @@ pub(crate) async fn add(
     path = "/v1/campaigns/{campaign}/users/check",
     operation_id = "check_users",
     tag = "users",
-    request_body = Users,
+    request_body = UserList,
     responses(
         (status = 200, description = "In the order of the request", body = UsersPresent),
         (status = 404, description = "`campaign-not-found`"),
@@ -107,7 +107,7 @@ pub(crate) async fn check(
     path = "/v1/campaigns/{campaign}/users/count",
     operation_id = "count_users",
     tag = "users",
-    request_body = Users,
+    request_body = UserList,
     responses(
         (status = 200, description = "In the order of the request", body = ItemCounts),
         (status = 404, description = "`campaign-not-found`"),
@@ -149,7 +149,7 @@ pub(crate) async fn remove(
     path = "/v1/campaigns/{campaign}/users/replace",
     operation_id = "replace_users",
     tag = "users",
-    request_body = Replacements,
+    request_body = ReplacementList,
     responses(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`campaign-not-found`"),

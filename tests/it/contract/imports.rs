@@ -104,6 +104,31 @@ async fn csv_takes_a_column() {
 }
 
 #[tokio::test]
+async fn a_format_goes_before_the_media_type() {
+    let service = service().await;
+    for media_type in
+        ["application/octet-stream", "application/x-ndjson", "application/x-www-form-urlencoded"]
+    {
+        for (format, body) in [
+            ("text", "u1\r\nu2\n"),
+            ("ndjson", "\"u1\"\n{\"item\":\"u2\"}\n"),
+            ("csv&column=id", "name,id\nAnn,u1\nBob,u2\n"),
+        ] {
+            let path = format!("{IMPORTS}?mode=replace&format={format}");
+            let done = service.import(&path, media_type, body).await.json(200);
+            assert_eq!(done["added"], 2, "{media_type}, {format}: {done}");
+            assert_eq!(present(&service, &["u1", "u2"]).await, json!([true, true]));
+        }
+    }
+    let unsaid = service.import(IMPORTS, "application/octet-stream", "u1\n").await;
+    unsaid.problem(415, "unsupported-media-type");
+    let unknown = service.import(&format!("{IMPORTS}?format=xml"), "text/plain", "u1\n").await;
+    unknown.problem(422, "invalid-request");
+    let columns = service.import(&format!("{IMPORTS}?format=text&column=id"), "text/csv", "u1\n").await;
+    columns.problem(422, "invalid-request");
+}
+
+#[tokio::test]
 async fn what_cannot_be_imported_is_refused() {
     let service = service().await;
     service.import(IMPORTS, "application/json", "[]").await.problem(415, "unsupported-media-type");

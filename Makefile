@@ -27,9 +27,9 @@ openapi: ## Write openapi/openapi.json anew from the code.
 	mv openapi/openapi.json.new openapi/openapi.json
 
 # As the tests build it: a build of its own would compile the dependencies once more, for other features.
-clients: ## Generate a Python and a TypeScript client and use them (wants python3-venv and npm).
+clients: ## Generate and pack the clients for Python and TypeScript, and test them (wants python3-venv and npm).
 	$(CARGO) test --locked --no-run --test process
-	tests/clients/run.sh
+	clients/run.sh
 
 schemathesis: ## Send what the OpenAPI document allows, and what it forbids (wants python3-venv).
 	$(CARGO) test --locked --no-run --test process

@@ -1,0 +1,3 @@
+"""What requests and answers are made of, generated."""
+
+from .generated.models import *

@@ -1,0 +1,103 @@
+"""A proxy whose first connections fail, each in its own way; the later ones work."""
+
+import re
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class CutAfter:
+    """The connection is lost when so many bytes have been sent."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """The connection is lost when the service has done its work and begins to answer."""
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Somebody answers 503 in the service's name, with its own words."""
+
+    retry_after: int
+
+
+Fault = CutAfter | NoAnswer | Unavailable
+
+
+class Proxy:
+    """Listens on a port of its own."""
+
+    def __init__(self, url: str, faults: Sequence[Fault]) -> None:
+        self._service = (urlsplit(url).hostname, urlsplit(url).port)
+        self._faults = list(faults)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = "http://{}:{}".format(*self._listener.getsockname())
+        self.sent = b""
+        """All that clients have sent."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no more connections."""
+        self._listener.close()
+
+    def idempotency_keys(self) -> list[bytes]:
+        """The keys of the requests that came, in order."""
+        return re.findall(rb"(?i)\r\nidempotency-key: (.*?)\r\n", self.sent)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            fault = self._faults.pop(0) if self._faults else None
+            threading.Thread(target=self._serve, args=(client, fault), daemon=True).start()
+
+    def _serve(self, client: socket.socket, fault: Fault | None) -> None:
+        with client, socket.create_connection(self._service) as service:
+            match fault:
+                case Unavailable(retry_after=seconds):
+                    self.sent += client.recv(65536)
+                    client.sendall(_unavailable(seconds))
+                    return
+                case CutAfter(bytes=limit):
+                    self._forward(client, service, limit)
+                    return
+            forward = threading.Thread(target=self._forward, args=(client, service), daemon=True)
+            forward.start()
+            while block := service.recv(65536):
+                if isinstance(fault, NoAnswer):
+                    break
+                client.sendall(block)
+            # The other thread sleeps in `recv`, which closing alone does not end.
+            for end in (client, service):
+                end.shutdown(socket.SHUT_RDWR)
+            forward.join()
+
+    def _forward(self, client: socket.socket, service: socket.socket, limit: float = float("inf")) -> None:
+        try:
+            while limit > 0 and (block := client.recv(int(min(limit, 65536)))):
+                limit -= len(block)
+                self.sent += block
+                service.sendall(block)
+        except OSError:
+            return
+
+
+def _unavailable(seconds: int) -> bytes:
+    problem = b"""{"type":"urn:cuckood:problem:overloaded","code":"overloaded","title":"Too much at once","status":503,
+        "detail":"made up","request_id":"0"}"""
+    head = (
+        "HTTP/1.1 503 Service Unavailable",
+        "Content-Type: application/problem+json",
+        f"Retry-After: {seconds}",
+        f"Content-Length: {len(problem)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*head, "", "")).encode() + problem

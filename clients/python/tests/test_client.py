@@ -1,0 +1,110 @@
+"""A day's work with every part of the API."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cuckood_client import UNSET, Client, ProblemError
+from cuckood_client.models import (
+    CampaignSpec,
+    CodeList,
+    CodesToAdd,
+    CouponSpec,
+    EligibilityRequest,
+    Layout,
+    ProblemCode,
+    RedemptionRequest,
+    UserList,
+    UsersToAdd,
+    UsersToRemove,
+    WindowPatch,
+)
+
+
+def refused(error: pytest.ExceptionInfo[ProblemError], status: int, code: ProblemCode) -> ProblemError:
+    """The refusal, which is this one."""
+    problem = error.value.problem
+    assert (problem.status, problem.code, problem.type_) == (status, code, f"urn:cuckood:problem:{code}")
+    return error.value
+
+
+def test_campaigns(client: Client) -> None:
+    now = datetime.now(UTC)
+    spec = CampaignSpec(capacity=1_000, ends_at=now + timedelta(days=1))
+    spring = client.put_campaign("c-spring", spec)
+    assert (spring.name, spring.mode, spring.capacity, spring.layout) == ("c-spring", "compact", 1_000, UNSET)
+    assert spring.stats.items == 0
+    layout = Layout(fingerprint_bits=16, bucket_size=2)
+    summer = client.put_campaign("c-summer", CampaignSpec(capacity=100, layout=layout))
+    assert summer.layout and summer.layout.bucket_size == 2
+    with pytest.raises(ProblemError) as error:
+        client.put_campaign("c-spring", CampaignSpec(capacity=2_000))
+    assert "/capacity" in [fault.pointer for fault in refused(error, 409, "already-exists").faults]
+
+    added = client.add_users("c-spring", UsersToAdd(users=["u1", "ü/2"]), idempotency_key="day-1")
+    assert added.outcomes == ["added", "added"]
+    assert client.add_users("c-spring", UsersToAdd(users=["u1", "ü/2"]), idempotency_key="day-1") == added
+    assert client.check_users("c-spring", UserList(users=["u1", "u3", "ü/2"])).present == [True, False, True]
+    assert client.count_users("c-spring", UserList(users=["u1", "u3"])).counts == [1, 0]
+    question = EligibilityRequest(user="u1", campaigns=["c-summer", "c-spring", "nowhere"], limit=2)
+    answer = client.check_eligibility(question)
+    assert (answer.eligible, answer.evaluated, answer.unknown) == (["c-spring"], 3, ["nowhere"])
+    removed = client.remove_users("c-spring", UsersToRemove(users=["u1", "u3"]))
+    assert (removed.outcomes, removed.removed) == (["removed", "absent"], 1)
+
+    # In a merge-patch null clears, and what is absent stays.
+    patched = client.patch_campaign("c-spring", WindowPatch(ends_at=None))
+    assert patched.ends_at is UNSET and patched.stats.items == 1
+    names = client.list_campaigns(limit=1, prefix="c-")
+    assert [campaign.name for campaign in names.campaigns] == ["c-spring"]
+    rest = client.list_campaigns(cursor=names.next_cursor, prefix="c-")
+    assert [campaign.name for campaign in rest.campaigns] == ["c-summer"] and rest.next_cursor is UNSET
+
+    client.delete_campaign("c-summer")
+    with pytest.raises(ProblemError) as error:
+        client.get_campaign("c-summer")
+    refused(error, 404, "campaign-not-found")
+    with pytest.raises(ProblemError) as error:
+        client.add_users("c-spring", UsersToAdd(users=["u1", ""]))
+    assert [fault.pointer for fault in refused(error, 422, "invalid-request").faults] == ["/users/1"]
+
+
+def test_coupons(client: Client) -> None:
+    welcome = client.put_coupon("c-welcome", CouponSpec(capacity=1_000, ignore_case=True))
+    assert (welcome.mode, welcome.ignore_case, welcome.stats.available) == ("strict", True, 0)
+    client.add_codes("c-welcome", CodesToAdd(codes=["K7Q2-9FXM", "B3TT-01AC"]))
+    assert client.check_codes("c-welcome", CodeList(codes=["k7q2-9fxm", "NEVER"])).valid == [True, False]
+
+    # One code, two customers, one winner; the winner may ask again.
+    def redeem(code: str, order: str) -> object:
+        return client.redeem("c-welcome", RedemptionRequest(code=code, reference=order))
+
+    won = redeem("K7Q2-9FXM", "order-42")
+    assert redeem("k7q2-9fxm", "order-42") == won
+    with pytest.raises(ProblemError) as error:
+        redeem("K7Q2-9FXM", "order-43")
+    refused(error, 409, "code-redeemed")
+    with pytest.raises(ProblemError) as error:
+        redeem("NEVER", "order-44")
+    refused(error, 404, "code-unknown")
+
+    request = RedemptionRequest(code="B3TT-01AC", reference="order-45", hold_seconds=900)
+    held = client.redeem("c-welcome", request)
+    assert held.status == "held" and held.expires_at and held.expires_at > datetime.now(UTC)
+    assert client.confirm_redemption("c-welcome", held.id).status == "redeemed"
+    assert client.cancel_redemption("c-welcome", held.id).status == "cancelled"
+    with pytest.raises(ProblemError) as error:
+        client.confirm_redemption("c-welcome", held.id)
+    refused(error, 409, "redemption-cancelled")
+    found = client.list_redemptions("c-welcome", reference="order-45").redemptions
+    assert [redemption.status for redemption in found] == ["cancelled"]
+
+
+def test_operations(client: Client, url: str) -> None:
+    assert "cuckood_" in client.metrics()
+    assert client.plan(capacity=1_000_000).memory_bytes > 0
+    with client.backup() as answer:
+        assert next(answer.iter_bytes())
+    with Client(url, "another") as stranger, pytest.raises(ProblemError) as error:
+        stranger.info()
+    refused(error, 401, "unauthenticated")

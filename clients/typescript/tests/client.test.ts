@@ -1,0 +1,71 @@
+/** What a shop would write: it has to type-check, also where it must not, and to do its work. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { connect, ProblemError, type ProblemCode } from "cuckood-client";
+import { KEY, serve } from "./service.js";
+
+const url = await serve();
+const cuckood = connect({ url, key: KEY });
+
+function refused(status: number, code: ProblemCode, pointer?: string) {
+  return (error: unknown) =>
+    error instanceof ProblemError &&
+    error.status === status &&
+    error.code === code &&
+    (pointer === undefined || error.faults.some((fault) => fault.pointer === pointer));
+}
+
+test("campaigns", async () => {
+  const path = { campaign: "spring" };
+  const made = await cuckood.putCampaign({ path, body: { capacity: 1_000, ends_at: "2099-06-01T00:00:00Z" } });
+  assert.deepEqual([made.name, made.mode, made.stats.items], ["spring", "compact", 0]);
+  await assert.rejects(
+    cuckood.putCampaign({ path, body: { capacity: 2_000 } }),
+    refused(409, "already-exists", "/capacity"),
+  );
+  const added = await cuckood.addUsers({ path, body: { users: ["u1", "ü/2"] } });
+  assert.deepEqual(added.outcomes, ["added", "added"]);
+  const { present } = await cuckood.checkUsers({ path, body: { users: ["u1", "u3", "ü/2"] } });
+  assert.deepEqual(present, [true, false, true]);
+  const { eligible } = await cuckood.checkEligibility({ body: { user: "u1", campaigns: ["nowhere", "spring"] } });
+  assert.deepEqual(eligible, ["spring"]);
+  // In a merge-patch null clears.
+  const patched = await cuckood.patchCampaign({ path, body: { ends_at: null } });
+  assert.equal(patched.ends_at, undefined);
+  const { campaigns } = await cuckood.listCampaigns({ query: { limit: 1 } });
+  assert.deepEqual(campaigns.map(({ name }) => name), ["spring"]);
+  await cuckood.deleteCampaign({ path });
+  await assert.rejects(cuckood.getCampaign({ path }), refused(404, "campaign-not-found"));
+});
+
+test("coupons", async () => {
+  const path = { coupon: "welcome" };
+  await cuckood.putCoupon({ path, body: { capacity: 1_000 } });
+  await cuckood.addCodes({ path, body: { codes: ["K7Q2-9FXM"] } });
+  const held = await cuckood.redeem({ path, body: { code: "K7Q2-9FXM", reference: "order-42", hold_seconds: 900 } });
+  assert.equal(held.status, "held");
+  await assert.rejects(
+    cuckood.redeem({ path, body: { code: "K7Q2-9FXM", reference: "order-43" } }),
+    refused(409, "code-held"),
+  );
+  const used = await cuckood.confirmRedemption({ path: { coupon: "welcome", id: held.id } });
+  assert.deepEqual([used.id, used.status], [held.id, "redeemed"]);
+});
+
+test("operations", async () => {
+  assert.match(await cuckood.metrics({ parseAs: "text" }), /cuckood_/);
+  const backup = await cuckood.backup({ parseAs: "stream" });
+  assert.ok(backup);
+  await assert.rejects(connect({ url, key: "another" }).info(), refused(401, "unauthenticated"));
+});
+
+/** Only compiled. */
+export async function wrong(): Promise<void> {
+  // @ts-expect-error: a number would be damaged on the way
+  await cuckood.checkEligibility({ body: { user: 7, campaigns: ["spring"] } });
+  // @ts-expect-error: whose redemption is it?
+  await cuckood.redeem({ path: { coupon: "c" }, body: { code: "K" } });
+  // @ts-expect-error: null clears nothing here
+  await cuckood.putCampaign({ path: { campaign: "c" }, body: { capacity: 1, ends_at: null } });
+}

@@ -1,7 +1,8 @@
 //! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
 
 use super::answer::problem::Problem;
-use super::imports::lines::{Format, Line, Lines};
+use super::imports::line::Line;
+use super::imports::lines::{Format, Lines};
 use super::request::item_lists::{ItemsBody, ReplacementsBody};
 use super::request::json;
 use crate::domain::LineFault;

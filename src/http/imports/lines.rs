@@ -3,15 +3,15 @@
 //! A line never waits for more than is needed to judge it: of one that is too long only its end is awaited, so
 //! that the memory for an upload of any size is bounded.
 
-use crate::domain::{ITEM_BYTES_MAX, LineFault};
+use super::csv::Records;
+use super::line::{LINE_BYTES_MAX, Line, UploadFault, item};
+use crate::domain::LineFault;
 use memchr::memchr;
 use serde::Deserialize;
 use std::borrow::Cow;
-use thiserror::Error;
 
-/// The longest line or CSV record that is held, in bytes: room for an item with every byte escaped as `\u00xx`,
-/// and for other fields beside it.
-const LINE_BYTES_MAX: usize = 64 << 10;
+/// A byte-order mark. It would become a part of the first item.
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How an upload is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,220 +27,138 @@ pub(crate) enum Format {
     },
 }
 
-/// An upload that can't be read at all.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(crate) enum UploadFault {
-    /// It begins with a byte-order mark.
-    #[error("the upload begins with a byte-order mark, which would become part of the first item")]
-    ByteOrderMark,
-    /// No column of the CSV header bears the name.
-    #[error("the header row names no such column")]
-    NoSuchColumn,
-    /// The CSV header is too long, or no record.
-    #[error("the header row can't be read")]
-    BadHeader,
-}
-
-/// What a line comes to.
-pub(crate) enum Line<'a> {
-    /// An item.
-    Item(&'a str),
-    /// Nothing, which is passed over.
-    Blank,
-    /// No item.
-    Rejected(LineFault),
-}
-
-/// A place in a CSV record, as far as it matters for where the record ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum At {
-    /// The begin of a field, the only place where a quote opens one.
-    FieldBegin,
-    /// In a field without quotes, or behind the closing one.
-    Plain,
-    /// In a quoted field.
-    Quoted,
-    /// Behind a quote in a quoted field, which closed it unless another one follows.
-    QuoteInQuoted,
-}
-
-impl At {
-    fn after(self, byte: u8) -> Self {
-        match (self, byte) {
-            (At::Quoted, b'"') => At::QuoteInQuoted,
-            (At::Quoted, _) => At::Quoted,
-            (At::FieldBegin | At::QuoteInQuoted, b'"') => At::Quoted,
-            (_, b',' | b'\n') => At::FieldBegin,
-            _ => At::Plain,
-        }
-    }
-}
-
 /// Splits an upload into lines.
 pub(crate) struct Lines {
-    format: Format,
-    /// The beginning of a line whose end has not come yet.
-    held: Vec<u8>,
-    /// The held line has become too long; the rest of it is passed over.
-    is_too_long: bool,
-    has_begun: bool,
-    /// CSV: where in a record the next byte stands.
-    at: At,
-    /// CSV: which field holds the item, once the header is read.
-    column: Option<usize>,
+    /// What has come, for as long as it may be the beginning of a byte-order mark.
+    begin: Option<Vec<u8>>,
+    splitter: Splitter,
+}
+
+enum Splitter {
+    Text(Split),
+    NdJson(Split),
+    Csv(Box<Records>),
 }
 
 impl Lines {
     /// Lines of an upload in this format.
     pub(crate) fn new(format: Format) -> Self {
-        Self {
-            format,
-            held: Vec::new(),
-            is_too_long: false,
-            has_begun: false,
-            at: At::FieldBegin,
-            column: None,
-        }
+        let splitter = match format {
+            Format::Text => Splitter::Text(Split::default()),
+            Format::NdJson => Splitter::NdJson(Split::default()),
+            Format::Csv { column } => Splitter::Csv(Box::new(Records::new(column))),
+        };
+        Self { begin: Some(Vec::new()), splitter }
     }
 
     /// Takes the next piece of the upload, and gives each line that ends in it to `each`.
-    pub(crate) fn push(
-        &mut self,
-        mut piece: &[u8],
-        each: &mut impl FnMut(Line<'_>),
-    ) -> Result<(), UploadFault> {
-        if !self.has_begun {
-            // The mark may be spread over several pieces.
-            self.held.extend_from_slice(piece);
-            if self.held.len() < 3 && b"\xef\xbb\xbf".starts_with(&self.held) {
-                return Ok(());
-            }
-            if self.held.starts_with(b"\xef\xbb\xbf") {
-                return Err(UploadFault::ByteOrderMark);
-            }
-            self.has_begun = true;
-            let begin = std::mem::take(&mut self.held);
-            return self.push(&begin, each);
+    ///
+    /// # Errors
+    /// The upload can't be read at all.
+    pub(crate) fn push(&mut self, piece: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
+        let Some(begin) = &mut self.begin else { return self.split(piece, each) };
+        // The mark may be spread over several pieces.
+        begin.extend_from_slice(piece);
+        if begin.starts_with(MARK) {
+            return Err(UploadFault::ByteOrderMark);
         }
-        while let Some(end) = self.line_end(piece) {
-            let (line, rest) = (&piece[..end], &piece[end + 1..]);
-            if self.held.is_empty() && !self.is_too_long && line.len() <= LINE_BYTES_MAX {
-                self.line(line, each)?;
-            } else {
-                self.hold(line);
-                let held = std::mem::take(&mut self.held);
-                if std::mem::take(&mut self.is_too_long) {
-                    self.too_long(each)?
-                } else {
-                    self.line(&held, each)?
-                }
-                self.held = held;
-                self.held.clear();
-            }
-            piece = rest;
+        if MARK.starts_with(begin) {
+            return Ok(());
         }
-        self.hold(piece);
-        Ok(())
+        let begin = std::mem::take(begin);
+        self.begin = None;
+        self.split(&begin, each)
     }
 
     /// Takes the end of the upload, which ends its last line.
+    ///
+    /// # Errors
+    /// The upload can't be read at all.
     pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        self.has_begun = true;
-        let held = std::mem::take(&mut self.held);
-        if self.is_too_long {
-            return self.too_long(each);
+        if let Some(begin) = self.begin.take() {
+            self.split(&begin, each)?;
         }
-        match (held.is_empty(), self.column) {
-            (true, _) => Ok(()),
-            (false, None) if self.at == At::Quoted => Err(UploadFault::BadHeader),
-            (false, Some(_)) if self.at == At::Quoted => {
-                each(Line::Rejected(LineFault::Malformed));
-                Ok(())
+        match &mut self.splitter {
+            Splitter::Text(split) => split.finish(&mut |line| text(line, each)),
+            Splitter::NdJson(split) => split.finish(&mut |line| ndjson(line, each)),
+            Splitter::Csv(records) => return records.finish(each),
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, piece: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
+        match &mut self.splitter {
+            Splitter::Text(split) => split.push(piece, &mut |line| text(line, each)),
+            Splitter::NdJson(split) => split.push(piece, &mut |line| ndjson(line, each)),
+            Splitter::Csv(records) => return records.push(piece, each),
+        }
+        Ok(())
+    }
+}
+
+/// Lines that each end with `\n` or `\r\n`.
+#[derive(Default)]
+struct Split {
+    /// The beginning of a line whose end has not come yet.
+    unfinished: Vec<u8>,
+    /// That line has become too long; the rest of it is passed over.
+    is_too_long: bool,
+}
+
+impl Split {
+    /// Gives each line that ends in this piece; none in place of one that is too long.
+    fn push(&mut self, mut piece: &[u8], each: &mut impl FnMut(Option<&[u8]>)) {
+        while let Some(end) = memchr(b'\n', piece) {
+            let (line, rest) = (&piece[..end], &piece[end + 1..]);
+            if self.unfinished.is_empty() && !self.is_too_long && line.len() <= LINE_BYTES_MAX {
+                each(Some(without_return(line)));
+            } else {
+                self.keep(line);
+                self.end(each);
             }
-            (false, _) => self.line(&held, each),
+            piece = rest;
+        }
+        self.keep(piece);
+    }
+
+    fn finish(&mut self, each: &mut impl FnMut(Option<&[u8]>)) {
+        if self.is_too_long || !self.unfinished.is_empty() {
+            self.end(each);
         }
     }
 
-    /// Where the line ends that goes on at the beginning of `piece`.
-    fn line_end(&mut self, piece: &[u8]) -> Option<usize> {
-        if !matches!(self.format, Format::Csv { .. }) {
-            return memchr(b'\n', piece);
-        }
-        for (index, byte) in piece.iter().enumerate() {
-            let is_quoted = self.at == At::Quoted;
-            self.at = self.at.after(*byte);
-            if *byte == b'\n' && !is_quoted {
-                return Some(index);
-            }
-        }
-        None
-    }
-
-    fn hold(&mut self, part: &[u8]) {
-        if self.held.len() + part.len() > LINE_BYTES_MAX {
+    fn keep(&mut self, part: &[u8]) {
+        if self.unfinished.len() + part.len() > LINE_BYTES_MAX {
             self.is_too_long = true;
-            self.held.clear();
+            self.unfinished.clear();
         }
         if !self.is_too_long {
-            self.held.extend_from_slice(part);
+            self.unfinished.extend_from_slice(part);
         }
     }
 
-    fn too_long(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        if matches!(self.format, Format::Csv { .. }) && self.column.is_none() {
-            return Err(UploadFault::BadHeader);
+    fn end(&mut self, each: &mut impl FnMut(Option<&[u8]>)) {
+        match std::mem::take(&mut self.is_too_long) {
+            true => each(None),
+            false => each(Some(without_return(&self.unfinished))),
         }
-        each(Line::Rejected(LineFault::ItemTooLong));
-        Ok(())
-    }
-
-    fn line(&mut self, line: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        match &self.format {
-            Format::Csv { .. } => return self.record(line, each),
-            _ if line.is_empty() => each(Line::Blank),
-            Format::Text => each(item(line)),
-            Format::NdJson => ndjson(line, each),
-        }
-        Ok(())
-    }
-
-    fn record(&mut self, line: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        let Some(column) = self.column else {
-            let fields = split(line).ok_or(UploadFault::BadHeader)?;
-            self.column = match &self.format {
-                Format::Csv { column: Some(name) } => {
-                    let found = fields.iter().position(|field| field == name.as_bytes());
-                    Some(found.ok_or(UploadFault::NoSuchColumn)?)
-                }
-                _ => Some(0),
-            };
-            each(Line::Blank);
-            return Ok(());
-        };
-        if line.is_empty() {
-            each(Line::Blank);
-        } else {
-            match split(line).as_ref().and_then(|fields| fields.get(column)) {
-                Some(field) => each(item(field)),
-                None => each(Line::Rejected(LineFault::Malformed)),
-            }
-        }
-        Ok(())
+        self.unfinished.clear();
     }
 }
 
-fn item(bytes: &[u8]) -> Line<'_> {
-    if bytes.is_empty() {
-        return Line::Rejected(LineFault::Empty);
-    }
-    if bytes.len() > ITEM_BYTES_MAX {
-        return Line::Rejected(LineFault::ItemTooLong);
-    }
-    str::from_utf8(bytes).map_or(Line::Rejected(LineFault::NotUtf8), Line::Item)
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn ndjson(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
+fn text(line: Option<&[u8]>, each: &mut impl FnMut(Line<'_>)) {
+    match line {
+        None => each(Line::Rejected(LineFault::ItemTooLong)),
+        Some(b"") => each(Line::Blank),
+        Some(line) => each(item(line)),
+    }
+}
+
+fn ndjson(line: Option<&[u8]>, each: &mut impl FnMut(Line<'_>)) {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Object<'a> {
@@ -250,6 +168,7 @@ fn ndjson(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
+    let Some(line) = line else { return each(Line::Rejected(LineFault::ItemTooLong)) };
     if line.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
         return each(Line::Blank);
     }
@@ -264,23 +183,6 @@ fn ndjson(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
         Ok(text) => each(item(text.as_bytes())),
         Err(_) => each(Line::Rejected(LineFault::Malformed)),
     }
-}
-
-/// The fields of one record; none if it has a carriage return without quotes around it, which others end records with.
-fn split(record: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let (mut fields, mut field, mut at) = (Vec::new(), Vec::new(), At::FieldBegin);
-    for &byte in record {
-        match (at, byte) {
-            (At::FieldBegin | At::Quoted, b'"') => {}
-            (At::Quoted, _) | (At::QuoteInQuoted, b'"') => field.push(byte),
-            (_, b'\r') => return None,
-            (_, b',') => fields.push(std::mem::take(&mut field)),
-            _ => field.push(byte),
-        }
-        at = at.after(byte);
-    }
-    fields.push(field);
-    Some(fields)
 }
 
 #[cfg(test)]
@@ -323,7 +225,8 @@ mod tests {
         for _ in 0..100 {
             lines.push(&[b'x'; 32 << 10], &mut |_| {}).unwrap();
         }
-        assert!(lines.held.capacity() <= 2 * LINE_BYTES_MAX);
+        let Splitter::Text(split) = &lines.splitter else { panic!("text is split as text") };
+        assert!(split.unfinished.capacity() <= 2 * LINE_BYTES_MAX);
         lines.push(b"\n", &mut |line| rejected += usize::from(matches!(line, Line::Rejected(_)))).unwrap();
         assert_eq!(rejected, 1);
     }

@@ -1,5 +1,7 @@
 //! Imports: uploads of any size, read line by line and passed on as commands.
 
+mod csv;
+pub(crate) mod line;
 pub(crate) mod lines;
 mod representation;
 pub(crate) mod routes;

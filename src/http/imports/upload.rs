@@ -1,6 +1,7 @@
 //! One upload of an import: from the body's pieces to commands, in order, one ahead of the log.
 
-use super::lines::{Format, Line, Lines, UploadFault};
+use super::line::{Line, UploadFault};
+use super::lines::{Format, Lines};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault,

@@ -1,0 +1,220 @@
+//! Items out of a CSV upload: csv-core reads the fields; here it is decided where a line ends and what it comes to.
+//!
+//! One line is one record, however many line breaks stand within its quotes. Blank lines count, since clients are told of
+//! lines by number. A carriage return that no line feed follows ends no record: what uses it for that would be read as
+//! one record too many or too few, so its line is rejected.
+
+use super::line::{LINE_BYTES_MAX, Line, UploadFault, item};
+use crate::domain::LineFault;
+use csv_core::{ReadFieldResult, Reader};
+use memchr::memchr;
+
+/// What a field's buffer begins with; it grows as far as a line may be long.
+const FIELD_BYTES: usize = 1 << 10;
+
+/// More than fits a line that is not too long, so that a field never fills it.
+const FIELD_BYTES_MAX: usize = LINE_BYTES_MAX + 2;
+
+/// Reads the records of one upload.
+pub(super) struct Records {
+    reader: Reader,
+    header: Header,
+    record: Record,
+    /// The field that is being read, as far as it has come.
+    field: Vec<u8>,
+    field_bytes: usize,
+    /// The record's item.
+    item: Vec<u8>,
+}
+
+/// Which column holds the items.
+enum Header {
+    /// The header is still to be read. A name that is wanted, and where it was found.
+    Ahead { wanted: Option<String>, found: Option<usize> },
+    /// It has been read.
+    Read { column: usize },
+}
+
+/// How far the present record has been read.
+#[derive(Default)]
+struct Record {
+    /// Bytes of it, its line feed not counted.
+    bytes: usize,
+    /// Fields that have ended.
+    fields: usize,
+    /// The last byte was a carriage return outside quotes: the record has ended if a line feed follows.
+    is_behind_return: bool,
+    /// None followed. The rest of the line is passed over.
+    has_lone_return: bool,
+    /// The length of the item, once it has been read.
+    item_bytes: Option<usize>,
+}
+
+impl Records {
+    /// Records whose items are in the column of this name, or in the first.
+    pub(super) fn new(column: Option<String>) -> Self {
+        let mut reader = Reader::new();
+        // It would skip a byte-order mark at the begin of what it is first given, be that the upload's begin or not.
+        reader.read_field(b"\n", &mut []);
+        Self {
+            reader,
+            header: Header::Ahead { wanted: column, found: None },
+            record: Record::default(),
+            field: vec![0; FIELD_BYTES],
+            field_bytes: 0,
+            item: vec![0; FIELD_BYTES],
+        }
+    }
+
+    /// Takes the next piece, and gives each record that ends in it to `each`.
+    pub(super) fn push(
+        &mut self,
+        mut piece: &[u8],
+        each: &mut impl FnMut(Line<'_>),
+    ) -> Result<(), UploadFault> {
+        while let Some(&next) = piece.first() {
+            if self.record.is_behind_return && next != b'\n' {
+                self.record.is_behind_return = false;
+                self.record.has_lone_return = true;
+            }
+            let is_at_begin = self.record.bytes == 0 || self.record.is_behind_return;
+            piece = if self.record.has_lone_return {
+                self.pass_over(piece, each)?
+            } else if is_at_begin && next == b'\n' {
+                // A blank line, which the reader would skip, or the second half of a line's end.
+                self.end_record(each)?;
+                &piece[1..]
+            } else if is_at_begin && next == b'\r' {
+                self.record.bytes += 1;
+                self.record.is_behind_return = true;
+                &piece[1..]
+            } else {
+                self.read(piece, each)?.1
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes the end of the upload, which ends its last record.
+    pub(super) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
+        if self.record.bytes == 0 {
+            return Ok(());
+        }
+        if self.record.is_behind_return || self.record.has_lone_return {
+            return self.end_record(each);
+        }
+        // Whether a quote is open only shows in what a line feed would do.
+        let mut end: &[u8] = b"\n";
+        let mut has_ended = false;
+        while !end.is_empty() {
+            (has_ended, end) = self.read(end, each)?;
+        }
+        if has_ended {
+            return Ok(());
+        }
+        if matches!(self.header, Header::Ahead { .. }) {
+            return Err(UploadFault::BadHeader);
+        }
+        // But for the line feed.
+        let is_too_long = self.record.bytes - 1 > LINE_BYTES_MAX;
+        each(Line::Rejected(if is_too_long { LineFault::ItemTooLong } else { LineFault::Malformed }));
+        Ok(())
+    }
+
+    /// Reads on, to the end of a field or of the piece; gives whether a record ended, and the rest of the piece.
+    fn read<'a>(
+        &mut self,
+        piece: &'a [u8],
+        each: &mut impl FnMut(Line<'_>),
+    ) -> Result<(bool, &'a [u8]), UploadFault> {
+        let (result, taken, written) = self.reader.read_field(piece, &mut self.field[self.field_bytes..]);
+        let (taken, rest) = piece.split_at(taken);
+        self.field_bytes += written;
+        self.record.bytes += taken.len();
+        match result {
+            ReadFieldResult::InputEmpty | ReadFieldResult::End => {}
+            ReadFieldResult::OutputFull => self.make_room(),
+            ReadFieldResult::Field { record_end } => {
+                self.end_field();
+                match taken.last() {
+                    Some(b'\r') if record_end => self.record.is_behind_return = true,
+                    Some(_) if record_end => {
+                        self.record.bytes -= 1;
+                        self.end_record(each)?;
+                        return Ok((true, rest));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok((false, rest))
+    }
+
+    /// Passes over what is left of a line.
+    fn pass_over<'a>(
+        &mut self,
+        piece: &'a [u8],
+        each: &mut impl FnMut(Line<'_>),
+    ) -> Result<&'a [u8], UploadFault> {
+        let end = memchr(b'\n', piece);
+        self.record.bytes += end.unwrap_or(piece.len());
+        let Some(end) = end else { return Ok(&[]) };
+        self.end_record(each)?;
+        Ok(&piece[end + 1..])
+    }
+
+    fn make_room(&mut self) {
+        if self.field.len() < FIELD_BYTES_MAX {
+            self.field.resize((2 * self.field.len()).min(FIELD_BYTES_MAX), 0);
+        } else {
+            // The line is too long, whatever else the field has.
+            self.field_bytes = 0;
+        }
+    }
+
+    fn end_field(&mut self) {
+        let field = &self.field[..self.field_bytes];
+        let index = self.record.fields;
+        match &mut self.header {
+            Header::Ahead { wanted: Some(name), found: found @ None } if field == name.as_bytes() => {
+                *found = Some(index);
+            }
+            Header::Read { column } if *column == index => {
+                std::mem::swap(&mut self.field, &mut self.item);
+                self.record.item_bytes = Some(self.field_bytes);
+            }
+            _ => {}
+        }
+        self.record.fields += 1;
+        self.field_bytes = 0;
+    }
+
+    fn end_record(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
+        if self.record.fields == 0 && matches!(self.header, Header::Ahead { .. }) {
+            // A blank header names one column, by no name.
+            self.end_field();
+        }
+        let Record { bytes, fields, has_lone_return, item_bytes, .. } = std::mem::take(&mut self.record);
+        self.field_bytes = 0;
+        if let Header::Ahead { wanted, found } = &self.header {
+            if bytes > LINE_BYTES_MAX || has_lone_return {
+                return Err(UploadFault::BadHeader);
+            }
+            let column = match wanted {
+                None => 0,
+                Some(_) => found.ok_or(UploadFault::NoSuchColumn)?,
+            };
+            self.header = Header::Read { column };
+            each(Line::Blank);
+            return Ok(());
+        }
+        each(match item_bytes {
+            _ if bytes > LINE_BYTES_MAX => Line::Rejected(LineFault::ItemTooLong),
+            _ if has_lone_return => Line::Rejected(LineFault::Malformed),
+            _ if fields == 0 => Line::Blank,
+            Some(length) => item(&self.item[..length]),
+            None => Line::Rejected(LineFault::Malformed),
+        });
+        Ok(())
+    }
+}

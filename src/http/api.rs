@@ -86,7 +86,7 @@ impl Api {
 
     /// The request's JSON body as a plain struct.
     pub(super) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
-        json::json(&self.body(request).await?)
+        json::parse(&self.body(request).await?)
     }
 
     /// Refuses an end user who has no guess left, before a body is read.

@@ -3,8 +3,9 @@
 use super::answer::problem::Problem;
 use super::answer::reply;
 use super::api::{Api, Sender};
+use super::request::faults::Faults;
 use super::request::item_lists;
-use super::request::json::{self, Faults, Text};
+use super::request::json::{self, Text};
 use crate::access::Caller;
 use crate::domain::{Kind, Name, Timestamp};
 use axum::extract::{Request, State};
@@ -65,7 +66,7 @@ struct Eligibility {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EligibilityBatch<'a> {
-    #[serde(borrow, deserialize_with = "json::objects::<{ REQUESTS_MAX + 1 }, _, _>")]
+    #[serde(borrow, deserialize_with = "json::list::<{ REQUESTS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 1_000)]
     requests: Vec<EligibilityRequest<'a>>,
 }
@@ -90,7 +91,7 @@ struct EligibilityResults {
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let body = api.body(request).await?;
-    let question: EligibilityRequest<'_> = json::json(&body)?;
+    let question: EligibilityRequest<'_> = json::parse(&body)?;
     let mut faults = Faults::default();
     question.check("", &sender.caller, &mut faults)?;
     faults.check()?;
@@ -110,7 +111,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
     let sender = Sender::of(&api, &request)?;
     let mut share = api.reading.share()?;
     let body = api.body(request).await?;
-    let EligibilityBatch { requests } = json::json(&body)?;
+    let EligibilityBatch { requests } = json::parse(&body)?;
     let mut faults = Faults::default();
     if !(1..=REQUESTS_MAX).contains(&requests.len()) {
         faults.note(|| "/requests".into(), format!("expected 1 to {REQUESTS_MAX} elements"));

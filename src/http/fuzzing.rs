@@ -4,7 +4,7 @@ use super::answer::problem::Problem;
 use super::imports::line::Line;
 use super::imports::lines::{Format, Lines};
 use super::request::item_lists::{ItemsBody, ReplacementsBody};
-use super::request::json;
+use super::request::object;
 use crate::domain::LineFault;
 use crate::engine::{Digest, FilterView};
 
@@ -38,7 +38,7 @@ pub fn import_lines<'a>(
 /// As the service answers.
 pub fn items(body: &[u8], view: &FilterView, items_max: usize) -> Result<(Vec<Digest>, bool), Problem> {
     let mut read = ItemsBody::new("users", Some("if_absent"), view, items_max);
-    json::object(body, &mut read)?;
+    object::read(body, &mut read)?;
     Ok((read.digests, read.flag))
 }
 
@@ -52,6 +52,6 @@ pub fn replacements(
     items_max: usize,
 ) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
     let mut read = ReplacementsBody::new(view, items_max);
-    json::object(body, &mut read)?;
+    object::read(body, &mut read)?;
     Ok((read.from, read.to))
 }

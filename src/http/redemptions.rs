@@ -3,8 +3,9 @@
 use super::answer::problem::{Code, Problem};
 use super::answer::{refusals, reply};
 use super::api::{Api, Decided, Sender, target};
+use super::request::faults::Faults;
 use super::request::item_lists::Item;
-use super::request::json::{self, Faults, Fields, Scalar};
+use super::request::object::{self, Fields, Scalar};
 use super::request::time::Time;
 use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
@@ -232,7 +233,7 @@ pub(super) async fn redeem(
     api.check_guesses(sender.client)?;
     let bytes = api.body(request).await?;
     let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
-    json::object(&bytes, &mut body)?;
+    object::read(&bytes, &mut body)?;
     let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
         return Err(Problem::invalid(Vec::new()));
     };

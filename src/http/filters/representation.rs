@@ -4,9 +4,12 @@ use crate::domain::spec::CodeCounts;
 use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
 use crate::engine::{Growth, Mode};
 use crate::http::answer::problem::Problem;
-use crate::http::request::json::{Faults, present, present_object, present_word};
+use crate::http::request::faults::Faults;
 use crate::http::request::time::Time;
+use serde::de::value::StrDeserializer;
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 use utoipa::ToSchema;
 
 /// The share of wrong "yes" that a compact filter keeps to when nothing is asked for.
@@ -69,23 +72,23 @@ pub(crate) struct CampaignSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `compact` unless said otherwise.
-    #[serde(default, deserialize_with = "present_word")]
+    #[serde(default)]
     mode: Option<ModeName>,
     /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Not with `layout`, not if strict.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` unless said otherwise.
-    #[serde(default, deserialize_with = "present_word")]
+    #[serde(default)]
     growth: Option<GrowthName>,
     /// When it becomes active; since ever unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     starts_at: Option<Time>,
     /// When it is no longer active; never unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     ends_at: Option<Time>,
     /// In place of `error_rate`. Not if strict.
-    #[serde(default, deserialize_with = "present_object")]
+    #[serde(default)]
     layout: Option<LayoutBody>,
 }
 
@@ -98,23 +101,23 @@ pub(crate) struct CouponSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `strict` unless said otherwise.
-    #[serde(default, deserialize_with = "present_word")]
+    #[serde(default)]
     mode: Option<ModeName>,
     /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Compact only, and not with `layout`.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` unless said otherwise.
-    #[serde(default, deserialize_with = "present_word")]
+    #[serde(default)]
     growth: Option<GrowthName>,
     /// When it becomes active; since ever unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     starts_at: Option<Time>,
     /// When it is no longer active; never unless said otherwise.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     ends_at: Option<Time>,
     /// In place of `error_rate`. Compact only.
-    #[serde(default, deserialize_with = "present_object")]
+    #[serde(default)]
     layout: Option<LayoutBody>,
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
     #[serde(default)]
@@ -217,7 +220,24 @@ pub(crate) struct WindowPatch {
 
 /// Tells null from absent.
 fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
-    Ok(Some(Option::<Time>::deserialize(deserializer)?.map(|Time(at)| at)))
+    struct TimeOrNull;
+    impl Visitor<'_> for TimeOrNull {
+        type Value = Option<Timestamp>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time or null")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let Time(at) = Time::deserialize(StrDeserializer::new(text))?;
+            Ok(Some(at))
+        }
+    }
+    deserializer.deserialize_any(TimeOrNull).map(Some)
 }
 
 /// A campaign or coupon: the spec in force and its figures.
@@ -376,7 +396,7 @@ mod tests {
     #[test]
     fn a_strict_filter_has_nothing_to_choose() {
         let body = |text: &str| {
-            crate::http::request::json::json::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
+            crate::http::request::json::parse::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
         };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());

@@ -8,7 +8,7 @@ use crate::http::answer::problem::Problem;
 use crate::http::answer::{refusals, reply};
 use crate::http::api::{Api, Sender, target};
 use crate::http::request::item_lists::{ItemsBody, ReplacementsBody};
-use crate::http::request::json;
+use crate::http::request::object;
 use axum::extract::Request;
 use axum::response::Response;
 use http::StatusCode;
@@ -116,7 +116,7 @@ async fn read<'a>(
 ) -> Result<ItemsBody<'a>, Problem> {
     let body = api.body(request).await?;
     let mut items = ItemsBody::new(field(view.kind), flag, view, api.options.limits.items_max);
-    json::object(&body, &mut items)?;
+    object::read(&body, &mut items)?;
     Ok(items)
 }
 
@@ -255,7 +255,7 @@ pub(super) async fn replace(
     let guesser = Guesser::of(api, kind, &request)?;
     let body = api.body(request).await?;
     let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
-    json::object(&body, &mut pairs)?;
+    object::read(&body, &mut pairs)?;
     let ReplacementsBody { from, to, .. } = pairs;
     let guesses = guesser.take(api, from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };

@@ -1,6 +1,7 @@
 //! Bodies that carry items: each is hashed where it lies in the body, and only its digest goes on from here.
 
-use super::json::{Faults, Fields, Object, Scalar, note_other_types};
+use super::faults::Faults;
+use super::object::{Fields, Object, Scalar, note_other_types};
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};

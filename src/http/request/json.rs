@@ -1,80 +1,300 @@
-//! What is in JSON bodies, and every fault with a pointer to it. What is not asked for takes no memory, however long it is.
-//!
-//! Bodies that carry items are read by visitors ([`Fields`]), so that an item is hashed where it lies and no copy
-//! of it is made; the rest are plain structs ([`json`]).
+//! JSON bodies as plain structs, read as the contract has it: a struct is an object and never a list, an enum a word, and
+//! what may be absent may not be null. The first fault is told, with a pointer to it and without the value that was met:
+//! that could be somebody's id or code.
 
-use crate::http::answer::problem::{Code, FAULTS_MAX, Fault, Problem};
-use serde::Deserialize;
-use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use super::faults::escaped;
+use super::shape::ShapeError;
+use crate::http::answer::problem::{Code, Problem};
+use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
+use serde::{Deserialize, forward_to_deserialize_any};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
-
-/// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
-macro_rules! note_other_types {
-    ($($visit:ident: $type:ty),*) => {
-        $(fn $visit<E: de::Error>(self, _: $type) -> Result<Self::Value, E> {
-            Ok(self.other_type())
-        })*
-
-        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-            Ok(self.other_type())
-        }
-    };
-}
-
-pub(crate) use note_other_types;
 
 /// Parses a body without items.
 ///
 /// # Errors
 /// Broken JSON (400), or not what was asked for (422, with a pointer to the first fault).
-pub(crate) fn json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
+pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut track = serde_path_to_error::Track::new();
-    let parsed = NoList::deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
-    let NoList(value) = parsed.map_err(|error| {
-        let pointer: String = track.path().iter().map(pointer_step).collect();
-        json_problem(body, &error, &pointer)
+    let found = RefCell::new(None);
+    let parsed = T::deserialize(Strict { inner: &mut deserializer, found: &found });
+    let value = parsed.map_err(|error| match error {
+        JsonError::Shape(fault) => Problem::from(fault),
+        JsonError::Syntax(error) => syntax_problem(&error),
     })?;
-    deserializer.end().map_err(|error| json_problem(body, &error, ""))?;
+    deserializer.end().map_err(|error| syntax_problem(&error))?;
     Ok(value)
 }
 
-/// A struct from an object only: derived code would also read it from a list of its fields' values.
-struct NoList<T>(T);
+/// The problem of a body that is no JSON.
+pub(super) fn syntax_problem(error: &serde_json::Error) -> Problem {
+    let detail = format!("at line {}, column {}", error.line(), error.column());
+    Problem::new(Code::MalformedJson, detail)
+}
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for NoList<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Struct<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Struct<T> {
-            type Value = NoList<T>;
+/// Why a body can't be read. `E` is the parser's own error.
+#[derive(Debug)]
+enum JsonError<E> {
+    /// It is JSON, but not what was asked for.
+    Shape(ShapeError),
+    /// It is no JSON.
+    Syntax(E),
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NoList<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(NoList)
-            }
+impl<E: fmt::Display> fmt::Display for JsonError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JsonError::Shape(fault) => fault.fmt(f),
+            JsonError::Syntax(error) => error.fmt(f),
         }
-        deserializer.deserialize_map(Struct(PhantomData))
     }
 }
 
-/// An optional object within a body: [`present`], and no list.
-pub(crate) fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    NoList::deserialize(deserializer).map(|NoList(value)| Some(value))
+impl<E: de::Error> std::error::Error for JsonError<E> {}
+
+impl<E: de::Error> de::Error for JsonError<E> {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        JsonError::Shape(ShapeError::custom(message))
+    }
+
+    fn invalid_type(met: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        JsonError::Shape(ShapeError::invalid_type(met, expected))
+    }
+
+    fn invalid_value(met: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        JsonError::Shape(ShapeError::invalid_value(met, expected))
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
+        JsonError::Shape(ShapeError::unknown_variant(variant, expected))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        JsonError::Shape(ShapeError::unknown_field(field, expected))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        JsonError::Shape(ShapeError::missing_field(field))
+    }
+
+    fn duplicate_field(field: &'static str) -> Self {
+        JsonError::Shape(ShapeError::duplicate_field(field))
+    }
 }
 
-/// An optional word out of a few: [`present`], and no object, which derived code would also read an enum from.
-pub(crate) fn present_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(CowStrDeserializer::new(Cow::deserialize(deserializer)?)).map(Some)
+impl<E: de::Error> JsonError<E> {
+    /// Puts the fault where the parser's own error can't carry it, to be found by [`JsonError::of`].
+    fn leave(self, found: &Found) -> E {
+        match self {
+            JsonError::Syntax(error) => error,
+            JsonError::Shape(fault) => {
+                *found.borrow_mut() = Some(fault);
+                E::custom("not the shape that was asked for")
+            }
+        }
+    }
+
+    /// What an error of the parser stands for: a fault that was left, or one of its own.
+    fn of(error: E, found: &Found) -> Self {
+        found.borrow_mut().take().map_or(JsonError::Syntax(error), JsonError::Shape)
+    }
+
+    /// The same, of a part at this step.
+    fn inside(self, step: impl fmt::Display) -> Self {
+        match self {
+            JsonError::Shape(fault) => JsonError::Shape(fault.inside(step)),
+            syntax => syntax,
+        }
+    }
+}
+
+/// A fault on its way through the parser.
+type Found = RefCell<Option<ShapeError>>;
+
+/// A deserializer under the contract's rules. The same wraps what it gives out: visitors, elements, fields.
+struct Strict<'f, D> {
+    inner: D,
+    found: &'f Found,
+}
+
+impl<'de, D: Deserializer<'de>> Strict<'_, D> {
+    fn any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError<D::Error>> {
+        let visitor = Strict { inner: visitor, found: self.found };
+        self.inner.deserialize_any(visitor).map_err(|error| JsonError::of(error, self.found))
+    }
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
+    type Error = JsonError<D::Error>;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        self.any(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.any(ObjectOnly(visitor))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.any(WordOnly(visitor))
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        let visitor = Strict { inner: visitor, found: self.found };
+        self.inner.deserialize_ignored_any(visitor).map_err(|error| JsonError::of(error, self.found))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier
+    }
+}
+
+/// Passes a value on to the visitor that wants it.
+macro_rules! pass_on {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E: de::Error>(self, value: $type) -> Result<V::Value, E> {
+            self.inner.$visit(value).map_err(|error: JsonError<E>| error.leave(self.found))
+        })*
+    };
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.expecting(f)
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<V::Value, E> {
+        self.inner.visit_unit().map_err(|error: JsonError<E>| error.leave(self.found))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<V::Value, A::Error> {
+        let elements = Elements { inner: seq, index: 0, found: self.found };
+        self.inner.visit_seq(elements).map_err(|error| error.leave(self.found))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        let members = Members { inner: map, name: Cow::Borrowed(""), found: self.found };
+        self.inner.visit_map(members).map_err(|error| error.leave(self.found))
+    }
+
+    pass_on!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str, visit_borrowed_str: &'de str);
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<'_, S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        let strict = Strict { inner: deserializer, found: self.found };
+        self.inner.deserialize(strict).map_err(|error| error.leave(self.found))
+    }
+}
+
+struct Elements<'f, A> {
+    inner: A,
+    index: usize,
+    found: &'f Found,
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
+    type Error = JsonError<A::Error>;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Self::Error> {
+        let element = self.inner.next_element_seed(Strict { inner: seed, found: self.found });
+        let element = element.map_err(|error| JsonError::of(error, self.found).inside(self.index));
+        self.index += 1;
+        element
+    }
+}
+
+struct Members<'de, 'f, A> {
+    inner: A,
+    /// Of the member whose value comes next.
+    name: Cow<'de, str>,
+    found: &'f Found,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'de, '_, A> {
+    type Error = JsonError<A::Error>;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Self::Error> {
+        let name = self.inner.next_key().map_err(|error| JsonError::of(error, self.found))?;
+        let Some(Text(name)) = name else { return Ok(None) };
+        let key = match &name {
+            Cow::Borrowed(name) => seed.deserialize(BorrowedStrDeserializer::new(name)),
+            Cow::Owned(name) => seed.deserialize(StrDeserializer::new(name)),
+        };
+        self.name = name;
+        key.map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Self::Error> {
+        let value = self.inner.next_value_seed(Strict { inner: seed, found: self.found });
+        value.map_err(|error| JsonError::of(error, self.found).inside(escaped(&self.name)))
+    }
+}
+
+/// Takes an object: derived code would also read a struct from a list of its fields' values.
+struct ObjectOnly<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(map)
+    }
+}
+
+/// Takes a word: derived code would also read an enum from an object.
+struct WordOnly<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for WordOnly<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<V::Value, E> {
+        let word: StrDeserializer<'_, E> = word.into_deserializer();
+        self.0.visit_enum(word)
+    }
 }
 
 /// A list of which at most `KEPT` elements are kept: one more than there may be tells that there are too many.
@@ -102,176 +322,6 @@ pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
     deserializer.deserialize_seq(List::<KEPT, T>(PhantomData))
 }
 
-/// The same of objects, none of them a list.
-pub(crate) fn objects<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    let kept: Vec<NoList<T>> = list::<KEPT, D, _>(deserializer)?;
-    Ok(kept.into_iter().map(|NoList(value)| value).collect())
-}
-
-fn pointer_step(segment: &serde_path_to_error::Segment) -> String {
-    use serde_path_to_error::Segment;
-    match segment {
-        Segment::Seq { index } => format!("/{index}"),
-        Segment::Map { key } => format!("/{}", escaped(key)),
-        Segment::Enum { .. } | Segment::Unknown => String::new(),
-    }
-}
-
-fn json_problem(body: &[u8], error: &serde_json::Error, pointer: &str) -> Problem {
-    // The parser calls a null where a word should be a fault of syntax, though the JSON is whole.
-    let message = error.to_string();
-    let whole = message.starts_with("expected value") && serde_json::from_slice::<IgnoredAny>(body).is_ok();
-    if whole || error.is_data() {
-        // The path ends at the object that lacks a field, not at the field.
-        let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-        return match missing {
-            Some(field) => Problem::invalid_at(&format!("{pointer}/{field}"), "missing"),
-            None => Problem::invalid_at(pointer, expectation(&message)),
-        };
-    }
-    let detail = format!("at line {}, column {}", error.line(), error.column());
-    Problem::new(Code::MalformedJson, detail)
-}
-
-/// What a parser's message says without the value that it met: that could be somebody's id or code.
-fn expectation(message: &str) -> String {
-    let message = message.split(" at line ").next().unwrap_or(message);
-    match message.rsplit_once(", expected ") {
-        Some((met, expected)) if met.starts_with("invalid ") || met.starts_with("unknown variant") => {
-            format!("expected {expected}")
-        }
-        _ => message.to_owned(),
-    }
-}
-
-/// A field's name as a step of a JSON pointer; a very long one is cut.
-fn escaped(name: &str) -> String {
-    let cut: String = name.chars().take(64).collect();
-    cut.replace('~', "~0").replace('/', "~1")
-}
-
-/// A merge-patch or an optional field: that it may be absent does not mean that it may be null.
-pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
-/// What is wrong with a request: all of it, up to a limit.
-#[derive(Default)]
-pub(crate) struct Faults(Vec<Fault>);
-
-impl Faults {
-    /// Takes note of a fault.
-    pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
-        if self.0.len() < FAULTS_MAX {
-            self.0.push(Fault { pointer: pointer(), detail: detail.into() });
-        }
-    }
-
-    /// The problem that they make up, if there are any.
-    pub(crate) fn check(self) -> Result<(), Problem> {
-        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
-    }
-}
-
-/// The fields of a JSON object, to be read as they come.
-pub(crate) trait Fields<'de> {
-    /// Their names, at most 32.
-    fn names(&self) -> &[&'static str];
-
-    /// How many of them, from the first on, must be there.
-    fn required(&self) -> usize;
-
-    /// Reads the value of one. What is wrong with it, but not with the JSON, goes to `faults`.
-    fn read<A: MapAccess<'de>>(
-        &mut self,
-        index: usize,
-        map: &mut A,
-        faults: &mut Faults,
-    ) -> Result<(), A::Error>;
-}
-
-/// Parses a body that is one object.
-///
-/// # Errors
-/// Broken JSON (400), or not what was asked for (422, with a pointer to every fault).
-pub(crate) fn object<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), Problem> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut faults = Faults::default();
-    Object { fields, pointer: String::new(), faults: &mut faults }
-        .deserialize(&mut deserializer)
-        .and_then(|()| deserializer.end())
-        .map_err(|error| json_problem(body, &error, ""))?;
-    faults.check()
-}
-
-/// An object somewhere in a body.
-pub(crate) struct Object<'a, F> {
-    /// Its fields.
-    pub(crate) fields: &'a mut F,
-    /// Where it is.
-    pub(crate) pointer: String,
-    /// Where faults go.
-    pub(crate) faults: &'a mut Faults,
-}
-
-impl<F> Object<'_, F> {
-    fn other_type(self) {
-        self.faults.note(|| self.pointer, "expected an object");
-    }
-}
-
-impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Object { fields, pointer, faults } = self;
-        let mut seen = 0u32;
-        while let Some(Text(name)) = map.next_key()? {
-            let at = || format!("{pointer}/{}", escaped(&name));
-            match fields.names().iter().position(|known| *known == name) {
-                Some(index) if seen & (1 << index) == 0 => {
-                    seen |= 1 << index;
-                    fields.read(index, &mut map, faults)?;
-                    continue;
-                }
-                Some(_) => faults.note(at, "given twice"),
-                None => faults.note(at, "unknown field"),
-            }
-            map.next_value::<IgnoredAny>()?;
-        }
-        for (index, name) in fields.names()[..fields.required()].iter().enumerate() {
-            if seen & (1 << index) == 0 {
-                faults.note(|| format!("{pointer}/{name}"), "missing");
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        self.other_type();
-        Ok(())
-    }
-
-    note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
-}
-
 /// A text, borrowed unless it has escapes.
 pub(crate) struct Text<'de>(pub(crate) Cow<'de, str>);
 
@@ -297,62 +347,6 @@ impl<'de> Deserialize<'de> for Text<'de> {
     }
 }
 
-/// A value out of which at most one word is wanted: a list or an object is passed over.
-pub(crate) enum Scalar<'de> {
-    Bool(bool),
-    Number(u64),
-    Text(Cow<'de, str>),
-    Other,
-}
-
-impl Scalar<'_> {
-    fn other_type(self) -> Self {
-        Scalar::Other
-    }
-}
-
-impl<'de> Deserialize<'de> for Scalar<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Scalar::Other)
-    }
-}
-
-impl<'de> Visitor<'de> for Scalar<'de> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self, E> {
-        Ok(Scalar::Bool(value))
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self, E> {
-        Ok(Scalar::Number(value))
-    }
-
-    fn visit_borrowed_str<E: de::Error>(self, value: &'de str) -> Result<Self, E> {
-        Ok(Scalar::Text(Cow::Borrowed(value)))
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self, E> {
-        Ok(Scalar::Text(Cow::Owned(value.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Other)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Other)
-    }
-
-    note_other_types!(visit_i64: i64, visit_f64: f64);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,34 +360,102 @@ mod tests {
 
     #[derive(Deserialize)]
     struct Objects<'a> {
-        #[serde(borrow, deserialize_with = "objects::<2, _, _>")]
+        #[serde(borrow, deserialize_with = "list::<2, _, _>")]
         objects: Vec<Names<'a>>,
     }
 
     #[test]
     fn of_a_list_no_more_is_kept_than_tells_that_it_is_too_long() {
         let many = format!(r#"{{"names":["a","\u0062"{}]}}"#, r#","c""#.repeat(100_000));
-        let Names { names } = json(many.as_bytes()).unwrap();
+        let Names { names } = parse(many.as_bytes()).unwrap();
         assert!(names.len() == 4 && names.capacity() < 16);
         assert!(matches!(&names[..2], [Text(Cow::Borrowed("a")), Text(Cow::Owned(b))] if b == "b"));
         // What is passed over still has to be JSON.
         for broken in [r#"{"names":["a","b","c","d","e",]}"#, r#"{"names":["a","b","c","d","#] {
-            assert_eq!(json::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);
+            assert_eq!(parse::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);
         }
         let Objects { objects } =
-            json(br#"{"objects":[{"names":[]},{"names":["a"]},{"names":[]}]}"#).unwrap();
+            parse(br#"{"objects":[{"names":[]},{"names":["a"]},{"names":[]}]}"#).unwrap();
         assert_eq!(objects.len(), 2);
-        assert!(json::<Objects<'_>>(br#"{"objects":[[["a"]]]}"#).is_err());
+        assert!(parse::<Objects<'_>>(br#"{"objects":[[["a"]]]}"#).is_err());
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[serde(rename_all = "lowercase")]
+    enum Mode {
+        Compact,
+        Strict,
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[serde(deny_unknown_fields)]
+    struct Layout {
+        #[serde(default)]
+        bits: u8,
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[serde(deny_unknown_fields)]
+    struct Spec {
+        capacity: u64,
+        #[serde(default)]
+        mode: Option<Mode>,
+        #[serde(default)]
+        layout: Option<Layout>,
+        #[serde(default)]
+        rates: Vec<f64>,
+    }
+
+    /// The pointer and the detail of the one fault.
+    fn fault(body: &str) -> (String, String) {
+        let problem = parse::<Spec>(body.as_bytes()).unwrap_err();
+        assert_eq!(problem.code, Code::InvalidRequest, "{body}: {problem:?}");
+        (problem.faults[0].pointer.clone(), problem.faults[0].detail.to_string())
     }
 
     #[test]
-    fn of_a_value_only_a_word_is_kept() {
-        let of = |text: &'static str| serde_json::from_str::<Scalar<'_>>(text).unwrap();
-        assert!(matches!(of("true"), Scalar::Bool(true)));
-        assert!(matches!(of("7"), Scalar::Number(7)));
-        assert!(matches!(of("\"a\""), Scalar::Text(text) if text == "a"));
-        for other in ["null", "-1", "1.5", "[1,[2]]", "{\"a\":[]}"] {
-            assert!(matches!(of(other), Scalar::Other), "{other}");
+    fn a_body_that_is_what_was_asked_for_is_read() {
+        let spec: Spec =
+            parse(br#" {"capacity":7,"mode":"strict","layout":{"bits":8},"rates":[1,0.5]} "#).unwrap();
+        assert_eq!(spec.capacity, 7);
+        assert!(matches!(spec.mode, Some(Mode::Strict)));
+        assert_eq!(spec.layout.unwrap().bits, 8);
+        assert_eq!(spec.rates, [1.0, 0.5]);
+    }
+
+    #[test]
+    fn a_fault_is_told_with_its_place_and_without_what_was_met() {
+        for (body, pointer, detail) in [
+            ("[7]", "", "expected an object"),
+            ("null", "", "expected an object"),
+            ("\"secret\"", "", "expected an object"),
+            ("{}", "/capacity", "missing"),
+            (r#"{"capacity":"secret"}"#, "/capacity", "expected u64"),
+            (r#"{"capacity":-1}"#, "/capacity", "expected u64"),
+            (r#"{"capacity":1.5}"#, "/capacity", "expected u64"),
+            (r#"{"capacity":1,"capacity":1}"#, "/capacity", "given twice"),
+            (r#"{"capacity":1,"mode":null}"#, "/mode", "expected a string"),
+            (r#"{"capacity":1,"mode":{"strict":null}}"#, "/mode", "expected a string"),
+            (r#"{"capacity":1,"mode":"secret"}"#, "/mode", "expected `compact` or `strict`"),
+            (r#"{"capacity":1,"layout":null}"#, "/layout", "expected an object"),
+            (r#"{"capacity":1,"layout":[8]}"#, "/layout", "expected an object"),
+            (r#"{"capacity":1,"layout":{"bits":300}}"#, "/layout/bits", "expected u8"),
+            (r#"{"capacity":1,"layout":{"a/b":1}}"#, "/layout/a~1b", "unknown field, expected `bits`"),
+            (r#"{"capacity":1,"rates":[1,true]}"#, "/rates/1", "expected f64"),
+            (r#"{"capacity":1,"\u0072ates":7}"#, "/rates", "expected a sequence"),
+        ] {
+            assert_eq!(fault(body), (pointer.into(), detail.into()), "{body}");
         }
+    }
+
+    #[test]
+    fn broken_json_is_told_with_its_line_and_column() {
+        for broken in
+            ["", "{", "{\"capacity\":}", "{\"capacity\":1}x", "{\"capacity\":1e999}", "{'capacity':1}"]
+        {
+            assert_eq!(parse::<Spec>(broken.as_bytes()).unwrap_err().code, Code::MalformedJson, "{broken}");
+        }
+        let problem = parse::<Spec>(b"{\n  \"capacity\": x}").unwrap_err();
+        assert_eq!(problem.detail, "at line 2, column 15");
     }
 }

@@ -3,10 +3,13 @@
 pub(crate) mod body;
 pub(crate) mod body_memory;
 pub(crate) mod decompression;
+pub(crate) mod faults;
 pub(crate) mod idempotency;
 pub(crate) mod item_lists;
 pub(crate) mod json;
+pub(crate) mod object;
 pub(crate) mod origin;
 pub(crate) mod page;
 pub(crate) mod query;
+mod shape;
 pub(crate) mod time;

@@ -1,32 +1,90 @@
-//! Reading query strings: unknown, repeated and odd parameters are refused, with a pointer.
+//! Query strings: unknown, repeated and odd parameters are refused, with a pointer.
 
+use super::shape::ShapeError;
 use crate::http::answer::problem::Problem;
-use axum::extract::{Query, Request};
-use serde::de::DeserializeOwned;
+use axum::extract::Request;
+use serde::de::value::{MapDeserializer, StrDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+use std::borrow::Cow;
 
 /// The query's parameters.
 ///
 /// # Errors
 /// 422, with a pointer to the parameter where it is known.
 pub(crate) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem> {
-    match Query::try_from_uri(request.uri()) {
-        Ok(Query(parameters)) => Ok(parameters),
-        Err(rejection) => Err(fault(&rejection.body_text())),
+    let query = request.uri().query().unwrap_or_default();
+    let parameters = form_urlencoded::parse(query.as_bytes());
+    let values = parameters.map(|(name, text)| (name.clone(), Parameter { name, text }));
+    T::deserialize(MapDeserializer::new(values)).map_err(Problem::from)
+}
+
+/// One parameter's value.
+struct Parameter<'a> {
+    name: Cow<'a, str>,
+    text: Cow<'a, str>,
+}
+
+impl<'de> IntoDeserializer<'de, ShapeError> for Parameter<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
-/// The rejection's text is `…: parameter: what is wrong`, or names the parameter as a field.
-fn fault(text: &str) -> Problem {
-    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    if let Some((parameter, detail)) = text.split_once(": ")
-        && parameter.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-    {
-        return Problem::invalid_at(&format!("/{parameter}"), detail.to_owned());
+/// Reads a number from its text.
+macro_rules! numbers {
+    ($($deserialize:ident, $visit:ident, $expected:literal;)*) => {
+        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
+            let number = self.text.parse().map_err(|_| ShapeError::new($expected));
+            number.and_then(|number| visitor.$visit(number)).map_err(|error| error.inside(&self.name))
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Parameter<'_> {
+    type Error = ShapeError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
+        visitor.visit_str(&self.text).map_err(|error: ShapeError| error.inside(&self.name))
     }
-    // Serde's own words: duplicate field `limit`, unknown field `other`, missing field `reference`.
-    let named = text.split_once(" field `").and_then(|(_, rest)| rest.split('`').next());
-    let pointer = named.filter(|name| name.len() <= 64).map(|name| format!("/{name}")).unwrap_or_default();
-    Problem::invalid_at(&pointer, text.to_owned())
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ShapeError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ShapeError> {
+        let word: StrDeserializer<'_, ShapeError> = (*self.text).into_deserializer();
+        visitor.visit_enum(word).map_err(|error| error.inside(&self.name))
+    }
+
+    numbers! {
+        deserialize_u8, visit_u8, "expected a whole number from 0 to 255";
+        deserialize_u16, visit_u16, "expected a whole number from 0 to 65535";
+        deserialize_u32, visit_u32, "expected a whole number from 0 to 4294967295";
+        deserialize_u64, visit_u64, "expected a whole number from 0 on";
+        deserialize_f64, visit_f64, "expected a number";
+        deserialize_bool, visit_bool, "expected true or false";
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u128 f32 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
+        identifier ignored_any
+    }
 }
 
 #[cfg(test)]
@@ -35,24 +93,52 @@ mod tests {
     use axum::body::Body;
     use serde::Deserialize;
 
-    #[derive(Deserialize, Debug)]
+    #[derive(Deserialize, PartialEq, Debug)]
+    #[serde(rename_all = "lowercase")]
+    enum Mode {
+        Append,
+    }
+
+    #[derive(Deserialize, PartialEq, Debug)]
     #[serde(deny_unknown_fields)]
     struct Parameters {
-        limit: Option<u32>,
+        limit: Option<u64>,
+        rate: Option<f64>,
+        mode: Option<Mode>,
+        #[serde(default)]
+        prefix: String,
+    }
+
+    fn parsed(query: &str) -> Result<Parameters, (String, String)> {
+        let request = Request::get(format!("/x?{query}")).body(Body::empty()).unwrap();
+        parse(&request).map_err(|problem: Problem| {
+            let fault = &problem.faults[0];
+            (fault.pointer.clone(), fault.detail.to_string())
+        })
     }
 
     #[test]
-    fn a_fault_names_its_parameter() {
-        let parse = |query: &str| {
-            let request = Request::get(format!("/x?{query}")).body(Body::empty()).unwrap();
-            parse::<Parameters>(&request)
-                .map(|parameters| parameters.limit)
-                .map_err(|problem| problem.faults[0].pointer.clone())
-        };
-        assert_eq!(parse("limit=3"), Ok(Some(3)));
-        assert_eq!(parse(""), Ok(None));
-        assert_eq!(parse("limit=x"), Err("/limit".into()));
-        assert_eq!(parse("limit=1&limit=2").unwrap_err(), "/limit");
-        assert!(parse("other=1").is_err());
+    fn parameters_are_read_by_their_types() {
+        let all = parsed("limit=3&rate=0.5&mode=append&prefix=a%2Bb+c").unwrap();
+        let expected =
+            Parameters { limit: Some(3), rate: Some(0.5), mode: Some(Mode::Append), prefix: "a+b c".into() };
+        assert_eq!(all, expected);
+        let none = Parameters { limit: None, rate: None, mode: None, prefix: String::new() };
+        assert_eq!(parsed(""), Ok(none));
+    }
+
+    #[test]
+    fn a_fault_names_its_parameter_and_not_its_value() {
+        for (query, pointer, detail) in [
+            ("limit=x", "/limit", "expected a whole number from 0 on"),
+            ("limit=-1", "/limit", "expected a whole number from 0 on"),
+            ("limit=", "/limit", "expected a whole number from 0 on"),
+            ("limit=1&limit=2", "/limit", "given twice"),
+            ("rate=x", "/rate", "expected a number"),
+            ("mode=x", "/mode", "expected `append`"),
+            ("other=1", "/other", "unknown field, expected one of `limit`, `rate`, `mode`, `prefix`"),
+        ] {
+            assert_eq!(parsed(query), Err((pointer.into(), detail.into())), "{query}");
+        }
     }
 }

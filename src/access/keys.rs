@@ -33,7 +33,7 @@ impl Caller {
     pub fn may(&self, scope: Scope) -> bool {
         self.0
             .as_ref()
-            .is_none_or(|key| key.scopes.iter().any(|held| *held == scope || *held == Scope::Admin))
+            .is_none_or(|key| key.scopes.iter().any(|granted| *granted == scope || *granted == Scope::Admin))
     }
 
     /// Refuses a caller whose key's time is over. `now` is asked only if it may be.
@@ -125,7 +125,7 @@ impl Keys {
             if key.name.is_empty() {
                 return Err(InvalidKey::NoName);
             }
-            let sha256 = hex(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(key.name.clone()))?;
+            let sha256 = parse_sha256(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(key.name.clone()))?;
             for other in &keys {
                 if other.options.name == key.name {
                     return Err(InvalidKey::SameName(key.name.clone()));
@@ -186,11 +186,9 @@ impl Keys {
 }
 
 /// 32 bytes from 64 hexadecimal digits.
-fn hex(text: &str) -> Option<[u8; 32]> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
-    let bytes: Vec<u8> =
-        digits?.chunks(2).filter_map(|pair| Some(pair.first()? << 4 | pair.get(1)?)).collect();
-    (text.len() == 64).then(|| bytes.try_into().ok()).flatten()
+fn parse_sha256(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    hex::decode_to_slice(text, &mut digest).ok().map(|()| digest)
 }
 
 #[cfg(test)]
@@ -198,7 +196,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
-        let sha256 = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = hex::encode(Sha256::digest(name));
         KeyOptions {
             name: name.into(),
             sha256,
@@ -269,9 +267,9 @@ mod tests {
 
     #[test]
     fn a_digest_has_one_length() {
-        assert_eq!(hex(&"0F".repeat(32)), Some([15; 32]));
+        assert_eq!(parse_sha256(&"0F".repeat(32)), Some([15; 32]));
         for bad in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
-            assert_eq!(hex(bad), None);
+            assert_eq!(parse_sha256(bad), None);
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> io::Result<()> {
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random));
-    let digest: String = Sha256::digest(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(Sha256::digest(&key));
     let mut entry = toml::Table::new();
     entry.insert("name".into(), name.clone().into());
     entry.insert("sha256".into(), digest.into());

@@ -26,17 +26,19 @@ impl FromStr for RedemptionId {
     type Err = InvalidRedemptionId;
 
     fn from_str(text: &str) -> Result<Self, InvalidRedemptionId> {
-        let canonical = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        match u128::from_str_radix(text, 16) {
-            Ok(number) if canonical => Ok(Self(number.to_be_bytes())),
-            _ => Err(InvalidRedemptionId),
+        let mut bytes = [0; 16];
+        let parsed = hex::decode_to_slice(text, &mut bytes);
+        // One id is spelt in one way.
+        if parsed.is_err() || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(InvalidRedemptionId);
         }
+        Ok(Self(bytes))
     }
 }
 
 impl fmt::Display for RedemptionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

@@ -245,58 +245,115 @@ fn ns(since: Instant, items: usize) -> f64 {
     since.elapsed().as_nanos() as f64 / items as f64
 }
 
-fn measure<S: Subject>(args: &FilterArgs) -> Result<Report, BenchError> {
-    let layout = S::layout(args)?;
-    let secret = Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)));
-    let count = args.items as usize;
-    let keys: Vec<[u8; 16]> = (0..args.items).map(key).collect();
-    let strangers: Vec<[u8; 16]> = (args.items..2 * args.items).map(key).collect();
-    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+/// What the filter is measured with.
+struct Items {
+    secret: Secret,
+    /// Those that go in.
+    keys: Vec<[u8; 16]>,
+    digests: Vec<Digest>,
+    /// As many that don't.
+    strangers: Vec<[u8; 16]>,
+}
 
-    let mut filter = S::new(layout);
-    let (early, late) = keys.split_at(count - count / 10);
-    let since = Instant::now();
-    let early_in = early.iter().filter(|key| filter.insert(secret.digest(*key))).count();
-    let early_ns = ns(since, 1);
-    let since = Instant::now();
-    let late_in = late.iter().filter(|key| filter.insert(secret.digest(*key))).count();
-    let late_ns = ns(since, 1);
+impl Items {
+    fn new(count: u64) -> Self {
+        let secret = Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)));
+        let keys: Vec<[u8; 16]> = (0..count).map(key).collect();
+        let digests = keys.iter().map(|key| secret.digest(key)).collect();
+        Self { digests, keys, strangers: (count..2 * count).map(key).collect(), secret }
+    }
+
+    /// Hashes the keys batch by batch, and gives each batch away.
+    fn hash_batches(&self, mut batch: impl FnMut(&[Digest])) {
+        let mut hashed = Vec::with_capacity(BATCH);
+        for keys in self.keys.chunks(BATCH) {
+            hashed.clear();
+            hashed.extend(keys.iter().map(|key| self.secret.digest(key)));
+            batch(&hashed);
+        }
+    }
+}
+
+/// Nanoseconds an item: of all inserts, and of the last tenth of them.
+struct InsertTimes {
+    all: f64,
+    last_tenth: f64,
+}
+
+fn insert_singly(filter: &mut impl Subject, items: &Items) -> Result<InsertTimes, BenchError> {
+    let count = items.keys.len();
+    let (early, late) = items.keys.split_at(count - count / 10);
+    let mut insert = |keys: &[[u8; 16]]| {
+        let since = Instant::now();
+        let taken = keys.iter().filter(|key| filter.insert(items.secret.digest(*key))).count();
+        (taken, ns(since, 1))
+    };
+    let ((early_in, early_ns), (late_in, late_ns)) = (insert(early), insert(late));
     if early_in + late_in < count {
         return Err(BenchError::Full(early_in + late_in));
     }
-    let reader = filter.reader();
-    let view = reader.view();
+    let last_tenth = late_ns / late.len().max(1) as f64;
+    Ok(InsertTimes { all: (early_ns + late_ns) / count as f64, last_tenth })
+}
+
+/// Nanoseconds an item of each way to check.
+struct CheckTimes {
+    hit: f64,
+    miss: f64,
+    prehashed: f64,
+    batch: f64,
+    batch_prehashed: f64,
+}
+
+fn check(view: &impl Check, items: &Items) -> CheckTimes {
+    let count = items.keys.len();
+    let singly = |keys: &[[u8; 16]]| {
+        let since = Instant::now();
+        let found = keys.iter().filter(|key| view.contains(items.secret.digest(*key))).count();
+        (black_box(found), ns(since, count))
+    };
+    let ((hits, hit), (_, miss)) = (singly(&items.keys), singly(&items.strangers));
+    assert_eq!(hits, count, "a filter must not lose what it holds");
     let since = Instant::now();
-    let hits = keys.iter().filter(|key| view.contains(secret.digest(*key))).count();
-    let hit_ns = ns(since, count);
+    black_box(items.digests.iter().filter(|digest| view.contains(**digest)).count());
+    let prehashed = ns(since, count);
+    let mut found = Vec::new();
     let since = Instant::now();
-    black_box(strangers.iter().filter(|key| view.contains(secret.digest(*key))).count());
-    let miss_ns = ns(since, count);
-    let since = Instant::now();
-    black_box(digests.iter().filter(|digest| view.contains(**digest)).count());
-    let check_ns_prehashed = ns(since, count);
-    let (mut found, mut hashed) = (Vec::new(), Vec::with_capacity(BATCH));
-    let since = Instant::now();
-    for keys in keys.chunks(BATCH) {
-        hashed.clear();
-        hashed.extend(keys.iter().map(|key| secret.digest(key)));
-        view.contains_many(&hashed, &mut found);
+    items.hash_batches(|hashed| {
+        view.contains_many(hashed, &mut found);
         black_box(&found);
-    }
-    let check_batch_ns = ns(since, count);
+    });
+    let batch = ns(since, count);
     let since = Instant::now();
-    for digests in digests.chunks(BATCH) {
+    for digests in items.digests.chunks(BATCH) {
         view.contains_many(digests, &mut found);
         black_box(&found);
     }
-    let check_batch_ns_prehashed = ns(since, count);
-    assert_eq!(hits, count, "a filter must not lose what it holds");
+    CheckTimes { hit, miss, prehashed, batch, batch_prehashed: ns(since, count) }
+}
 
+/// The share of so many strangers that the filter takes for its own.
+fn error_rate(view: &impl Check, items: &Items, misses: u64) -> f64 {
+    let first = items.keys.len() as u64;
+    let is_wrong = |number: &u64| view.contains(items.secret.digest(&key(first + number)));
+    (0..misses).filter(is_wrong).count() as f64 / misses as f64
+}
+
+fn measure<S: Subject>(args: &FilterArgs) -> Result<Report, BenchError> {
+    let layout = S::layout(args)?;
+    let items = Items::new(args.items);
+    let count = items.keys.len();
+
+    let mut filter = S::new(layout);
+    let inserts = insert_singly(&mut filter, &items)?;
+    let reader = filter.reader();
+    let view = reader.view();
+    let checks = check(&view, &items);
     let misses = if args.json { MISSES_MIN.max(args.items) } else { args.items };
-    let wrong = (0..misses).filter(|number| view.contains(secret.digest(&key(args.items + number)))).count();
+    let error_rate = error_rate(&view, &items, misses);
     drop(view);
     let since = Instant::now();
-    for digests in digests.chunks(BATCH) {
+    for digests in items.digests.chunks(BATCH) {
         filter.remove_many(digests);
     }
     let remove_ns = ns(since, count);
@@ -304,11 +361,9 @@ fn measure<S: Subject>(args: &FilterArgs) -> Result<Report, BenchError> {
 
     let mut filter = S::new(layout);
     let since = Instant::now();
-    for keys in keys.chunks(BATCH) {
-        hashed.clear();
-        hashed.extend(keys.iter().map(|key| secret.digest(key)));
-        filter.insert_many(&hashed);
-    }
+    items.hash_batches(|hashed| {
+        filter.insert_many(hashed);
+    });
     let insert_batch_ns = ns(since, count);
 
     Ok(Report {
@@ -317,15 +372,15 @@ fn measure<S: Subject>(args: &FilterArgs) -> Result<Report, BenchError> {
         fingerprint_bits: layout.fingerprint_bits,
         bits_per_item: layout.bits_per_item(args.items),
         load: args.items as f64 / layout.slots() as f64,
-        insert_ns: (early_ns + late_ns) / count as f64,
-        insert_last_tenth_ns: late_ns / late.len().max(1) as f64,
+        insert_ns: inserts.all,
+        insert_last_tenth_ns: inserts.last_tenth,
         insert_batch_ns,
-        hit_ns,
-        miss_ns,
-        check_ns_prehashed,
-        check_batch_ns,
-        check_batch_ns_prehashed,
+        hit_ns: checks.hit,
+        miss_ns: checks.miss,
+        check_ns_prehashed: checks.prehashed,
+        check_batch_ns: checks.batch,
+        check_batch_ns_prehashed: checks.batch_prehashed,
         remove_ns,
-        error_rate: wrong as f64 / misses as f64,
+        error_rate,
     })
 }

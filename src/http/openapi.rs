@@ -197,14 +197,7 @@ fn general_problems(
         ("500", "`internal`"),
     ]);
     if takes_body {
-        problems.extend([
-            ("408", "`request-timeout`: the body did not arrive in time"),
-            ("415", "`unsupported-media-type`"),
-        ]);
-    }
-    if takes_body && !is_import {
-        problems
-            .extend([("400", "`malformed-json`"), ("413", "`body-too-large`: the detail states the limit")]);
+        problems.extend(body_problems(is_import));
     }
     // What is no import's id is the id of no import.
     let takes_name = path.contains("{campaign}") || path.contains("{coupon}");
@@ -219,6 +212,14 @@ fn general_problems(
         problems.push(("422", "`idempotency-key-reused`"));
     }
     problems
+}
+
+/// What can go wrong with a body. An import's is no JSON, and of any length.
+fn body_problems(is_import: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_all =
+        [("408", "`request-timeout`: the body did not arrive in time"), ("415", "`unsupported-media-type`")];
+    let of_json = [("400", "`malformed-json`"), ("413", "`body-too-large`: the detail states the limit")];
+    of_all.into_iter().chain(of_json.into_iter().filter(move |_| !is_import))
 }
 
 /// Adds to what a status may mean.

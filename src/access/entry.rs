@@ -82,7 +82,7 @@ mod tests {
     fn auth(names: &[&str]) -> AuthOptions {
         let key = |name: &&str| KeyOptions {
             name: (*name).into(),
-            sha256: Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256: hex::encode(Sha256::digest(name)),
             ..KeyOptions::default()
         };
         AuthOptions { keys: names.iter().map(key).collect(), allow_anonymous: false }

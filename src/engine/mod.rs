@@ -359,6 +359,13 @@ impl Engine {
         RedemptionId(id)
     }
 
+    /// An id for an import that its client gave no name.
+    pub fn import_id(&self) -> ImportId {
+        let mut id = [0; 16];
+        fill_random(&mut id);
+        ImportId::new(&hex::encode(id)).expect("hexadecimal digits may stand in an import's id")
+    }
+
     /// What a filter of this spec would be like.
     ///
     /// # Errors

@@ -147,7 +147,8 @@ struct PlanQuery {
 
 /// What a filter would be like.
 #[derive(Serialize, ToSchema)]
-struct Plan {
+#[schema(as = Plan)]
+struct PlanAnswer {
     fingerprint_bits: u8,
     bucket_size: u8,
     buckets: u64,
@@ -166,14 +167,14 @@ struct Plan {
     operation_id = "plan",
     tag = "operations",
     params(PlanQuery),
-    responses((status = 200, description = "The first table that it would have", body = Plan))
+    responses((status = 200, description = "The first table that it would have", body = PlanAnswer))
 )]
 pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let PlanQuery { capacity, error_rate, mode: name, growth } = query::parse(&request)?;
     let mode = name.map_or(Mode::Compact, mode);
     let spec = Asked { capacity, mode, error_rate, growth, layout: None, ignore_case: false }.spec()?;
     let plan = api.engine.plan(&spec)?;
-    let body = Plan {
+    let body = PlanAnswer {
         fingerprint_bits: plan.layout.fingerprint_bits,
         bucket_size: plan.layout.bucket_size,
         buckets: plan.layout.buckets,
@@ -188,7 +189,8 @@ pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Resul
 
 /// A snapshot that was taken.
 #[derive(Serialize, ToSchema)]
-struct Snapshot {
+#[schema(as = Snapshot)]
+struct SnapshotAnswer {
     /// The last log entry that it covers.
     seq: u64,
     /// Written for it; what has not changed is not written again.
@@ -202,12 +204,12 @@ struct Snapshot {
     path = "/v1/snapshots",
     operation_id = "take_snapshot",
     tag = "operations",
-    responses((status = 200, description = "Taken", body = Snapshot))
+    responses((status = 200, description = "Taken", body = SnapshotAnswer))
 )]
 pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     Sender::of(&api, &request)?.caller.require_all_names()?;
     let report = api.engine.snapshot().await?;
-    let body = Snapshot {
+    let body = SnapshotAnswer {
         seq: report.seq.0,
         bytes_written: report.bytes_written,
         seconds: report.duration.as_secs_f64(),

@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tracing::{Instrument, Span};
 
+/// What a key is preceded by, in letters of either case.
+const SCHEME: &[u8] = b"Bearer ";
+
 /// The longest request id that is taken over.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -80,7 +83,7 @@ impl Gate {
             Problem::from(denied)
         };
         let entry = &self.api.entry;
-        let caller = entry.caller(bearer(request.headers())).map_err(|denied| refused(denied, None))?;
+        let caller = entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
         if let Some(act) = act {
             act.note_caller(&caller);
         }
@@ -111,11 +114,11 @@ impl Gate {
 }
 
 /// The key in the header, if there is exactly one.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
-    let (scheme, key) = value.as_bytes().split_at_checked(7)?;
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !key.is_empty()).then_some(key)
+    let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+    (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
 }
 
 /// Lets a request in or answers why not; counts the answer, and writes its problem if it has one.

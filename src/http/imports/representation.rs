@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportMode)]
-pub(super) enum ModeName {
+pub(super) enum ImportModeName {
     /// They are added as they are read.
     #[default]
     Append,
@@ -21,7 +21,7 @@ pub(super) enum ModeName {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportState)]
-pub(super) enum StateName {
+pub(super) enum ImportStateName {
     /// Its upload goes on.
     Running,
     /// Read to the end.
@@ -74,8 +74,8 @@ impl From<LineError> for LineErrorAnswer {
 pub(super) struct ImportAnswer {
     #[schema(example = "nightly-2026-12-01")]
     id: String,
-    state: StateName,
-    mode: ModeName,
+    state: ImportStateName,
+    mode: ImportModeName,
     /// Where it goes, if that is a campaign.
     #[serde(skip_serializing_if = "Option::is_none")]
     campaign: Option<String>,
@@ -102,14 +102,14 @@ impl From<Import> for ImportAnswer {
         Self {
             id: import.id.to_string(),
             state: match import.state {
-                ImportState::Running => StateName::Running,
-                ImportState::Done => StateName::Done,
-                ImportState::Failed | ImportState::Overtaken => StateName::Failed,
-                ImportState::Interrupted => StateName::Interrupted,
+                ImportState::Running => ImportStateName::Running,
+                ImportState::Done => ImportStateName::Done,
+                ImportState::Failed | ImportState::Overtaken => ImportStateName::Failed,
+                ImportState::Interrupted => ImportStateName::Interrupted,
             },
             mode: match import.mode {
-                ImportMode::Append => ModeName::Append,
-                ImportMode::Replace => ModeName::Replace,
+                ImportMode::Append => ImportModeName::Append,
+                ImportMode::Replace => ImportModeName::Replace,
             },
             campaign: name(Kind::Campaign),
             coupon: name(Kind::Coupon),

@@ -1,7 +1,7 @@
 //! Imports: the routes.
 
 use super::lines::Format;
-use super::representation::{ImportAnswer, ModeName};
+use super::representation::{ImportAnswer, ImportModeName};
 use super::upload::Upload;
 use crate::domain::import::IMPORTS_KEPT_MAX;
 use crate::domain::{ImportId, ImportMode, KeyName, Kind};
@@ -40,7 +40,7 @@ struct ImportQuery {
     format: Option<FormatName>,
     /// `append` unless said otherwise.
     #[serde(default)]
-    mode: ModeName,
+    mode: ImportModeName,
     /// Its name, unique in the server: a broken upload is continued under it. Made up unless given.
     #[param(pattern = "^[A-Za-z0-9._-]{1,128}$")]
     id: Option<String>,
@@ -128,13 +128,12 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
     let owner = KeyName::new(Sender::of(&api, &request)?.caller.name());
     let is_named = id.is_some();
     let id = match id {
-        Some(id) => ImportId::new(&id),
-        None => ImportId::new(&api.engine.redemption_id().to_string()),
+        Some(id) => ImportId::new(&id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
+        None => api.engine.import_id(),
     };
-    let id = id.map_err(|error| Problem::invalid_at("/id", error.to_string()))?;
     let mode = match mode {
-        ModeName::Append => ImportMode::Append,
-        ModeName::Replace => ImportMode::Replace,
+        ImportModeName::Append => ImportMode::Append,
+        ImportModeName::Replace => ImportMode::Replace,
     };
     let Some(live) = api.live_imports.begin(id.clone()) else {
         return Err(Problem::new(Code::ImportRunning, "an upload of this id is under way"));

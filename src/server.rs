@@ -99,12 +99,6 @@ pub async fn run(
         files: (config.server.tls_cert.clone(), config.server.tls_key.clone()),
     };
     let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);
-    let recovery_fails = async {
-        match engine.recovered().await {
-            Status::Failed(reason) => reason,
-            _ => std::future::pending().await,
-        }
-    };
     let stop = async {
         shutdown.await;
         control.announce_stop();
@@ -119,7 +113,7 @@ pub async fn run(
         () = connections.accept(&listener) => Ok(()),
         () = stop => Ok(()),
         () = rereading.run() => Ok(()),
-        reason = recovery_fails => Err(ServerError::Recovery(reason)),
+        reason = failed_recovery(&engine) => Err(ServerError::Recovery(reason)),
     };
     drop(listener);
     if ended.is_ok() {
@@ -131,6 +125,14 @@ pub async fn run(
     match engine.status() {
         Status::Failed(reason) => Err(ServerError::Storage(reason)),
         _ => Ok(()),
+    }
+}
+
+/// Why the data directory could not be recovered; waits for ever if it could.
+async fn failed_recovery(engine: &Engine) -> String {
+    match engine.recovered().await {
+        Status::Failed(reason) => reason,
+        _ => std::future::pending().await,
     }
 }
 

@@ -83,7 +83,8 @@ impl Gate {
             Problem::from(denied)
         };
         let entry = &self.api.entry;
-        let caller = entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
+        let caller =
+            entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
         if let Some(act) = act {
             act.note_caller(&caller);
         }

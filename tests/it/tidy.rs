@@ -53,7 +53,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 
 /// Circles that are still to be mended, by name, and the files or folders in them. Whoever mends one deletes its line.
 const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[
-    ("the engine and its writer", &["engine/mod.rs", "engine/writer.rs"]),
+    ("the engine and its requests", &["engine/mod.rs", "engine/request.rs"]),
     ("a snapshot and its report", &["engine/running_snapshot.rs", "engine/snapshotter.rs"]),
     (
         "layouts and their sizes",
@@ -71,13 +71,10 @@ const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[
             "state/view.rs",
         ],
     ),
-    ("the store and its log", &["store/mod.rs", "store/acknowledged.rs", "store/log.rs"]),
 ];
 
 /// Functions that are still longer. Whoever shortens one deletes its line.
 const FUNCTIONS_EXCUSED: &[(&str, &str)] = &[
-    ("src/engine/start.rs", "prepare"),
-    ("src/engine/writer.rs", "run"),
     ("src/state/image.rs", "begin_snapshot"),
     ("src/store/archive.rs", "read"),
     ("src/store/open.rs", "open"),

@@ -14,12 +14,11 @@ skipped() {
     [ -z "${CI:-}" ]
 }
 
-# Does a step again only when what it was done from has changed.
+# Does a step again only when what it was done from has changed, or what it made is gone: the copy lies in there.
 once() {
-    local stamp=$place/$1.stamp
-    if ! cmp -s "$2" "$stamp"; then
+    if ! cmp -s "$1" "$2"; then
         "${@:3}"
-        cp "$2" "$stamp"
+        cp "$1" "$2"
     fi
 }
 
@@ -53,14 +52,14 @@ typescript() (
 )
 
 if python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    once python clients/python/requirements.txt install_python
+    once clients/python/requirements.txt "$place/python/requirements.txt" install_python
     python
 else
     skipped "Python 3.11 with venv (apt install python3-venv)" "the Python client"
 fi
 
 if node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null; then
-    once typescript clients/typescript/package-lock.json install_typescript
+    once clients/typescript/package-lock.json clients/typescript/node_modules/package-lock.json install_typescript
     typescript
 else
     skipped "Node 20 with npm (apt install npm)" "the TypeScript client"

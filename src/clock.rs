@@ -1,13 +1,13 @@
-//! The wall clock, held against the monotonic one: time that the log may trust, or a refusal to write.
+//! The wall clock, checked against the monotonic one: time that the log may trust, or a refusal to write.
 //!
-//! Every entry carries the time it was written at, and the first thing it does is to expire what is due. A wall
-//! clock that is set forward by a day would expire every hold at once, for good; so a writer that can't trust
-//! the clock writes nothing until the clock is right again or an operator has said that it is.
+//! Every entry carries the time at which it was written, and applying it first expires what is due. A wall clock that is set
+//! forward by a day would expire every hold at once, for good. So a writer that can't trust the clock writes nothing until the
+//! clock is right again or an operator has declared it right.
 //!
-//! While the process runs, the monotonic clock tells how much time has passed. It also does so across restarts, as long as the
-//! machine was not booted meanwhile: what both clocks said is kept beside the log ([`Clock::resume`]). After a boot, or on
-//! another machine, nobody can tell how long the service was stopped; then any time is believed that is not before what was
-//! kept, nor later by more than services are ever stopped.
+//! While the process runs, the monotonic clock tells how much time has passed. It does so across restarts too, unless the machine
+//! was booted: both clocks' readings are saved beside the log ([`Clock::resume`]). After a boot, or on another machine, nothing
+//! tells how long the service was stopped. Then any time is believed that is not before the saved one, and not later by more than
+//! [`ClockLimits::stop_max`].
 
 use crate::domain::{ClockReading, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How far the wall clock may be behind the time that was last logged.
+/// How far the wall clock may be behind the time of the last entry.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
 
-/// What is still believed.
+/// Limits of what is believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockLimits {
-    /// How far the wall clock may be stepped, in all, where the monotonic one can tell.
+    /// How far the wall clock may be stepped in total, where the monotonic clock can tell.
     pub jump_max: Duration,
     /// How long the service may have been stopped, where nothing can tell.
     pub stop_max: Duration,
@@ -33,12 +33,12 @@ impl Default for ClockLimits {
     }
 }
 
-/// Where time comes from.
+/// A source of time.
 pub trait TimeSource: Send + Sync {
-    /// The time of day. May be stepped in either direction.
+    /// The time of day. It may be stepped in either direction.
     fn wall(&self) -> Timestamp;
 
-    /// Time since the machine's boot. Never stepped; goes on while the machine sleeps.
+    /// Time since the machine's boot. It is never stepped, and goes on while the machine sleeps.
     fn monotonic(&self) -> Duration;
 }
 
@@ -54,13 +54,13 @@ impl TimeSource for SystemTime {
     }
 
     fn monotonic(&self) -> Duration {
-        // Not std's Instant: that stops while a machine is suspended, and waking up would look like a jump.
+        // std's `Instant` stops while a machine is suspended, and waking up would look like a jump.
         let time = clock_gettime(ClockId::Boottime);
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
     }
 }
 
-/// Time that is moved by hand, for tests.
+/// Clocks that are moved by hand, for tests.
 #[derive(Debug, Default)]
 pub struct ManualTime {
     wall_milliseconds: AtomicU64,
@@ -79,7 +79,7 @@ impl ManualTime {
         self.monotonic_milliseconds.fetch_add(milliseconds(time), Relaxed);
     }
 
-    /// Steps the wall clock alone.
+    /// Steps only the wall clock.
     pub fn set_wall(&self, wall: Timestamp) {
         self.wall_milliseconds.store(wall.0, Relaxed);
     }
@@ -95,14 +95,14 @@ impl TimeSource for ManualTime {
     }
 }
 
-/// What the wall clock is held against.
+/// Where the expected time comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// What it said at the start of this process.
+    /// The wall clock at the start of this process.
     Start,
-    /// What it said when it was last trusted, since the same boot of the machine.
+    /// The last trusted reading, taken since the machine's boot.
     LastRun,
-    /// What it said when it was last trusted, before the machine's boot or on another machine.
+    /// The last trusted reading, taken before the machine's boot or on another machine.
     BeforeBoot,
 }
 
@@ -115,22 +115,22 @@ pub enum ClockUnsure {
         .since.words(), .since.restart()
     )]
     Jumped {
-        /// What it says.
+        /// What the wall clock says.
         clock: Timestamp,
-        /// What it should say; after a boot, what it should say at least.
+        /// What it should say; after a boot, the least that it should say.
         expected: Timestamp,
-        /// By what.
+        /// Where the expected time comes from.
         since: Since,
     },
-    /// The wall clock is behind the log: it is wrong now, or was when the log was written.
+    /// The wall clock is behind the log: either it is wrong now, or it was wrong when the log was written.
     #[error(
         "the clock says {clock}, but the last entry of the log was written at {logged}: set it right, or wait; if it is right, \
          stop the service and run `cuckood repair clock DIR`"
     )]
     Lags {
-        /// What it says.
+        /// What the wall clock says.
         clock: Timestamp,
-        /// When the last entry was written.
+        /// The time of the last entry.
         logged: Timestamp,
     },
 }
@@ -147,20 +147,20 @@ impl Since {
     fn restart(self) -> &'static str {
         match self {
             Since::Start | Since::LastRun => "",
-            // Nothing but a start judges how long a stop may have been.
+            // Only a start judges how long a stop may have been.
             Since::BeforeBoot => " and start the service again",
         }
     }
 }
 
-/// A reading that later ones are held against.
+/// The reading that later ones are checked against.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     reading: ClockReading,
     since: Since,
 }
 
-/// The one clock of a process; clones are the same one.
+/// The clock of a process; clones share the same clock.
 #[derive(Clone)]
 pub struct Clock {
     source: Arc<dyn TimeSource>,
@@ -170,7 +170,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Trusts the wall clock as it is now; later readings are held against it.
+    /// Trusts the wall clock as it is now; later readings are checked against it.
     pub fn new(source: Arc<dyn TimeSource>, limits: ClockLimits) -> Clock {
         let reading = ClockReading { wall: source.wall(), uptime: source.monotonic() };
         let started = Anchor { reading, since: Since::Start };
@@ -187,8 +187,8 @@ impl Clock {
         ClockReading { wall: self.source.wall(), uptime: self.source.monotonic() }
     }
 
-    /// Holds the clock against what it said when it was last trusted, by an earlier process, instead of trusting it as it was at
-    /// the start. To be called once; `same_boot` if the machine was not booted since.
+    /// Checks the clock against the last reading that an earlier process trusted, instead of trusting it as it was at the start.
+    /// Call it once; `same_boot` says that the machine has not been booted since.
     pub fn resume(&self, last: ClockReading, same_boot: bool) {
         let now = self.reading();
         let anchor = if same_boot && last.uptime <= now.uptime {
@@ -206,8 +206,8 @@ impl Clock {
         let _ = self.resumed.set(anchor);
     }
 
-    /// The time for readers, who can't refuse: the wall clock's unless it has jumped, else what it would say
-    /// had it not. Where it is unknown which was wrong, the earlier one: it shows no hold as run out that hasn't.
+    /// The time for readers, who can't refuse: the wall clock, unless it has jumped; then what it would say without the jump. If
+    /// it is unknown which of two times is wrong, the earlier one, so that no hold looks expired that isn't.
     pub fn read(&self) -> Timestamp {
         let (wall, expected) = (self.source.wall(), self.expected());
         if !self.has_jumped(wall, expected) {
@@ -219,11 +219,11 @@ impl Clock {
         }
     }
 
-    /// The time for an entry: never before `last_logged`.
+    /// The time for the next entry: never before `last_logged`.
     ///
     /// # Errors
-    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`ClockLimits::jump_max`] or is behind `last_logged` by more
-    /// than [`LAG_MAX`].
+    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`ClockLimits::jump_max`], or is behind `last_logged` by
+    /// more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let (clock, expected) = (self.source.wall(), self.expected());
         if last_logged.0.saturating_sub(clock.0) > milliseconds(LAG_MAX) {
@@ -235,7 +235,7 @@ impl Clock {
         Ok(clock.max(last_logged))
     }
 
-    /// How far the wall clock is ahead of what it should say, in seconds; negative for behind.
+    /// How far the wall clock is ahead of the expected time, in seconds; negative if it is behind.
     pub fn offset_seconds(&self) -> i64 {
         let (wall, expected) = (self.source.wall().0, self.expected().0);
         let seconds = i64::try_from(wall.abs_diff(expected) / 1_000).unwrap_or(i64::MAX);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(clock.stamp(logged), Err(ClockUnsure::Lags { clock: START, logged }));
     }
 
-    /// The same boot: however long the service was stopped, the monotonic clock tells.
+    /// In the same boot the monotonic clock tells, however long the service was stopped.
     #[test]
     fn across_a_restart_a_long_stop_is_told_from_a_clock_that_was_set() {
         let (time, _) = clock();
@@ -343,7 +343,7 @@ mod tests {
         clock.resume(before, true);
         assert_eq!(clock.stamp(START), jumped(wrong, right, Since::LastRun));
         assert_eq!(clock.read(), right);
-        // No restart is needed once it is right.
+        // Once the clock is right, no restart is needed.
         time.set_wall(right);
         assert_eq!(clock.stamp(START), Ok(right));
     }
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Two pieces of evidence for the later time, none for the earlier: but a hold that is shown as run out might not have.
+    /// Two readings speak for the later time and one for the earlier, but a hold that is shown as expired might not be.
     #[test]
     fn when_the_log_is_in_the_future_readers_go_by_the_earlier_time() {
         for same_boot in [true, false] {
@@ -394,8 +394,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the clock: an entry's time is never before the last one's, and while the machine isn't booted
-        /// never further than the limit from what has really passed.
+        /// Whatever happens to the clock, an entry's time is never before the last one's. While the machine isn't booted, it is
+        /// never further than the limit from the time that has really passed.
         #[test]
         fn no_entry_is_stamped_far_from_the_time_that_has_passed(
             steps in proptest::collection::vec((0u8..4, 0..200 * DAY), 1..60),
@@ -419,7 +419,7 @@ mod tests {
                     let reading = clock.reading();
                     let passed = reading.uptime - kept.uptime;
                     let expected = kept.wall.plus_seconds(passed.as_secs());
-                    // Twice: by as much it may have been off when it was kept.
+                    // Twice, because the reading may have been off by as much when it was saved.
                     prop_assert!(at.0.abs_diff(expected.0) <= 2 * milliseconds(limits.jump_max) + 5_000);
                     (logged, kept) = (at, reading);
                 }

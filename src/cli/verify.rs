@@ -46,10 +46,11 @@ pub fn run(args: &Args) -> Result<(), VerifyError> {
     let copy = StoreCopy::of(&args.dir, args.scratch.as_deref())?;
     // To look at a full disk is allowed.
     let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
-    let store = copy.open(&options).map_err(|error| VerifyError::Open(copy.told(&error.to_string())))?;
+    let store =
+        copy.open(&options).map_err(|error| VerifyError::Open(copy.of_original(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
-        *line = copy.told(line);
+        *line = copy.of_original(line);
     }
     let mut out = io::stdout().lock();
     let notes = findings.notes.iter().map(|note| format!("{note}\n"));

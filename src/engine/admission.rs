@@ -1,44 +1,44 @@
-//! Which commands may be logged: those whose memory is there. What is logged is applied for good, by every start again, so
-//! memory is judged by the limit and had from the system before. A batch is judged as a whole.
+//! Admission control: a command is logged only if there is memory to apply it. Every later start applies what is logged, so the
+//! memory is checked against the limit, and reserved from the system, before a batch is logged.
 
 use crate::domain::Command;
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation};
 use crate::state::{State, Waiting};
 
-/// Small needs that add up to so much are tried out together: far less than is left to them.
+/// Small needs are tried out together once they add up to this many bytes. It is far less than the spare memory.
 const SMALL_BYTES_MAX: u64 = 4 << 20;
 
-/// What is to become of a command.
+/// Whether a command may be logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It may be logged; its memory is there.
+    /// It may be logged; its memory is reserved.
     Admitted,
-    /// To be judged again once those that were admitted before it are applied.
+    /// It must be judged again once the commands admitted before it are applied.
     Later,
-    /// It might take more than the limit.
+    /// It might exceed the memory limit.
     BeyondLimit,
-    /// The system gives no more memory.
+    /// The system has no more memory to give.
     NoMemory(OutOfMemory),
 }
 
 /// Judges the commands of a batch, one after the other.
 pub(super) struct Admission {
     bytes_max: u64,
-    /// Bytes that tables leave to everything else.
+    /// Bytes that tables must leave free for everything else.
     spare_bytes: u64,
-    /// What the state takes, once it was looked at for this batch.
+    /// Bytes that the state takes, measured once for each batch.
     taken_bytes: Option<u64>,
     /// The most that the admitted commands can add.
     need: MemoryNeed,
     waiting: Waiting,
     reservation: Reservation,
-    /// Small needs since the system was last asked.
+    /// Small needs since the system was last asked for memory.
     small_bytes: u64,
 }
 
 impl Admission {
-    /// Commands may bring what the state takes up to `bytes_max`. Where the system gives no more than `spare_bytes` beside, no table
-    /// is made.
+    /// Admits commands while the state stays within `bytes_max`. Maps no table that would leave less than `spare_bytes` of the
+    /// system's memory.
     pub(super) fn new(bytes_max: u64, spare_bytes: u64) -> Self {
         Self {
             bytes_max,
@@ -51,7 +51,7 @@ impl Admission {
         }
     }
 
-    /// Judges a command, and reserves what it can ask for.
+    /// Judges a command, and reserves the memory that it may need.
     pub(super) fn judge(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
         if self.waiting.must_be_applied_before(command) {
             return Verdict::Later;
@@ -69,7 +69,7 @@ impl Admission {
             state.note_waiting(command, is_keyed, &mut self.waiting);
             return Verdict::Admitted;
         };
-        // What waits was judged by the most that it can ask for, and may give memory back.
+        // The commands in flight were counted at their upper bound, and some of them may free memory.
         if self.need.is_none() && self.waiting.is_empty() { verdict } else { Verdict::Later }
     }
 
@@ -84,7 +84,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Everything that was admitted is applied or refused: what it has not taken goes back.
+    /// Releases what was reserved but not used. Call it once every admitted command is applied or refused.
     pub(super) fn settle(&mut self) {
         self.taken_bytes = None;
         self.need = MemoryNeed::default();
@@ -111,7 +111,7 @@ mod tests {
         std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48)
     }
 
-    /// As even as chance has it, not more.
+    /// Random choices, but no worse than evenly spread.
     fn digest(number: u64) -> Digest {
         let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn create(id: u64, what: u64) -> Command {
-        // Capacities around that from which tables are mapped.
+        // Capacities around the size at which tables begin to be mapped.
         let capacity = [10, 3_000, 9_000, 30_000, 60_000][(what % 5) as usize];
         let growth = if what.is_multiple_of(7) { Growth::Fixed } else { Growth::Auto };
         let max_search = [1, 3, 100, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT][(what / 5 % 5) as usize];
@@ -155,7 +155,7 @@ mod tests {
         let target = Target(FilterId(a % FILTERS));
         let import = ImportId::new(&format!("i{}", a % FILTERS)).unwrap();
         let digests = |count: u64| Digests((0..count).map(|at| digest(serial << 20 | at)).collect());
-        // What may have been put in by one of the last commands.
+        // An item that one of the last commands may have inserted.
         let before = serial - serial.min(1 + a % 8);
         let earlier = |count: u64| Digests((0..count).map(|at| digest(before << 20 | at)).collect());
         match kind {
@@ -202,7 +202,7 @@ mod tests {
     struct Model {
         state: State,
         admission: Admission,
-        /// With the most that the state may take once each is applied.
+        /// With the upper bound of the state's size after each command.
         batch: Vec<(Proposal, u64)>,
         limit: u64,
         mapped_before: u64,
@@ -237,7 +237,7 @@ mod tests {
                 assert!(taken <= self.limit, "{taken} bytes at a limit of {}", self.limit);
             }
             self.admission.settle();
-            // Holds run out.
+            // Holds expire.
             self.at = self.at.plus_seconds(20);
         }
     }
@@ -245,7 +245,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(cases()))]
 
-        /// Whatever comes together in a batch: the account stays within the limit, and no table has to be mapped when it is needed.
+        /// Whatever is combined in a batch, the account stays within the limit and `apply` never has to map a table.
         #[test]
         fn no_batch_goes_beyond_the_limit_nor_asks_the_system_for_memory(
             limit in 100_000u64..6_000_000,

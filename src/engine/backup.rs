@@ -1,4 +1,4 @@
-//! A backup under way: the newest snapshot and the log after it, produced piece by piece between commits.
+//! A running backup: the newest snapshot and the log after it, produced piece by piece between commits.
 
 use crate::domain::Seq;
 use crate::journal::{Journal, JournalError};
@@ -7,10 +7,10 @@ use crate::store::{Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// The most bytes that [`ArchiveSource::next_part`] hands out at once.
+/// The most bytes that [`ArchiveSource::next_part`] returns at once.
 pub const PART_BYTES_MAX: usize = 1 << 20;
 
-/// A backup under way. Its snapshot, and so the log after it, are kept until it is dropped.
+/// A running backup. Its snapshot, and the log after that, are kept until it is dropped.
 pub struct ArchiveSource {
     snapshot: Option<PinnedManifest>,
     archive: ArchiveWriter,
@@ -18,7 +18,7 @@ pub struct ArchiveSource {
     through: Seq,
 }
 
-/// What comes next.
+/// Which part of the archive comes next.
 enum Step {
     Chunk { section: usize, index: u32 },
     Log { after: Seq },
@@ -26,7 +26,7 @@ enum Step {
 }
 
 impl ArchiveSource {
-    /// Begins a backup of everything up to and including `through`, which the journal has.
+    /// Begins a backup of everything up to and including `through`, which the journal must hold.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
@@ -40,10 +40,10 @@ impl ArchiveSource {
         Ok(ArchiveSource { snapshot, archive, next, through })
     }
 
-    /// The next piece of the archive, of at most [`PART_BYTES_MAX`] bytes; `None` once it is whole.
+    /// The next piece of the archive, at most [`PART_BYTES_MAX`] bytes; `None` after the last one.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] if something can't be read: the archive then lacks its end and is refused.
+    /// [`JournalError::Damaged`] if something can't be read. The archive then lacks its end, and a restore refuses it.
     pub fn next_part(
         &mut self,
         store: &Store,

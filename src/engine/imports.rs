@@ -1,16 +1,16 @@
-//! Which uploads are under way in this process. The log can't tell: to it, an import whose upload died with the
-//! process looks as if it were running.
+//! The uploads that are running in this process. The log can't tell: an import whose upload died with the process still looks
+//! running there.
 
 use crate::domain::{Import, ImportId, ImportState};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Imports whose uploads are under way.
+/// The imports whose uploads are running.
 #[derive(Clone, Debug, Default)]
 pub struct LiveImports(Arc<Mutex<HashSet<ImportId>>>);
 
-/// An upload under way, until it is dropped.
+/// A running upload. It ends when this is dropped.
 #[derive(Debug)]
 pub struct LiveImport {
     all: LiveImports,
@@ -18,12 +18,12 @@ pub struct LiveImport {
 }
 
 impl LiveImports {
-    /// Takes an import for an upload of its own; none if there is one already.
+    /// Claims an import for one upload; `None` if another upload has it.
     pub fn begin(&self, id: ImportId) -> Option<LiveImport> {
         self.0.lock().insert(id.clone()).then(|| LiveImport { all: self.clone(), id })
     }
 
-    /// An import as it really is: one that is running by the log, but not here, was interrupted.
+    /// The import with its true status: one that the log calls running, but that has no upload here, was interrupted.
     pub fn corrected(&self, import: &Import) -> Import {
         let mut import = import.clone();
         if import.state == ImportState::Running && !self.0.lock().contains(&import.id) {

@@ -1,4 +1,4 @@
-//! What the writer waits for: requests, and word from the journal.
+//! The writer's inbox: requests, and wake-ups from the journal.
 
 use super::request::Request;
 use parking::Parker;
@@ -6,13 +6,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// What came of waiting.
+/// Why the wait ended.
 pub(super) enum Event {
-    /// Somebody asks for something.
+    /// A request arrived.
     Request(Request),
-    /// The time has come, or the journal has news.
+    /// The deadline passed, or the journal has news.
     Woken,
-    /// Everybody who could ask is gone.
+    /// Every sender is gone.
     Closed,
 }
 
@@ -30,12 +30,12 @@ impl Inbox {
         Inbox { requests, parker, waker }
     }
 
-    /// What wakes the writer.
+    /// A waker that ends the writer's wait.
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// The next request; comes back without one at `until`, and whenever the writer is woken.
+    /// Waits for the next request. Returns without one at `until`, or when the writer is woken.
     pub(super) fn wait(&mut self, until: Option<Instant>) -> Event {
         for is_last in [false, true] {
             match self.requests.poll_recv(&mut Context::from_waker(&self.waker)) {
@@ -48,7 +48,7 @@ impl Inbox {
         Event::Woken
     }
 
-    /// Waits for word from the journal, or until `until`; may come back without a reason.
+    /// Waits for the journal's wake-up or until `until`; may also return early.
     pub(super) fn park(&self, until: Option<Instant>) {
         match until {
             Some(until) => drop(self.parker.park_deadline(until)),
@@ -56,12 +56,12 @@ impl Inbox {
         }
     }
 
-    /// A request that is there already.
+    /// A request that has already arrived.
     pub(super) fn next(&mut self) -> Option<Request> {
         self.requests.try_recv().ok()
     }
 
-    /// Takes nothing more up.
+    /// Closes the queue: no more requests are accepted.
     pub(super) fn close(&mut self) {
         self.requests.close();
     }

@@ -1,20 +1,20 @@
-//! The engine's own figures: what each stage of a write costs, and how much there is of everything.
+//! The engine's metrics: what each stage of a write costs, and the sizes of everything.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// Counters and gauges are atomics; the histograms' short locks are taken by the writer's thread alone.
+/// The engine's metrics. Counters and gauges are atomic; only the writer's thread takes the histograms' short locks.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// From a command's submission until the writer takes it up.
+    /// Time from a command's submission until the writer picks it up.
     pub queue_seconds: Histogram,
-    /// From a batch's append until it is durable.
+    /// Time from a batch's append until it is durable.
     pub flush_seconds: Histogram,
-    /// Applying a batch.
+    /// Time to apply a batch.
     pub apply_seconds: Histogram,
-    /// A step of a snapshot, or of removing what one has left over, even if nothing was paid for: so long commits wait for it.
+    /// Time that one step of a snapshot, or of cleaning up after one, holds the writer. A commit may have to wait this long.
     pub snapshot_step_seconds: Histogram,
     /// Group commits.
     pub commits: Counter,
@@ -24,19 +24,19 @@ pub struct Metrics {
     pub overloaded: Counter,
     /// Snapshots finished.
     pub snapshots: Counter,
-    /// How long the last snapshot took.
+    /// Duration of the last snapshot.
     pub snapshot_milliseconds: Gauge,
     /// Bytes of tables.
     pub tables_bytes: Gauge,
-    /// Bytes of redemptions and stored answers, about.
+    /// Bytes of redemptions and stored answers, approximately.
     pub records_bytes: Gauge,
-    /// The last entry applied.
+    /// Sequence number of the last entry applied.
     pub applied_seq: Gauge,
-    /// 1 while nothing is written because the clock can't be trusted, else 0.
+    /// 1 while writes are refused because the clock can't be trusted, else 0.
     pub clock_unsure: Gauge,
-    /// How far the clock is ahead of what it should say, in seconds; negative for behind.
+    /// How far the clock is ahead of the expected time, in seconds; negative if it is behind.
     pub clock_offset_seconds: Gauge,
-    /// Commands refused because the clock could not be trusted.
+    /// Commands refused because the clock can't be trusted.
     pub clock_refused: Counter,
 }
 
@@ -64,33 +64,33 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Notes what was found about the clock.
+    /// Records the state of the clock.
     pub(super) fn note_clock(&self, is_unsure: bool, offset_seconds: i64) {
         self.clock_unsure.set(i64::from(is_unsure));
         self.clock_offset_seconds.set(offset_seconds);
     }
 
-    /// Makes the figures part of a registry; its prefix comes before their names.
+    /// Registers the metrics; the registry's prefix comes before their names.
     pub fn register(&self, to: &mut Registry) {
         to.register("queue_seconds", "Wait for the writer", self.queue_seconds.clone());
         to.register("flush_seconds", "Making a group commit durable", self.flush_seconds.clone());
         to.register("apply_seconds", "Applying a group commit", self.apply_seconds.clone());
         let step = self.snapshot_step_seconds.clone();
-        to.register("snapshot_step_seconds", "The writer held by a step of a snapshot", step);
+        to.register("snapshot_step_seconds", "Time that a step of a snapshot holds the writer", step);
         to.register("commits", "Group commits", self.commits.clone());
         to.register("entries", "Entries committed", self.entries.clone());
-        to.register("overloaded", "Commands refused by a full queue", self.overloaded.clone());
+        to.register("overloaded", "Commands refused because the queue was full", self.overloaded.clone());
         to.register("snapshots", "Snapshots finished", self.snapshots.clone());
         let last = self.snapshot_milliseconds.clone();
         to.register("snapshot_milliseconds", "Duration of the last snapshot", last);
         to.register("tables_bytes", "Memory of filters", self.tables_bytes.clone());
         to.register("records_bytes", "Memory of redemptions and stored answers", self.records_bytes.clone());
-        to.register("applied_seq", "The last entry applied", self.applied_seq.clone());
+        to.register("applied_seq", "Sequence number of the last entry applied", self.applied_seq.clone());
         let unsure = self.clock_unsure.clone();
-        to.register("clock_unsure", "1 while the clock can't be trusted and nothing is written", unsure);
+        to.register("clock_unsure", "1 while writes are refused because the clock can't be trusted", unsure);
         let offset = self.clock_offset_seconds.clone();
-        to.register("clock_offset_seconds", "The clock ahead of what it should say", offset);
+        to.register("clock_offset_seconds", "How far the clock is ahead of the expected time", offset);
         let refused = self.clock_refused.clone();
-        to.register("clock_refused", "Commands refused because of the clock", refused);
+        to.register("clock_refused", "Commands refused because the clock can't be trusted", refused);
     }
 }

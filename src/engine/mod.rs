@@ -1,7 +1,7 @@
-//! The engine: everything that requests need, over one state, one journal and one writer.
+//! The engine: one state, one journal and one writer, and everything that requests need of them.
 //!
-//! [`Engine::submit`] is the only way to change anything, and resolves once the change is durable and applied.
-//! Reads go straight to the filters and take no lock.
+//! [`Engine::submit`] is the only way to change anything. It resolves once the change is durable and applied. Reads go straight
+//! to the filters and take no lock.
 
 mod admission;
 mod backup;
@@ -50,47 +50,47 @@ use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-/// Bytes that one permit of the queue stands for.
+/// Bytes of queued commands that one semaphore permit stands for.
 const QUEUE_UNIT_BYTES: u64 = 256;
 
-/// What the engine is up to.
+/// What the engine is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// Reading the snapshot, replaying the log.
+    /// It is loading the snapshot or replaying the log.
     Recovering(Progress),
-    /// At work.
+    /// It serves reads and writes.
     Ready,
-    /// Finishing what has been taken up; nothing more is.
+    /// It finishes the commands that it has accepted, and accepts no more.
     Draining,
-    /// Storage has failed, or recovery was refused; why.
+    /// Storage or recovery has failed, for this reason.
     Failed(String),
 }
 
-/// Why a command has no outcome. It was not applied, but for [`SubmitError::StorageFailed`].
+/// Why a command has no outcome. The command was not applied, except perhaps after [`SubmitError::StorageFailed`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SubmitError {
-    /// Too much is waiting already.
+    /// The queue is full.
     #[error("too many writes are waiting")]
     Overloaded,
-    /// The state is not there yet.
+    /// Recovery is not finished.
     #[error("the service is recovering")]
     Recovering,
-    /// The service is about to stop.
+    /// The service is shutting down.
     #[error("the service is stopping")]
     Draining,
-    /// A write or sync failed: whether the command will be found applied after a restart is unknown.
+    /// A write or sync failed. Only the next start can tell whether the command took effect.
     #[error("storage has failed; whether the write took effect is unknown")]
     StorageFailed,
-    /// It might have taken more memory than is allowed.
+    /// The command might exceed the memory limit.
     #[error("the memory limit is reached")]
     MemoryLimit,
-    /// It might have taken more memory than the system gives.
-    #[error("the system gives no more memory")]
+    /// The system has no memory for the command.
+    #[error("the system has no more memory to give")]
     NoMemory,
-    /// Too little of the disk is free.
+    /// The disk's free space is below the watermark.
     #[error("the disk is too full")]
     DiskFull,
-    /// The clock has jumped, or lags the log: holds would expire at the wrong time.
+    /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
     #[error(transparent)]
     ClockUnsure(#[from] ClockUnsure),
 }
@@ -104,7 +104,7 @@ pub struct LatestSnapshot {
     pub taken_at: Timestamp,
 }
 
-/// Figures of the whole.
+/// Sizes and positions of the whole engine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Info {
     /// What an acknowledged write survives.
@@ -113,21 +113,21 @@ pub struct Info {
     pub last_seq: Seq,
     /// The newest snapshot, if there is one.
     pub snapshot: Option<LatestSnapshot>,
-    /// Campaigns and coupons.
+    /// Number of campaigns and coupons.
     pub filters: u64,
-    /// Redemptions on record.
+    /// Number of redemptions on record.
     pub redemptions: u64,
-    /// Answers kept for repeated requests.
+    /// Number of stored answers (idempotency).
     pub idempotency_records: u64,
-    /// Bytes of them.
+    /// Bytes of stored answers.
     pub idempotency_bytes: u64,
-    /// What those may come to.
+    /// The most bytes that stored answers may take.
     pub idempotency_room_bytes: u64,
     /// Bytes of tables.
     pub tables_bytes: u64,
-    /// Bytes of redemptions and answers, about.
+    /// Bytes of redemptions and stored answers, approximately.
     pub records_bytes: u64,
-    /// What those two may come to.
+    /// The most bytes that tables and records may take together.
     pub memory_max_bytes: u64,
     /// The store's own figures.
     pub storage: StoreFigures,
@@ -135,24 +135,24 @@ pub struct Info {
     pub uptime_seconds: u64,
 }
 
-/// What a filter of some spec would be like.
+/// The layout and memory that a spec would lead to, without creating the filter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
-    /// The first table.
+    /// Layout of the first table.
     pub layout: Layout,
-    /// Its memory.
+    /// Memory of the first table.
     pub memory_bytes: u64,
-    /// Memory an item at capacity, in bits.
+    /// Bits of memory per item when the filter is at its capacity.
     pub bits_per_item: f64,
-    /// False positives at capacity: the share of "yes" among items that were never added.
+    /// False-positive rate at capacity: the share of "yes" among items that were never added.
     pub error_rate_at_capacity: f64,
-    /// Items at capacity in each slot.
+    /// Items per slot at capacity.
     pub load_at_capacity: f64,
-    /// Why this layout.
+    /// Why this layout was chosen.
     pub reason: String,
 }
 
-/// The state's sizes, for those who may not look at it.
+/// Sizes of the state, published for threads that can't read the state itself.
 #[derive(Debug, Default)]
 struct Figures {
     applied: AtomicU64,
@@ -176,7 +176,7 @@ impl Figures {
     }
 }
 
-/// A handle on the engine; clones are handles on the same one.
+/// A handle to the engine; clones share the same engine.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -189,7 +189,7 @@ struct Inner {
     started: Instant,
     /// Set once recovery is done.
     view: OnceLock<View>,
-    /// Set while the writer has it.
+    /// Set while the writer has the store open.
     store: ArcSwapOption<Store>,
     status: watch::Sender<Status>,
     latest_snapshot: watch::Sender<Option<LatestSnapshot>>,
@@ -199,17 +199,17 @@ struct Inner {
 }
 
 impl Engine {
-    /// What the engine is up to.
+    /// What the engine is doing.
     pub fn status(&self) -> Status {
         self.inner.status.borrow().clone()
     }
 
-    /// Whether the engine is at work; cheaper than [`Self::status`].
+    /// Whether the engine serves reads and writes; cheaper than [`Self::status`].
     pub fn is_ready(&self) -> bool {
         matches!(*self.inner.status.borrow(), Status::Ready)
     }
 
-    /// Waits until recovery has ended, well or not.
+    /// Waits until recovery has succeeded or failed.
     pub async fn recovered(&self) -> Status {
         let mut status = self.inner.status.subscribe();
         match status.wait_for(|status| !matches!(status, Status::Recovering(_))).await {
@@ -223,7 +223,7 @@ impl Engine {
         self.inner.clock.read()
     }
 
-    /// Why nothing can be written now because of the clock, if that is so. Notes it in the metrics.
+    /// Why the clock forbids writes now, if it does. Updates the clock's metrics.
     pub fn clock_unsure(&self) -> Option<ClockUnsure> {
         let Inner { clock, figures, metrics, .. } = &*self.inner;
         let unsure = clock.stamp(Timestamp(figures.logged_at.load(Ordering::Relaxed))).err();
@@ -242,17 +242,17 @@ impl Engine {
         (taken_bytes >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
     }
 
-    /// The engine's own figures.
+    /// The engine's metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// The bearer of a name. Nobody bears one before recovery is done.
+    /// The filter of this name. There is none before recovery is done.
     pub fn find(&self, kind: Kind, name: &Name) -> Option<Arc<FilterView>> {
         self.inner.view.get()?.find(kind, name)
     }
 
-    /// Up to `limit` filters by name, those with `prefix`, after `after`.
+    /// Lists up to `limit` filters by name, after `after`, whose names begin with `prefix`.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         self.inner.view.get().map(|view| view.list(kind, prefix, after, limit)).unwrap_or_default()
     }
@@ -267,11 +267,11 @@ impl Engine {
         self.inner.view.get()?.import(id)
     }
 
-    /// Has a command logged and applied. Resolves once it is durable at the configured level and applied; a
-    /// caller who stops waiting does not stop it.
+    /// Logs and applies a command. Resolves once it is durable, at the configured level, and applied. Dropping the future does
+    /// not cancel the command.
     ///
     /// # Errors
-    /// [`SubmitError`]; a refusal by the state is an outcome instead.
+    /// [`SubmitError`]. A refusal by the state is not an error: it is an outcome.
     pub async fn submit(
         &self,
         command: Command,
@@ -298,10 +298,10 @@ impl Engine {
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 
-    /// Begins a backup: the newest snapshot and the log after it, as of now, while writes go on.
+    /// Begins a backup as of now: the newest snapshot and the log after it. Writes go on meanwhile.
     ///
     /// # Errors
-    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when several are under way.
+    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<Backup, SubmitError> {
         self.refuse_unless_ready()?;
         let token = Arc::new(());
@@ -332,10 +332,10 @@ impl Engine {
         SubmitError::Overloaded
     }
 
-    /// The command that creates a filter: draws its id and secret and resolves its layout.
+    /// Builds the command that creates a filter: draws its id and secret, and chooses its layout.
     ///
     /// # Errors
-    /// When no layout fits the spec; the message names the field.
+    /// A message that names the field, if no layout fits the spec.
     pub fn creation(
         &self,
         kind: Kind,
@@ -352,29 +352,29 @@ impl Engine {
         Ok(Command::Create { kind, name, id, secret: Secret::new(secret), spec, layout, window })
     }
 
-    /// A new redemption's id.
+    /// Draws the id of a new redemption.
     pub fn redemption_id(&self) -> RedemptionId {
         let mut id = [0; 16];
         fill_random(&mut id);
         RedemptionId(id)
     }
 
-    /// An id for an import that its client gave no name.
+    /// Draws an id for an import to which the client gave none.
     pub fn import_id(&self) -> ImportId {
         let mut id = [0; 16];
         fill_random(&mut id);
         ImportId::new(&hex::encode(id)).expect("hexadecimal digits may stand in an import's id")
     }
 
-    /// What a filter of this spec would be like.
+    /// Plans the filter of this spec without creating it.
     ///
     /// # Errors
-    /// When no layout fits the spec; the message names the field.
+    /// A message that names the field, if no layout fits the spec.
     pub fn plan(&self, spec: &Spec) -> Result<Plan, LayoutError> {
         plan(spec)
     }
 
-    /// Figures of the whole.
+    /// Sizes and positions of the whole engine.
     pub fn info(&self) -> Info {
         let inner = &self.inner;
         let figures = &inner.figures;
@@ -396,7 +396,7 @@ impl Engine {
     }
 }
 
-/// A backup under way; dropped, it ends.
+/// A running backup. Dropping it ends it.
 pub struct Backup {
     engine: Engine,
     id: u64,
@@ -404,7 +404,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The next piece of the archive; none after its end. An archive that lacks its end is refused when read.
+    /// The next piece of the archive; `None` after the last one. An archive without its end is refused when it is read.
     pub async fn next(&mut self) -> Option<Result<Bytes, SubmitError>> {
         let (reply, answer) = oneshot::channel();
         if self.engine.inner.requests.send(Request::BackupPart(self.id, reply)).await.is_err() {
@@ -414,10 +414,10 @@ impl Backup {
     }
 }
 
-/// What a filter of this spec would be like.
+/// Plans the filter of this spec.
 ///
 /// # Errors
-/// When no layout fits the spec; the message names the field.
+/// A message that names the field, if no layout fits the spec.
 pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     let layout = layout_of(spec)?;
     let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
@@ -451,7 +451,7 @@ fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
     }
 }
 
-/// Random bytes from the operating system.
+/// Fills `bytes` with random bytes from the operating system.
 fn fill_random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes once it has booted");
 }

@@ -1,4 +1,4 @@
-//! Recovery: the newest whole snapshot, then the log after it, entry by entry.
+//! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
 use crate::domain::{Proposal, Seq};
@@ -13,39 +13,39 @@ use std::panic::resume_unwind;
 use std::thread;
 use thiserror::Error;
 
-/// Entries between two reports of progress.
+/// Entries replayed between two progress reports.
 const REPORT_EVERY: u64 = 65_536;
 
-/// The fewest chunks of a table that are worth a thread of their own: about two megabytes.
+/// The fewest chunks of a table that are worth a thread of their own: about 2 MB.
 const SHARE_CHUNKS_MIN: u32 = 256;
 
-/// Bytes that must be left beside a table while the state is built: threads, what is read, the store's cache.
+/// Bytes that must stay free beside a table while the state is built: for threads, read buffers and the store's cache.
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// Bytes of a chunk of redemptions or answers, at most.
+/// The most bytes in a chunk of redemptions or answers.
 const SLAB_CHUNK_BYTES: u64 = 8_000;
 
-/// Memory of redemptions and answers for each byte of theirs in a snapshot, and for the bytes themselves: rounded up.
+/// Memory for each byte of redemptions or answers in a snapshot, their own bytes included; rounded up.
 const SLAB_MEMORY_FACTOR: u64 = 6;
 
-/// Why the engine does not start.
+/// Why the engine can't start.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
-    /// The store refuses.
+    /// The store can't be opened or read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The log can't be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system gives less memory than the data needs.
+    /// The system has less memory than the data needs.
     #[error(
-        "{path}: {refused} for what the data needs; nothing is wrong with it: give the service more memory (`ulimit -v`, the container's limit, \
+        "{path}: {refused} for the data, which is intact: give the service more memory (`ulimit -v`, the container's limit, \
          vm.overcommit_memory, vm.max_map_count) and start it again"
     )]
     Memory {
         /// The data directory.
         path: String,
-        /// What was refused.
+        /// The request for memory that was refused.
         refused: OutOfMemory,
     },
     /// No snapshot is whole, and the log does not reach back to the beginning.
@@ -58,16 +58,16 @@ pub enum RecoveryError {
         path: String,
         /// What is wrong with the newest snapshot.
         why: String,
-        /// Where the log begins.
+        /// First position that the log holds.
         first: u64,
-        /// Where it would have to begin.
+        /// First position that would be needed.
         wanted: u64,
     },
 }
 
-/// What recovery found.
+/// The result of recovery.
 pub struct Recovered {
-    /// The state as of the log's end.
+    /// The state at the end of the log.
     pub state: State,
     /// The snapshot that it was built from.
     pub manifest: Option<Manifest>,
@@ -77,21 +77,21 @@ pub struct Recovered {
     pub replayed: u64,
 }
 
-/// A step of recovery, and how far it has come.
+/// Progress of recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What is being done.
+    /// The phase that is running.
     pub phase: &'static str,
-    /// Sections loaded, or entries replayed.
+    /// Sections loaded or entries replayed so far.
     pub done: u64,
-    /// Of how many, if that is known.
+    /// The total, if it is known.
     pub total: Option<u64>,
 }
 
 /// Builds the state from the store's newest whole snapshot and the journal's entries after it.
 ///
 /// # Errors
-/// Whenever something acknowledged can't be given back.
+/// If anything acknowledged can't be restored.
 pub fn recover(
     store: &Store,
     journal: &mut dyn Journal,
@@ -112,7 +112,7 @@ pub fn recover(
                 RestoreError::Memory(refused) | RestoreError::Load(LoadError::Memory(refused)),
             )) => return Err(out_of_memory(store, refused)),
             Err(error) => {
-                tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; the one before is tried");
+                tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; trying the one before it");
                 why.get_or_insert(error.to_string());
                 damaged.push(manifest);
             }
@@ -135,7 +135,7 @@ pub fn recover(
 /// Builds the state from one snapshot, without the log after it.
 ///
 /// # Errors
-/// When a part of it is missing, damaged or of a newer version.
+/// If a part of it is missing, damaged or of a newer version.
 pub fn load(
     store: &Store,
     manifest: &Manifest,
@@ -148,7 +148,7 @@ pub fn load(
 /// Why a section of a snapshot can't be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The store can't give it.
+    /// The store can't read it.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no memory for it.
@@ -156,7 +156,7 @@ pub enum LoadError {
     Memory(#[from] OutOfMemory),
 }
 
-/// The sections of a snapshot as they lie in the store.
+/// The sections of a snapshot, read from the store.
 struct StoredSections<'a> {
     store: &'a Store,
     sections: BTreeMap<SectionKey, &'a SectionRef>,
@@ -193,9 +193,9 @@ impl Sections for StoredSections<'_> {
         Ok(true)
     }
 
-    /// By as many threads as there are processors, each a share of the table: checksums take time, and so does fresh memory.
+    /// Loads a table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
     fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<LoadError>> {
-        // What is not there is not loaded, and so refused.
+        // A section that is missing is not loaded, and the check that follows refuses it.
         let Some(section) = self.find(id).filter(|section| section.chunks == table.chunks()) else {
             return Ok(());
         };

@@ -1,6 +1,6 @@
-//! `cuckood repair clock`: a data directory is told that this machine's clock is right, and entries from the future are mended.
+//! `cuckood repair clock`: declares this machine's clock right, and repairs entries that were stamped in the future.
 //!
-//! Only ever adds to the log: an entry that turns the time back, then a snapshot. Broken off at any point it can be run again.
+//! The repair only adds to the log: an entry that turns the time back, then a snapshot. If it is interrupted it can be run again.
 
 use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a directory was not mended. It can be tried again.
+/// Why a directory was not repaired. The repair can be tried again.
 #[derive(Debug, Error)]
 pub enum RepairError {
-    /// It can't be opened or written.
+    /// The directory can't be opened or written.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Its log can't be written.
@@ -26,33 +26,33 @@ pub enum RepairError {
     Recovery(#[from] RecoveryError),
 }
 
-/// What there was to mend.
+/// What the repair found and did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockRepair {
-    /// What the machine's clock says.
+    /// The time by this machine's clock.
     pub clock: Timestamp,
-    /// When the log's last entry was written, by what it says; none if there is no entry.
+    /// The time of the log's last entry; `None` if the log is empty.
     pub logged: Option<Timestamp>,
-    /// What was done about entries from the future, if there were any.
+    /// What was changed, if the log had entries from the future.
     pub turned_back: Option<TurnedBack>,
 }
 
-/// What turning the time back has changed.
+/// The effect of turning the time back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnedBack {
-    /// The entry that did it.
+    /// The entry that turned it back.
     pub seq: Seq,
-    /// Redemptions whose times were brought back.
+    /// Redemptions whose times were moved back.
     pub redemptions: u64,
-    /// Holds that had been ended too soon, and stand again.
+    /// Holds that had expired too soon and are active again.
     pub holds: u64,
 }
 
-/// Takes the machine's clock for right: turns the time of a directory back if its log is ahead, and has the next start believe
-/// the clock.
+/// Declares the machine's clock right. Turns the directory's time back if its log is ahead, and makes the next start trust the
+/// clock.
 ///
 /// # Errors
-/// [`RepairError`]; then nothing acknowledged has changed.
+/// [`RepairError`]; nothing acknowledged has changed then.
 pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<ClockRepair, RepairError> {
     let store = Arc::new(Store::open(path, options)?);
     let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;

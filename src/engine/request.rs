@@ -1,4 +1,4 @@
-//! What the writer is asked for, and how it answers.
+//! The requests that the writer serves.
 
 use super::SubmitError;
 use super::snapshotter::SnapshotReport;
@@ -7,31 +7,31 @@ use std::sync::Weak;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// Who waits for an answer.
+/// Where the writer sends its answer.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 
-/// What the writer is asked for.
+/// A request to the writer.
 pub(super) enum Request {
     /// Log and apply a command.
     Submit(Box<Submission>),
     /// Take a snapshot now.
     Snapshot(Reply<SnapshotReport>),
-    /// Begin a backup; the token keeps it alive.
+    /// Begin a backup, which lasts until the token is dropped.
     Backup(Weak<()>, Reply<u64>),
-    /// The next piece of a backup.
+    /// Produce the next piece of a backup.
     BackupPart(u64, Reply<Option<Vec<u8>>>),
-    /// Finish what waits, take a snapshot, end.
+    /// Finish the pending commands, take a snapshot, and stop.
     Shutdown(oneshot::Sender<()>),
 }
 
-/// A command on its way in.
+/// A command that was submitted.
 pub(super) struct Submission {
     pub(super) command: Command,
     pub(super) key: Option<IdempotencyKey>,
-    /// Its size in the log, about, in bytes.
+    /// Its approximate size in the log, in bytes.
     pub(super) bytes: u64,
     pub(super) since: Instant,
     pub(super) reply: Reply<Applied>,
-    /// Its share of the queue's bytes, given back once it is answered.
+    /// Its share of the queue's bytes, released once it is answered.
     pub(super) room: OwnedSemaphorePermit,
 }

@@ -1,4 +1,4 @@
-//! From an archive back to a data directory.
+//! Restores an archive into a data directory.
 
 use crate::domain::{ClockReading, Proposal, Seq};
 use crate::journal::{Durability, Journal, JournalError, LocalJournal, LocalOptions};
@@ -7,15 +7,15 @@ use crate::store::{Manifest, SnapshotWriter, Store, StoreError, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of log after which they are made durable, so that sled holds no more than that in memory.
+/// Bytes of log between two syncs, so that sled holds no more than this in memory.
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 
-/// Restores an archive into a directory that is empty or absent, and tells its last position. The archive is read
-/// twice: found whole first, then written. `clock` is what the clocks say now.
+/// Restores an archive into an empty or absent directory and returns its last position. The archive is read twice: first to
+/// verify it, then to write it. `clock` is what the clocks say now.
 ///
 /// # Errors
-/// Those of the archive before anything is written; [`StoreError::NotOurs`] for a directory that holds something.
-/// Broken off midway, the directory can't be served and says so.
+/// Those of the archive, before anything is written; [`StoreError::NotOurs`] for a directory that is not empty. A directory whose
+/// restore was interrupted can't be served, and an attempt says so.
 pub fn restore(
     file: &Path,
     dir: &Path,
@@ -27,7 +27,7 @@ pub fn restore(
     let mut target = Target { store: &store, manifest: None, writer: None, journal: None, unsynced_bytes: 0 };
     archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
     let last = target.finish()?;
-    // However old the archive: from now on this machine's clock tells how much time has passed.
+    // However old the archive is, this machine's clock counts from now on.
     store.keep_clock(clock);
     store.seal()?;
     Ok(last)
@@ -84,9 +84,9 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// The log of the new directory, begun behind `after` if it has not been yet.
+    /// The log of the new directory. It is created behind `after` on the first call.
     fn log_after(&mut self, after: Seq) -> Result<&mut LocalJournal, StoreError> {
-        // The record needs one sync at the end: until then the directory counts for nothing.
+        // One sync at the end is enough: until then the directory is not valid.
         let options = LocalOptions { durability: Durability::Relaxed, ..LocalOptions::default() };
         match &mut self.journal {
             Some(journal) => Ok(journal),

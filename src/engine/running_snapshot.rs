@@ -1,5 +1,5 @@
-//! A snapshot under way: which sections are taken over from the one before, which are still to be written, and how far that
-//! has come. How much is written when is for the snapshotter to say.
+//! A running snapshot: which sections it shares with the one before, which it still has to write, and how far it has come. The
+//! snapshotter decides how much is written when.
 
 use super::snapshotter::SnapshotReport;
 use crate::domain::Timestamp;
@@ -9,22 +9,22 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-/// A section that so many snapshots have taken over is written anew. sled frees space by segments of its file, all of whose
-/// pages must be gone: one chunk that stays keeps eight megabytes, until sled comes to move it.
+/// A section is written again after this many snapshots have shared it. sled frees space in segments of its file, and a segment
+/// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
 pub(super) const TAKEN_OVER_MAX: u64 = 16;
 
-/// A snapshot under way.
+/// A running snapshot.
 pub struct RunningSnapshot {
     writer: SnapshotWriter,
     head: Vec<u8>,
     taken_at: Timestamp,
-    /// All of them, until it is known which are taken over.
+    /// All sections, until it is known which are shared.
     sections: Vec<Section>,
-    /// What the snapshot before has; an equal section is taken over.
+    /// The sections of the snapshot before; an equal one is shared.
     stored: BTreeMap<SectionKey, SectionRef>,
-    /// Those that are to be written.
+    /// The sections that must be written.
     fresh: VecDeque<Section>,
-    /// The section that is being written, and how many of its chunks are.
+    /// The section that is being written, and how many of its chunks are done.
     current: Option<(Section, u32)>,
     bytes_written: u64,
     began: Instant,
@@ -35,7 +35,7 @@ fn key(id: SectionId) -> SectionKey {
 }
 
 impl RunningSnapshot {
-    /// Begins a snapshot of the state as it is, after the latest one.
+    /// Begins a snapshot of the state as it is now, after the latest one.
     ///
     /// # Errors
     /// As for [`Store::begin_snapshot`].
@@ -61,7 +61,7 @@ impl RunningSnapshot {
         })
     }
 
-    /// Whether all is written but the manifest.
+    /// Whether everything but the manifest is written.
     pub fn is_whole(&self) -> bool {
         self.sections.is_empty() && self.fresh.is_empty() && self.current.is_none()
     }
@@ -71,7 +71,7 @@ impl RunningSnapshot {
         self.bytes_written
     }
 
-    /// Writes chunks, one at least, until `budget` bytes or the time are spent, or the snapshot is whole.
+    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is whole.
     ///
     /// # Errors
     /// As for [`SnapshotWriter::put_chunk`].
@@ -106,8 +106,8 @@ impl RunningSnapshot {
         Ok(())
     }
 
-    /// Takes over what has not changed and is not too old; the rest is fresh. What was written together and is written
-    /// together again leaves no holes: those that change often come first.
+    /// Shares the sections that have not changed and are not too old; the others must be written. Sections that change often come
+    /// first: what is written together is later replaced together, and leaves no holes in sled's file.
     fn take_over(&mut self, state: &mut State) {
         let young = self.writer.generation().saturating_sub(TAKEN_OVER_MAX);
         let mut fresh = Vec::new();
@@ -124,7 +124,7 @@ impl RunningSnapshot {
         self.fresh.extend(fresh.into_iter().map(|(_, section)| section));
     }
 
-    /// Ends it with its manifest, which makes it a snapshot.
+    /// Writes the manifest, which completes the snapshot.
     ///
     /// # Errors
     /// As for [`SnapshotWriter::finish`].

@@ -1,8 +1,8 @@
-//! Snapshots: taken in small steps between commits, on the writer's own thread, so that no commit waits long.
+//! Snapshots, taken in small steps between commits on the writer's own thread, so that no commit waits long.
 //!
-//! Commits set the pace. Each pays for a step in proportion to what it logged, so that it never waits for much more than its
-//! own work, and still all is written before half as much is logged as makes the next snapshot due; what is left over goes
-//! before the other half. Nobody pays for a step while no command comes; half of that time is left to readers.
+//! Commits set the pace. Each pays for a step in proportion to what it logged, so it never waits for much more than its own work.
+//! The snapshot is done before half of the log that makes the next one due is written; leftovers are removed during the other
+//! half. While no command comes the snapshot goes on unpaid, but leaves half of that time to readers.
 
 use super::running_snapshot::RunningSnapshot;
 use crate::domain::{Seq, Timestamp};
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// When snapshots are taken, and how fast.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotOptions {
-    /// Bytes of log after which a snapshot of a small state is begun.
+    /// Bytes of log after which a small state's snapshot is due.
     pub log_bytes_min: u64,
-    /// Bytes of log after which one is begun however large the state: bounds the replay.
+    /// Bytes of log after which a snapshot is due however large the state. It bounds the replay.
     pub log_bytes_max: u64,
-    /// Bytes that may be kept of what has changed meanwhile; beyond, the snapshot goes before commits.
+    /// The most bytes that copy-on-write may keep. Beyond it the snapshot goes before commits.
     pub kept_bytes_max: usize,
 }
 
@@ -37,11 +37,11 @@ pub struct SnapshotReport {
     pub seq: Seq,
     /// Bytes written for it; unchanged sections are not written again.
     pub bytes_written: u64,
-    /// From its begin to its end.
+    /// Time from its beginning to its end.
     pub duration: Duration,
 }
 
-/// Takes snapshots of the state into the store, and drops the log behind them.
+/// Takes snapshots of the state, and prunes the log behind them.
 pub(super) struct Snapshotter {
     store: Arc<Store>,
     options: SnapshotOptions,
@@ -50,57 +50,56 @@ pub(super) struct Snapshotter {
     log_bytes: u64,
     /// Bytes that commits have paid for since the last step.
     paid_bytes: u64,
-    /// Bytes by which the last step's last chunk went beyond what was paid: the next step is so much shorter.
+    /// Bytes by which the last step exceeded what was paid; the next step is that much shorter.
     overdrawn_bytes: u64,
-    /// Bytes kept of what has changed since the running snapshot began, when they were last counted.
+    /// Bytes that copy-on-write keeps for the running snapshot, when last counted.
     kept_bytes: usize,
-    /// The bytes of log, or the entry, after which they are counted again.
+    /// The bytes of log, or the entry, at which they are counted again.
     count_after: (u64, Seq),
     leftovers: Leftovers,
 }
 
-/// What nobody needs any more of the log and of earlier snapshots: how far it is looked for and removed. From one to the next
-/// it is a step, so that none takes long.
+/// Removal of the log and the chunks that are no longer needed. Each stage is a step of its own, so that none takes long.
 enum Leftovers {
-    /// The log is to be looked through.
+    /// Find out how much of the log can go.
     FindLog,
-    /// The log goes through here.
+    /// Prune the log through this position.
     Log(Seq),
-    /// Snapshots are to be looked through.
+    /// Find out which chunks can go.
     FindChunks,
-    /// These chunks go.
+    /// Remove these chunks.
     Chunks(Sweep),
     Gone,
 }
 
-/// What is kept for a snapshot is counted anew when so small a part of its limit has been logged: counting looks at every
-/// filter, and there may be ten thousand.
+/// What copy-on-write keeps is counted again whenever this fraction of its limit has been logged. Counting visits every filter,
+/// and there may be ten thousand.
 const KEPT_PARTS: usize = 64;
 
-/// It is counted anew after so many entries at the latest: one that logs little changes much while a table moves or holds run
-/// out, up to some 16 KB.
+/// It is counted again after this many entries at the latest. An entry that logs little can change much, up to about 16 KB, while
+/// a table moves or holds expire.
 const KEPT_ENTRIES: u64 = 64;
 
-/// Bytes of a step when no command has come: so long may wait the first that comes.
+/// Bytes of a step while no command comes. The next command may have to wait for it.
 const QUIET_STEP_BYTES: u64 = 64 << 10;
 
-/// The longest step, whatever a commit has paid for: the writer is not to be held for more than 20 ms.
+/// The largest step, whatever a commit has paid for: the writer must not be held for more than 20 ms.
 const STEP_BYTES_MAX: u64 = 2 << 20;
 
-/// However slow the disk is, a step goes on for no longer than this once it has written something.
+/// A step ends after this time once it has written something, however slow the disk is.
 const STEP_TIME_MAX: Duration = Duration::from_millis(10);
 
-/// The longest step of removing leftovers: they are only read, and dropped.
+/// The largest step of removing leftovers. It is larger because they are only read and dropped.
 const REMOVAL_BYTES_MAX: u64 = 4 << 20;
 
-/// What a snapshot of everything has to write, in bytes.
+/// What a full snapshot of the state has to write, in bytes.
 fn size(state: &State) -> u64 {
     state.tables_bytes() + state.records_bytes()
 }
 
 impl Snapshotter {
-    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. What a process
-    /// that died left over is there to be removed.
+    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. Leftovers of a
+    /// process that died will be removed.
     pub(super) fn new(
         store: Arc<Store>,
         options: SnapshotOptions,
@@ -121,11 +120,11 @@ impl Snapshotter {
         }
     }
 
-    /// Counts what a commit has logged, and what it pays for: until as much is logged as makes a snapshot due, this much log
-    /// and one whole snapshot can go, and another one be written.
+    /// Counts what a commit has logged, and what it pays for. By the time a snapshot is due, the payments cover removing this
+    /// much log and one whole snapshot, and writing another.
     pub(super) fn note_logged(&mut self, bytes: u64, state: &State) {
         self.log_bytes += bytes;
-        // Whatever is to go has to be found first.
+        // Whatever is removed must be found first.
         let key = if self.is_running() { 0 } else { KEY_COST_BYTES };
         let pace = 1 + 3 * size(state) / self.due_after(state).max(1);
         self.paid_bytes += (bytes + key) * pace;
@@ -141,9 +140,9 @@ impl Snapshotter {
         self.running.is_some() || !matches!(self.leftovers, Leftovers::Gone)
     }
 
-    /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within
-    /// bounds, so that at most about twice the log is written and a replay stays short. What the last one left over goes
-    /// first: it would never go where commits leave no time for both.
+    /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within bounds. So at most
+    /// about twice the log is written, and a replay stays short. Leftovers of the last snapshot are removed first: under steady
+    /// load they would never be removed otherwise.
     pub(super) fn is_due(&self, state: &State) -> bool {
         !self.has_work() && self.log_bytes >= self.due_after(state)
     }
@@ -163,7 +162,7 @@ impl Snapshotter {
         self.latest.as_ref()
     }
 
-    /// Begins a snapshot of the state as it is.
+    /// Begins a snapshot of the state as it is now.
     pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
         self.running = Some(RunningSnapshot::begin(&self.store, state, self.latest.as_ref(), now)?);
         (self.log_bytes, self.paid_bytes, self.overdrawn_bytes) = (0, 0, 0);
@@ -171,7 +170,7 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Goes on with the running snapshot, `quiet` if no command has come. Answers it if this step has finished it.
+    /// Continues the running snapshot; `quiet` if no command has come. Returns its report if this step has finished it.
     pub(super) fn step(
         &mut self,
         state: &mut State,
@@ -183,14 +182,14 @@ impl Snapshotter {
             self.running = Some(running);
             return Ok(None);
         }
-        // With ten thousand filters this takes a step of its own.
+        // With ten thousand filters, this takes a step of its own.
         let (manifest, report) = running.finish(&self.store, state)?;
         self.latest = Some(manifest);
         self.leftovers = Leftovers::FindLog;
         Ok(Some(report))
     }
 
-    /// Writes what commits have paid for, a little if no command has come, and more if too much has to be kept meanwhile.
+    /// Writes what commits have paid for, a little if no command has come, and more if copy-on-write keeps too much.
     fn write(
         &mut self,
         running: &mut RunningSnapshot,
@@ -204,7 +203,7 @@ impl Snapshotter {
             let parts = (kept_max / KEPT_PARTS) as u64;
             self.count_after = (self.log_bytes + parts, Seq(state.applied().0 + KEPT_ENTRIES));
         }
-        // As what is kept nears its limit each commit pays for more, so that the limit is hardly ever met.
+        // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
         let haste = 1 + 16 * self.kept_bytes.saturating_sub(kept_max / 2) / kept_max.max(1);
         let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
@@ -221,8 +220,8 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Removes some of what nobody needs any more: of the log first, then of earlier snapshots. While commands come, only
-    /// what they have paid for.
+    /// Removes some of what is no longer needed: the log first, then earlier snapshots. While commands come, only as much as they
+    /// have paid for.
     pub(super) fn remove_leftovers(
         &mut self,
         journal: &mut dyn Journal,
@@ -249,7 +248,7 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Gives the running snapshot up.
+    /// Gives up the running snapshot.
     pub(super) fn abort(&mut self, state: &mut State) {
         state.end_snapshot();
         self.running = None;
@@ -303,7 +302,7 @@ mod tests {
         apply(state, Command::Insert { target, digests: Digests(digests), if_absent: false, revive: false });
     }
 
-    /// A commit that pays for a chunk and a half gets one and two by turns, not two each time.
+    /// A commit that pays for a chunk and a half gets one and two chunks in turn, not two each time.
     #[test]
     fn commits_pay_for_what_is_written_and_no_more() {
         const LOGGED: u64 = 12 << 10;
@@ -322,7 +321,7 @@ mod tests {
         assert!(more <= 2 * LOGGED, "{paid} paid, {} written", report.bytes_written);
     }
 
-    /// On a disk so slow that no time is left for more, a step still writes a chunk, and what was paid for is not lost.
+    /// On a disk so slow that no time is left for more, a step still writes one chunk, and no payment is lost.
     #[test]
     fn a_step_without_time_writes_one_chunk() {
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
@@ -339,14 +338,14 @@ mod tests {
         assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));
     }
 
-    /// However much is changed meanwhile, what is kept of the past has its bound: the snapshot goes before commits.
+    /// However much changes meanwhile, copy-on-write keeps a bounded number of bytes: the snapshot goes before commits.
     #[test]
     fn what_is_kept_for_a_snapshot_is_bounded() {
         const BATCH: u64 = 2_000;
         const FIRST: u64 = 400_000;
         const KEPT_BYTES_MAX: usize = 256 << 10;
         let mut state = state(Mode::Compact, Growth::Fixed);
-        // Chunks without items are not written, and would end the snapshot at once.
+        // Empty chunks are not written, and the snapshot would end at once.
         for item in (0..FIRST).step_by(BATCH as usize) {
             insert(&mut state, item..item + BATCH);
         }
@@ -367,7 +366,7 @@ mod tests {
         assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
     }
 
-    /// Neither is there more when entries change more than they log: each item moves a piece of a table that has grown full.
+    /// The bound also holds when entries change more than they log: each item moves a piece of a table that has grown full.
     #[test]
     fn what_is_kept_while_a_table_moves_is_bounded() {
         const KEPT_BYTES_MAX: usize = 128 << 10;
@@ -386,7 +385,7 @@ mod tests {
         for item in item..item + 1_000 {
             insert(&mut state, item..item + 1);
             most = most.max(state.snapshot_bytes());
-            // So little that by the log alone it would not be counted again.
+            // So little that the log alone would not trigger another count.
             snapshotter.note_logged(1, &state);
             snapshotter.step(&mut state, false).unwrap();
         }
@@ -394,7 +393,7 @@ mod tests {
         assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
     }
 
-    /// A section that never changes is not left in a part of the file that nothing else keeps.
+    /// A section that never changes does not stay alone in a part of the file that could otherwise be freed.
     #[test]
     fn what_never_changes_is_written_anew_now_and_then() {
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
@@ -416,8 +415,8 @@ mod tests {
         assert_eq!(written, [1, 18, 35]);
     }
 
-    /// What a process leaves that dies while it writes a snapshot goes at the next start: at once while nobody asks for
-    /// anything, and else when commits have paid for it.
+    /// Leftovers of a process that died in the midst of a snapshot are removed at the next start: at once while no command comes,
+    /// otherwise when commits have paid for it.
     #[test]
     fn leftovers_go_when_they_are_paid_for_or_nobody_waits() {
         let dir = tempfile::tempdir().unwrap();
@@ -429,7 +428,7 @@ mod tests {
         abandon(1);
         abandon(2);
         abandon(3);
-        // The newest counts as being written until the store is opened anew.
+        // The newest snapshot counts as unfinished until the store is opened again.
         let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
         let mut journal = MemoryLog::new().join();
         let mut left_after = |logged, quiet| {

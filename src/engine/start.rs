@@ -1,4 +1,4 @@
-//! The engine's beginning and end: the writer's thread, which opens the store, recovers, serves and settles.
+//! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down.
 
 use super::admission::Admission;
 use super::inbox::Inbox;
@@ -23,44 +23,45 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-/// Bytes of log that an entry stands for when those replayed are not measured.
+/// Bytes of log that a replayed entry is reckoned to take.
 const ENTRY_BYTES: u64 = 128;
 
-/// Bytes that tables leave to answers, redemptions, connections and the store. A start asks for less: what was admitted before
-/// it has to find its place again.
+/// Bytes that tables must leave free for answers, redemptions, connections and the store. A start asks for less: what was
+/// admitted before must find its place again.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// A local commit takes milliseconds; a replicated log without a leader is back after some seconds, or has trouble.
+/// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
+/// seconds or is in trouble.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often the log tells of a phase of recovery that takes long.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// Time between two log lines about a long phase of recovery.
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How an engine works.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// The data directory.
     pub path: PathBuf,
-    /// How the store is kept.
+    /// Options of the store.
     pub store: StoreOptions,
-    /// Which journal it runs on.
+    /// Which journal the engine runs on.
     pub journal: JournalOptions,
-    /// What the state machine goes by; logged when it differs from what the log says.
+    /// Settings of the state machine; logged as an entry when they differ from those in the log.
     pub settings: Settings,
     /// When snapshots are taken.
     pub snapshots: SnapshotOptions,
-    /// What tables and records may come to, in bytes.
+    /// The most bytes that tables and records may take.
     pub memory_max_bytes: u64,
-    /// How long the journal may take to commit a command; after that the caller is told that its outcome is unknown.
+    /// How long the journal may take to commit a command. After that the caller is told that its outcome is unknown.
     pub commit_patience: Duration,
-    /// Commands that may wait.
+    /// The most commands that may be queued.
     pub queue_commands_max: usize,
-    /// Bytes of commands that may wait.
+    /// The most bytes of commands that may be queued.
     pub queue_bytes_max: u64,
 }
 
 impl EngineOptions {
-    /// The defaults over a data directory.
+    /// The defaults for a data directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -75,7 +76,7 @@ impl EngineOptions {
         }
     }
 
-    /// The log in the node's own store, at this durability. A snapshot survives no more than the log after it.
+    /// Keeps the log in the node's own store at this durability. A snapshot survives no more than the log after it.
     pub fn on_local_journal(mut self, journal: LocalOptions) -> Self {
         self.store.sync_snapshots = journal.durability == Durability::Fsync;
         self.journal = JournalOptions::Local(journal);
@@ -84,7 +85,7 @@ impl EngineOptions {
 }
 
 impl Engine {
-    /// Starts an engine over a data directory. Comes back at once; [`Engine::recovered`] waits for the rest.
+    /// Starts an engine over a data directory. Returns at once; [`Engine::recovered`] waits for recovery.
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
         let permits = usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
@@ -105,14 +106,16 @@ impl Engine {
         let parts = inner.clone();
         let spawned = std::thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, inbox));
         if let Err(error) = spawned {
-            inner.status.send_replace(Status::Failed(format!("no thread for the writer: {error}")));
+            inner
+                .status
+                .send_replace(Status::Failed(format!("the writer's thread can't be started: {error}")));
         }
         Engine { inner }
     }
 
-    /// Takes nothing more up, finishes what waits, takes a last snapshot and lets go of the store.
+    /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
-        // What arrives from here on hears that the service is stopping; a failure stays told.
+        // Commands that arrive from here on are refused with `Draining`. An earlier failure stays visible.
         self.inner.status.send_if_modified(|status| match status {
             Status::Ready | Status::Recovering(_) => {
                 *status = Status::Draining;
@@ -122,14 +125,14 @@ impl Engine {
         });
         let (done, finished) = oneshot::channel();
         if self.inner.requests.send(Request::Shutdown(done)).await.is_ok() {
-            // An error means that the writer is gone, which is what was wanted.
+            // An error means that the writer has already ended.
             let _ = finished.await;
         }
     }
 }
 
-/// The writer's thread, from its beginning to its end. The handle on the channel's other side that `inner` holds
-/// doesn't keep the loop alive: a shutdown request ends it.
+/// The writer's thread, from start to end. `inner` holds a sender of the same channel, so the loop never sees it close: a
+/// shutdown request ends it.
 fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
     let inbox = Inbox::new(requests);
     match prepare(inner, inbox.waker()) {
@@ -141,11 +144,11 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
                 }
                 recovering
             });
-            // A panic means that an invariant is broken: nothing may be written any more, and everybody must know.
+            // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
             let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
             inner.store.store(None);
             match ended {
-                // Told only now that nothing holds the store: whoever waits may open it again.
+                // Answered only now that the store is closed: the caller may open it again at once.
                 Ok(Some(done)) => drop(done.send(())),
                 Ok(None) => {}
                 Err(_) => {
@@ -155,7 +158,7 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
             }
         }
         Err(error) => {
-            tracing::error!(%error, "the engine does not start");
+            tracing::error!(%error, "the engine can't start");
             inner.status.send_replace(Status::Failed(error.to_string()));
         }
     }
@@ -167,7 +170,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let store = Arc::new(Store::open(&options.path, &options.store)?);
     inner.store.store(Some(store.clone()));
     let mut journal = options.journal.open(&store)?;
-    let recovered = recover(&store, &mut *journal, &mut telling(inner))?;
+    let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
@@ -175,7 +178,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let logged = recovered.state.now();
     let mut time =
         Timekeeper::new(inner.clock.clone(), store.clone(), inner.metrics.clone(), logged, snapshot_at);
-    // No time goes by if the clock can't be trusted: what a start has to log is logged all the same.
+    // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
     if *recovered.state.settings() != options.settings {
@@ -190,7 +193,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         milliseconds = began.elapsed().as_millis() as u64,
         "recovered"
     );
-    // Recovery may have been the first to hear of it; nobody has asked for a view before.
+    // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     inner.figures.note(&recovered.state);
     let log_bytes = recovered.replayed * ENTRY_BYTES;
@@ -207,7 +210,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         latest_snapshot: inner.latest_snapshot.clone(),
         figures: inner.figures.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
-        held: VecDeque::new(),
+        pending: VecDeque::new(),
         waiting,
         is_partly_applied: false,
         patience: options.commit_patience,
@@ -222,12 +225,12 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     Ok(writer)
 }
 
-/// Tells of recovery's progress: in the log now and then, in the status always.
-fn telling(inner: &Inner) -> impl FnMut(Progress) {
-    let mut told: Option<(&str, Instant)> = None;
+/// Reports progress of recovery: in the log now and then, in the status always.
+fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
+    let mut last: Option<(&str, Instant)> = None;
     move |progress| {
-        if told.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= TOLD_EVERY) {
-            told = Some((progress.phase, Instant::now()));
+        if last.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= REPORT_PAUSE) {
+            last = Some((progress.phase, Instant::now()));
             let Progress { phase, done, total } = progress;
             tracing::info!(phase, done, total, "recovering");
         }
@@ -240,7 +243,7 @@ fn telling(inner: &Inner) -> impl FnMut(Progress) {
     }
 }
 
-/// Ends the uploads that ended with the last process: only they can be running, and what they have built aside takes memory.
+/// Ends the imports whose uploads died with the last process: no other can be running, and their staged tables take memory.
 fn end_uploads(
     journal: &mut dyn Journal,
     waiting: &mut WaitingList,
@@ -262,9 +265,10 @@ fn end_uploads(
     }
     match journal.propose(waiting.reserve(ends.len()), ends) {
         Ok(()) => Ok(()),
-        // They can wait: who asks is told that they are interrupted, and the next one into the same filter drops them.
+        // They can wait: a client that asks is told that they were interrupted, and the next import into the same filter drops
+        // them.
         Err(JournalError::DiskFull(reason)) => {
-            tracing::warn!(reason, "broken imports could not be ended");
+            tracing::warn!(reason, "interrupted imports could not be ended");
             Ok(())
         }
         Err(error) => Err(error),

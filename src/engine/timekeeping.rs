@@ -1,5 +1,5 @@
-//! Time for the writer: stamps that the log may trust, or a refusal that is told once. Keeps what the clocks said while they
-//! were trusted, so that the next start can judge them.
+//! Time for the writer: stamps that the log may trust, or a refusal. Saves the clocks' readings while they are trusted, so that
+//! the next start can judge the clock.
 
 use super::metrics::Metrics;
 use crate::clock::{Clock, ClockUnsure};
@@ -9,21 +9,21 @@ use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often what the clocks say is kept: by so much a stop seems longer than it was.
+/// Time between two saved readings. A stop seems longer than it was by up to this much.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Timekeeper {
     clock: Clock,
     store: Arc<Store>,
     metrics: Metrics,
-    /// The trouble that was told last, while it lasts.
-    told: Option<Discriminant<ClockUnsure>>,
+    /// The kind of trouble that was last logged, while it lasts.
+    reported: Option<Discriminant<ClockUnsure>>,
     keep_at: Instant,
 }
 
 impl Timekeeper {
-    /// Judges the clock by what is known: what was kept beside the log, else the time of the log's last entry or of the newest
-    /// snapshot. Where there is no entry, there is nothing that a wrong clock could spoil.
+    /// Judges the clock by the saved reading, or else by the time of the log's last entry or of the newest snapshot. If nothing
+    /// was ever logged, a wrong clock can't spoil anything.
     pub(super) fn new(
         clock: Clock,
         store: Arc<Store>,
@@ -32,7 +32,7 @@ impl Timekeeper {
         snapshot_at: Option<Timestamp>,
     ) -> Self {
         if logged > Timestamp(0) {
-            // A snapshot is no evidence against a clock that is behind: the log's entries are.
+            // Only the log's entries are evidence that the clock is behind; a snapshot is not.
             let known = snapshot_at.filter(|&at| at <= clock.reading().wall).unwrap_or(logged).max(logged);
             let last = match store.kept_clock() {
                 Some(kept) if kept.same_boot || kept.reading.wall >= known => kept,
@@ -43,49 +43,49 @@ impl Timekeeper {
             };
             clock.resume(last.reading, last.same_boot);
         }
-        let mut keeper = Self { clock, store, metrics, told: None, keep_at: Instant::now() };
+        let mut keeper = Self { clock, store, metrics, reported: None, keep_at: Instant::now() };
         keeper.keep(logged);
         keeper
     }
 
-    /// The time for the entries that are logged next.
+    /// The time for the next entries.
     ///
     /// # Errors
-    /// [`ClockUnsure`], told in the log when it begins and when it is over.
+    /// [`ClockUnsure`]; logged when it begins and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let stamp = self.clock.stamp(last_logged);
         let trouble = stamp.as_ref().err().map(discriminant);
-        if trouble != self.told {
+        if trouble != self.reported {
             match &stamp {
                 Err(unsure) => {
-                    tracing::error!(%unsure, path = %self.store.path().display(), "nothing is written: the clock can't be trusted");
+                    tracing::error!(%unsure, path = %self.store.path().display(), "writes are refused: the clock can't be trusted");
                 }
                 Ok(_) => tracing::info!("the clock can be trusted again: writes go on"),
             }
-            self.told = trouble;
+            self.reported = trouble;
         }
         self.metrics.note_clock(stamp.is_err(), self.clock.offset_seconds());
         stamp
     }
 
-    /// Time for readers, and for what only people look at.
+    /// The time for readers and for display.
     pub(super) fn read(&self) -> Timestamp {
         self.clock.read()
     }
 
-    /// When the clock is to be looked at again, if nothing else comes.
+    /// When the clock must be checked again if no command comes.
     pub(super) fn wake_at(&self) -> Instant {
         self.keep_at
     }
 
-    /// [`Self::keep`], if it is time.
+    /// Calls [`Self::keep`] if it is due.
     pub(super) fn keep_if_due(&mut self, last_logged: Timestamp) {
         if self.keep_at <= Instant::now() {
             self.keep(last_logged);
         }
     }
 
-    /// Keeps what the clocks say, if they can be trusted.
+    /// Saves the clocks' readings if they can be trusted.
     pub(super) fn keep(&mut self, last_logged: Timestamp) {
         if self.stamp(last_logged).is_ok() {
             self.store.keep_clock(self.clock.reading());

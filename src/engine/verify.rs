@@ -1,4 +1,4 @@
-//! Whether a data directory is whole: its log, its snapshots, and the state that they come to.
+//! Verifies a data directory: its log, its snapshots, and that the state can be rebuilt from them.
 
 use super::recovery::{RecoveryError, recover};
 use crate::domain::Seq;
@@ -8,8 +8,8 @@ use crate::store::verify::{Findings, check_snapshots};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Reads the whole log and every chunk of every snapshot, checks them against their checksums, each other and what was
-/// acknowledged, and if nothing is wrong rebuilds the state.
+/// Reads the whole log and every chunk of every snapshot, and checks them against their checksums, each other and the
+/// acknowledged position. If nothing is wrong it rebuilds the state.
 pub fn verify(store: &Arc<Store>) -> Findings {
     let mut findings = Findings::default();
     let opened = LocalJournal::open(store.clone(), LocalOptions::default()).map_err(JournalError::from);

@@ -1,4 +1,4 @@
-//! Who waits for an answer to a command that was proposed, by ticket.
+//! The callers that wait for the outcome of a proposed command, by ticket.
 
 use super::SubmitError;
 use super::request::Reply;
@@ -8,47 +8,47 @@ use std::collections::VecDeque;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// One who waits.
+/// A caller that waits.
 pub(super) struct Waiting {
     pub(super) reply: Reply<Applied>,
-    /// When it was taken up.
+    /// When its command was picked up.
     pub(super) since: Instant,
-    /// Its share of the queue's bytes, given back once it is answered.
+    /// Its share of the queue's bytes, released once it is answered.
     pub(super) room: OwnedSemaphorePermit,
 }
 
 impl Waiting {
-    /// Answers. Whoever has the answer finds the room in the queue free again.
+    /// Answers the caller. Its share of the queue is free again by the time it has the answer.
     pub(super) fn answer(self, answer: Result<Applied, SubmitError>) {
         let Self { reply, room, .. } = self;
         drop(room);
-        // Whoever asked may have gone; the command stands all the same.
+        // The caller may be gone; the command stands all the same.
         let _ = reply.send(answer);
     }
 }
 
-/// All who wait, in the order of their tickets. Tickets are consecutive and never used twice, so one is found by its place.
+/// The waiting callers in the order of their tickets. Tickets are consecutive and never reused, so a caller is found by index.
 #[derive(Default)]
 pub(super) struct WaitingList {
     first: u64,
-    /// None where nobody waits, or no longer.
+    /// `None` where a caller was answered or there never was one.
     places: VecDeque<Option<Waiting>>,
-    /// How many of the places are taken.
+    /// How many callers wait.
     waiting: usize,
 }
 
 impl WaitingList {
-    /// The ticket that the next one gets.
+    /// The ticket that the next caller gets.
     pub(super) fn next_ticket(&self) -> Ticket {
         Ticket(self.first + self.places.len() as u64)
     }
 
-    /// Whether nobody waits.
+    /// Whether no caller waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Since when the one has waited who waits longest.
+    /// Since when the longest-waiting caller has waited.
     pub(super) fn oldest(&self) -> Option<Instant> {
         if self.is_empty() {
             return None;
@@ -56,20 +56,20 @@ impl WaitingList {
         self.places.iter().flatten().next().map(|waiting| waiting.since)
     }
 
-    /// Gives tickets to more who wait, in their order.
+    /// Adds callers and gives them the next tickets, in order.
     pub(super) fn extend(&mut self, waiting: Vec<Waiting>) {
         self.waiting += waiting.len();
         self.places.extend(waiting.into_iter().map(Some));
     }
 
-    /// The first of so many tickets with which nobody waits.
+    /// Reserves `count` tickets without a caller; returns the first.
     pub(super) fn reserve(&mut self, count: usize) -> Ticket {
         let first = self.next_ticket();
         self.places.extend((0..count).map(|_| None));
         first
     }
 
-    /// Whoever waits with this ticket; each is taken once.
+    /// Removes and returns the caller with this ticket, once.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Waiting> {
         let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
         let taken = self.places.get_mut(place)?.take();
@@ -81,16 +81,16 @@ impl WaitingList {
         taken
     }
 
-    /// Everybody with this ticket or a later one.
+    /// Removes all callers with this ticket or a later one.
     pub(super) fn take_from(&mut self, ticket: Ticket) -> Vec<Waiting> {
         let place = ticket.0.saturating_sub(self.first).min(self.places.len() as u64) as usize;
-        // The places stay: tickets are never used twice.
+        // The places stay empty: tickets are never reused.
         let taken: Vec<Waiting> = self.places.range_mut(place..).filter_map(Option::take).collect();
         self.waiting -= taken.len();
         taken
     }
 
-    /// Everybody who has waited since `before` or longer.
+    /// Removes all callers that have waited since `before` or longer.
     pub(super) fn take_until(&mut self, before: Instant) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while self.oldest().is_some_and(|since| since <= before) {

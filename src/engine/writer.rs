@@ -1,7 +1,6 @@
-//! The only writer: proposes what waits in one group commit, applies what the journal has committed, in the journal's order,
-//! and answers. There is no timer: a batch is whatever came while the last one was flushing.
-//!
-//! It runs on a thread of its own, because storage blocks. Snapshots go on between commits.
+//! The only writer. It proposes the pending commands in one group commit, applies what the journal has committed, in the
+//! journal's order, and answers. There is no timer: a batch is whatever arrived while the last one was being flushed. It runs on
+//! a thread of its own because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
 use super::backup::ArchiveSource;
@@ -26,13 +25,13 @@ use tokio::sync::{oneshot, watch};
 /// The most commands in one group commit.
 pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 
-/// The most bytes in one group commit, about; one command may exceed it alone.
+/// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// Backups that may be under way at once.
+/// The most backups that may run at once.
 const BACKUPS_MAX: usize = 4;
 
-/// So long after an answer the time counts as nobody's, to be used for what is not urgent.
+/// How long after an answer the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
 pub(super) struct Writer {
@@ -46,13 +45,13 @@ pub(super) struct Writer {
     pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
     pub(super) figures: Arc<super::Figures>,
     pub(super) admission: Admission,
-    /// What was taken up, and can only be judged once all that was proposed is applied.
-    pub(super) held: VecDeque<Submission>,
-    /// Who waits for an answer to what was proposed.
+    /// Commands that were picked up but can't be judged until everything that was proposed is applied.
+    pub(super) pending: VecDeque<Submission>,
+    /// The callers that wait for the outcome of a proposed command.
     pub(super) waiting: WaitingList,
-    /// Something was applied since the first command was admitted that is not applied yet: what later ones need can't be told.
+    /// A part of what was admitted is applied, so the memory that later commands need can't be bounded yet.
     pub(super) is_partly_applied: bool,
-    /// How long the journal may take to commit what was proposed; then its outcome is told to be unknown.
+    /// How long the journal may take to commit a proposal before its outcome is reported as unknown.
     pub(super) patience: Duration,
     /// Wakes the writer when the journal has news.
     pub(super) waker: Waker,
@@ -63,13 +62,13 @@ pub(super) struct Writer {
     pub(super) failed: bool,
 }
 
-/// Commands that were admitted, on their way into one group commit.
+/// Admitted commands that will form one group commit.
 struct Batch {
     taken_up: Instant,
     /// The time of all of them.
     at: Result<Timestamp, ClockUnsure>,
     proposals: Vec<Proposal>,
-    /// Who waits for each.
+    /// The caller of each.
     waiting: Vec<Waiting>,
     bytes: u64,
 }
@@ -92,13 +91,13 @@ impl Batch {
 }
 
 impl Writer {
-    /// Serves requests until it is told to shut down or everybody who could ask is gone. Answers who wants to hear
-    /// that the writer and all that it held are gone.
+    /// Serves requests until a shutdown or until every sender is gone. Returns the sender that is to be told once the writer and
+    /// all that it owned are dropped.
     pub(super) fn run(mut self, mut inbox: Inbox) -> Option<oneshot::Sender<()>> {
         let mut go_on = Instant::now();
         let done = loop {
-            // A client that was just answered may come again at once, so a snapshot waits for it; then it goes on, but leaves
-            // half of the time to those who read: they share its processors.
+            // A client that was just answered may send again at once, so a snapshot waits for it. Then the snapshot goes on, but
+            // leaves half of the time to readers, which share its processors.
             let snapshot_at = self.snapshotter.has_work().then_some(go_on);
             let first = match inbox.wait(self.wake_at(snapshot_at)) {
                 Event::Request(request) => Some(request),
@@ -107,7 +106,7 @@ impl Writer {
             };
             let quiet = first.is_none() && snapshot_at.is_some_and(|at| at <= Instant::now());
             let shutdown = self.gather(&mut inbox, first);
-            let had_work = !self.held.is_empty();
+            let had_work = !self.pending.is_empty();
             if self.make_progress() || had_work {
                 go_on = Instant::now() + QUIET;
             }
@@ -122,7 +121,7 @@ impl Writer {
         done
     }
 
-    /// When there is something to do even if nobody asks for anything and the journal has no news.
+    /// When there is work to do even if no request comes and the journal has no news.
     fn wake_at(&self, snapshot_at: Option<Instant>) -> Option<Instant> {
         if self.failed {
             return None;
@@ -132,7 +131,8 @@ impl Writer {
         times.into_iter().flatten().min()
     }
 
-    /// Takes up what has come while the last batch was flushed: that is the next group commit. Serves what is no command.
+    /// Picks up what arrived while the last batch was being flushed: it forms the next group commit. Serves other requests at
+    /// once.
     fn gather(&mut self, inbox: &mut Inbox, first: Option<Request>) -> Option<oneshot::Sender<()>> {
         let (mut taken, mut bytes, mut shutdown) = (0, 0, None);
         let mut next = first;
@@ -142,7 +142,7 @@ impl Writer {
                     taken += 1;
                     bytes += submission.bytes;
                     self.metrics.queue_seconds.observe(submission.since.elapsed().as_secs_f64());
-                    self.held.push_back(*submission);
+                    self.pending.push_back(*submission);
                 }
                 Request::Shutdown(done) => {
                     shutdown = Some(done);
@@ -157,14 +157,14 @@ impl Writer {
         shutdown
     }
 
-    /// Finishes what was taken up before a shutdown.
+    /// Finishes the commands that were accepted before a shutdown.
     fn drain(&mut self, inbox: &mut Inbox) {
         loop {
             let next = inbox.next();
             let is_last = next.is_none();
             self.gather(inbox, next);
             self.make_progress();
-            if is_last && self.held.is_empty() && self.waiting.is_empty() {
+            if is_last && self.pending.is_empty() && self.waiting.is_empty() {
                 return;
             }
             if is_last {
@@ -173,12 +173,12 @@ impl Writer {
         }
     }
 
-    /// Proposes what waits and applies what is committed; tells whether anything was applied.
+    /// Proposes the pending commands and applies what is committed. Returns whether anything was applied.
     fn make_progress(&mut self) -> bool {
-        self.propose_held();
+        self.propose_pending();
         let mut any = self.apply_committed();
-        while !self.held.is_empty() && self.waiting.is_empty() {
-            self.propose_held();
+        while !self.pending.is_empty() && self.waiting.is_empty() {
+            self.propose_pending();
             any |= self.apply_committed();
         }
         self.give_up_overdue();
@@ -192,21 +192,21 @@ impl Writer {
         if self.snapshotter.has_work() {
             let began = Instant::now();
             self.step_snapshot(quiet);
-            let held = began.elapsed();
-            self.metrics.snapshot_step_seconds.observe(held.as_secs_f64());
+            let took = began.elapsed();
+            self.metrics.snapshot_step_seconds.observe(took.as_secs_f64());
             if quiet {
-                *go_on = Instant::now() + held;
+                *go_on = Instant::now() + took;
             }
         }
     }
 
-    /// Judges what waits and proposes it: in one group commit, unless some can only be judged once the others are applied.
-    fn propose_held(&mut self) {
-        if self.held.is_empty() {
+    /// Judges the pending commands and proposes them in one group commit. Some may have to wait until the others are applied.
+    fn propose_pending(&mut self) {
+        if self.pending.is_empty() {
             return;
         }
         let mut batch = self.begin_batch();
-        while let Some(submission) = self.held.pop_front() {
+        while let Some(submission) = self.pending.pop_front() {
             if batch.is_full() {
                 let next = self.begin_batch();
                 self.propose(std::mem::replace(&mut batch, next));
@@ -214,7 +214,7 @@ impl Writer {
             match self.admit(&mut batch, &submission) {
                 Ok(Some(at)) => batch.push(at, submission),
                 Ok(None) => {
-                    self.held.push_front(submission);
+                    self.pending.push_front(submission);
                     break;
                 }
                 Err(refusal) => drop(submission.reply.send(Err(refusal))),
@@ -227,8 +227,8 @@ impl Writer {
         Batch::new(Instant::now(), self.time.stamp(self.state.now()))
     }
 
-    /// Whether a command may be logged with the others, and its time; none if that can be told only once all that was proposed is
-    /// applied. May propose the others first.
+    /// Whether a command may be logged in this batch, and its time; `None` if it can't be judged until everything that was
+    /// proposed is applied. May propose the batch first.
     fn admit(
         &mut self,
         batch: &mut Batch,
@@ -248,7 +248,10 @@ impl Writer {
             Verdict::Admitted => Ok(Some(batch.at?)),
             Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
             Verdict::NoMemory(refused) => {
-                tracing::warn!(bytes = refused.bytes, "a write is refused: the system gives no more memory");
+                tracing::warn!(
+                    bytes = refused.bytes,
+                    "a write is refused: the system has no more memory to give"
+                );
                 Err(SubmitError::NoMemory)
             }
         }
@@ -286,7 +289,7 @@ impl Writer {
         self.settle_if_nothing_waits();
     }
 
-    /// Applies what the journal has committed, ours and others', and answers; tells whether there was anything.
+    /// Applies what the journal has committed, our entries and other nodes', and answers. Returns whether there was anything.
     pub(super) fn apply_committed(&mut self) -> bool {
         let mut any = false;
         while !self.failed {
@@ -336,7 +339,7 @@ impl Writer {
         }
     }
 
-    /// Tells everybody who waits with this ticket or a later one that the journal has refused.
+    /// Refuses all callers with this ticket or a later one.
     fn refuse_from(&mut self, first: Ticket, error: &JournalError) {
         let refusal = self.storage_error(error);
         for waiting in self.waiting.take_from(first) {
@@ -344,8 +347,8 @@ impl Writer {
         }
     }
 
-    /// Tells those who have waited for too long that nobody knows. What they asked for is applied all the same if it is committed
-    /// later, in memory that nothing is reserved of.
+    /// Tells callers that have waited too long that their outcome is unknown. If a command is committed later it is applied all
+    /// the same, without reserved memory.
     fn give_up_overdue(&mut self) {
         let Some(before) = Instant::now().checked_sub(self.patience) else { return };
         for waiting in self.waiting.take_until(before) {
@@ -362,10 +365,10 @@ impl Writer {
         self.figures.note(&self.state);
     }
 
-    /// Says what a failure of storage means for those who wait, and stops writing if it is final.
+    /// Maps a failure of storage to the callers' error, and ends writes if it is final.
     fn storage_error(&mut self, error: &JournalError) -> SubmitError {
         if let JournalError::DiskFull(reason) = error {
-            // The store tells when that begins and when it ends.
+            // The store logs when a full disk begins and ends.
             tracing::debug!(reason, "a write is refused");
             return SubmitError::DiskFull;
         }
@@ -385,7 +388,7 @@ impl Writer {
             Request::Snapshot(reply) if self.failed => drop(reply.send(Err(SubmitError::StorageFailed))),
             Request::Snapshot(reply) => {
                 self.snapshot_waiters.push(reply);
-                // One under way may have begun before what the caller has seen acknowledged.
+                // A running snapshot may have begun before the last write that the caller saw acknowledged.
                 if self.snapshotter.is_running() {
                     self.snapshotter.abort(&mut self.state);
                 }
@@ -407,7 +410,7 @@ impl Writer {
         }
     }
 
-    /// Goes on with the running snapshot, or removes what the last one has left over; `quiet` if no command has come.
+    /// Continues the running snapshot, or removes leftovers of the last one; `quiet` if no command has come.
     fn step_snapshot(&mut self, quiet: bool) {
         if self.failed {
             return;
@@ -433,7 +436,7 @@ impl Writer {
         }
     }
 
-    /// Tells readers of the newest snapshot.
+    /// Publishes the newest snapshot to readers.
     pub(super) fn note_snapshot(&self) {
         self.latest_snapshot.send_replace(
             self.snapshotter
@@ -475,7 +478,7 @@ impl Writer {
         part
     }
 
-    /// A clean end: a snapshot of everything, so that the next start replays nothing.
+    /// Ends cleanly: with a snapshot of everything, so that the next start replays nothing.
     fn finish(&mut self) {
         if self.failed {
             return;

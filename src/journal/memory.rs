@@ -1,5 +1,5 @@
-//! A journal in memory, which ends with the process: for tests and for models. Engines that share its log see each other's
-//! entries, as the nodes of a replicated log do.
+//! A journal in memory, for tests and models; it ends with the process. Engines that share its log see each other's entries, as
+//! the nodes of a replicated log do.
 
 use super::{Committed, Journal, JournalError, Ticket};
 use crate::domain::{Entry, Proposal, Seq};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// A log that journals share; clones are handles on the same one.
+/// A log that several journals share; clones share the same log.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog {
     shared: Arc<Mutex<Shared>>,
@@ -18,13 +18,13 @@ pub struct MemoryLog {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Entries that were not pruned, and who proposed them under which ticket.
+    /// Entries that were not pruned, each with the member that proposed it and the ticket.
     entries: VecDeque<(Entry, u64, Ticket)>,
     last: Seq,
     members: u64,
-    /// While the log is held: what was proposed meanwhile.
+    /// The proposals made since [`MemoryLog::hold`]; `None` unless the log is held.
     held: Option<Vec<(Proposal, u64, Ticket)>>,
-    /// Who waits for the next entry.
+    /// Wakers of the journals that wait for the next entry.
     waiting: Vec<Waker>,
 }
 
@@ -58,19 +58,19 @@ impl MemoryLog {
         MemoryLog::default()
     }
 
-    /// Takes proposals but commits none of them until [`MemoryLog::go_on`], as a log without a leader does.
+    /// Accepts proposals but commits none until [`MemoryLog::go_on`], as a log without a leader does.
     pub fn hold(&self) {
         self.shared.lock().held.get_or_insert_default();
     }
 
-    /// Commits what was proposed since [`MemoryLog::hold`], in order.
+    /// Commits the proposals made since [`MemoryLog::hold`], in order.
     pub fn go_on(&self) {
         let mut shared = self.shared.lock();
         let held = shared.held.take().unwrap_or_default();
         shared.commit(held);
     }
 
-    /// Commits the first `count` of the proposals that are held, and holds the others.
+    /// Commits the first `count` of the held proposals, and keeps holding the others.
     pub fn commit_first(&self, count: usize) {
         let mut shared = self.shared.lock();
         if let Some(mut first) = shared.held.take() {
@@ -80,12 +80,12 @@ impl MemoryLog {
         }
     }
 
-    /// How many proposals are held.
+    /// Number of held proposals.
     pub fn held(&self) -> usize {
         self.shared.lock().held.as_ref().map_or(0, Vec::len)
     }
 
-    /// A journal over this log.
+    /// A new journal on this log.
     pub fn join(&self) -> MemoryJournal {
         let mut shared = self.shared.lock();
         shared.members += 1;

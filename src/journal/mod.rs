@@ -1,8 +1,8 @@
-//! The journal: the one order of all changes. The state is what the journal says; nothing else may change it.
+//! The journal: the write-ahead log that puts all changes in one order. The state follows from it alone.
 //!
-//! The writer *proposes* batches of commands and *polls* what is committed: entries in the log's order, its own with
-//! their tickets, other nodes' without. The local journal commits inside `propose`. A replicated one may have several
-//! batches in flight, and delivers other nodes' entries to a node that proposes nothing.
+//! The writer *proposes* batches of commands and *polls* what is committed: entries in the log's order, its own with their
+//! tickets, those of other nodes without. The local journal commits inside `propose`. A replicated one may have several batches
+//! in flight, and delivers other nodes' entries to a node that proposes nothing.
 
 mod local;
 mod memory;
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// What an acknowledged write survives.
+/// Durability level: what an acknowledged write survives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// The death of the machine: acknowledged after an `fdatasync`.
     #[default]
     Fsync,
-    /// The death of the process: acknowledged after the engine's flush.
+    /// The death of the process: acknowledged after a flush to the operating system.
     Flush,
-    /// Neither for the last 100 ms: acknowledged at once.
+    /// Neither, for the last 100 ms: acknowledged at once.
     Relaxed,
 }
 
@@ -50,7 +50,7 @@ impl JournalOptions {
     /// Opens the journal.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if something that was acknowledged is not there.
+    /// [`StoreError::Damaged`] if something acknowledged is missing.
     pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, StoreError> {
         Ok(match self {
             JournalOptions::Local(options) => Box::new(LocalJournal::open(store.clone(), *options)?),
@@ -70,29 +70,29 @@ impl JournalOptions {
     }
 }
 
-/// Names a proposal to the node that made it.
+/// The number that a node gives to its proposal, to recognise the outcome.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub u64);
 
-/// An entry that is durable and may be applied.
+/// A committed entry, which may be applied.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Committed {
     /// The entry.
     pub entry: Entry,
-    /// The ticket under which it was proposed, if this node did.
+    /// The ticket of the proposal, if this node made it.
     pub ticket: Option<Ticket>,
 }
 
 /// A failure of the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Too little free space; nothing was written, and nothing is spoilt: it may be tried again later.
+    /// Too little space is free. Nothing was written and nothing is damaged: the caller may try again later.
     #[error("{0}")]
     DiskFull(String),
     /// A write or sync failed. The outcome of the batch is unknown, and nothing is written any more.
     #[error("{0}")]
     Failed(String),
-    /// What was acknowledged can't be read; tells the path, the tree, the position and the command to run.
+    /// Acknowledged data can't be read. The message names the path, the tree, the position and the command to run.
     #[error("{0}")]
     Damaged(String),
 }
@@ -111,56 +111,56 @@ impl From<StoreError> for JournalError {
 
 /// An ordered, durable log. Positions count from 1 without gaps.
 pub trait Journal: Send {
-    /// Proposes a group commit. It enters the log whole or not at all, at the configured durability, and then comes back
-    /// from [`Journal::poll`]; the proposals bear consecutive tickets from `first` on.
+    /// Proposes a group commit. It enters the log whole or not at all, at the configured durability, and [`Journal::poll`] then
+    /// returns it. The proposals have consecutive tickets from `first` on.
     ///
     /// # Errors
-    /// [`JournalError::DiskFull`] before anything is written; after [`JournalError::Failed`] the batch may or
-    /// may not be there at the next start, and every later proposal fails.
+    /// [`JournalError::DiskFull`] before anything is written. After [`JournalError::Failed`] the batch may or may not be there at
+    /// the next start, and every later proposal fails.
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError>;
 
-    /// What has been committed after `after`, in the log's order: ready only if there is something. Otherwise the
-    /// context's waker is woken when there is. Must be called at [`Journal::poll_at`] at the latest.
+    /// Returns what was committed after `after`, in the log's order; never an empty batch. Otherwise it is pending, and wakes the
+    /// context's waker when there is news. Must be called at [`Journal::poll_at`] at the latest.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are gone.
     fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>>;
 
-    /// When the journal has something to do by itself, such as flushing what was acknowledged at once.
+    /// When the journal has work of its own to do, such as flushing what was acknowledged at once.
     fn poll_at(&self) -> Option<Instant>;
 
-    /// Streams the entries after `after` in order, until the sink has enough or the log ends. What was written is verified on
-    /// the way: checksums, their chain, the end.
+    /// Streams the entries after `after` in order, until the sink stops it or the log ends. Verifies checksums, their chain and
+    /// the end on the way.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] for a gap, a bad value or an end before what was acknowledged; errors of the
-    /// sink end the reading and pass through.
+    /// [`JournalError::Damaged`] for a gap, a bad value or an end before the acknowledged position. Errors of the sink end the
+    /// stream and are passed on.
     fn read(
         &mut self,
         after: Seq,
         sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
     ) -> Result<(), JournalError>;
 
-    /// Tells that entries up to and including `through` are not needed any more. About `budget` bytes of them are looked
-    /// through or go, so that nobody waits long for it; answers whether it should be called again.
+    /// Allows the journal to drop entries up to and including `through`. One call reads or drops about `budget` bytes, so that
+    /// nobody waits long. Returns whether it should be called again.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
     fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError>;
 
-    /// Makes everything committed so far durable whatever the level: for a clean end.
+    /// Makes everything committed so far durable, at any level: for a clean end.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
     fn settle(&mut self) -> Result<(), JournalError>;
 
-    /// The position of the last entry; 0 if there was never one.
+    /// The position of the last entry; 0 if there never was one.
     fn last(&self) -> Seq;
 
-    /// The first position that can be read; the one after [`Journal::last`] if nothing can.
+    /// The first position that can be read; the one after [`Journal::last`] if there is none.
     fn first_available(&self) -> Seq;
 
-    /// Whether everything can be read that the log ever held, but for what lies before the backup that it was restored from.
+    /// Whether the log reaches back to its beginning, or to the backup that it was restored from.
     ///
     /// # Errors
     /// [`JournalError::Damaged`] if the log's beginning can't be read.

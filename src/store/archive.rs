@@ -1,4 +1,4 @@
-//! The backup archive: one snapshot and the log after it, in a format of our own that needs no sled to read.
+//! The backup archive: one snapshot and the log after it, in a format of our own that can be read without sled.
 //!
 //! ```text
 //! archive: "cuckood archive\n"  version u32  record…  end  XXH3-128 of all before           (little-endian)
@@ -9,7 +9,7 @@
 //! end:     E  last position u64
 //! ```
 //!
-//! Nothing of an archive counts before its end was read and its hash found right.
+//! No part of an archive is valid until its end has been read and its hash verified.
 
 use super::snapshots::{self, Manifest, SectionKey};
 use super::{Store, StoreError};
@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 const MAGIC: &[u8; 16] = b"cuckood archive\n";
 const VERSION: u32 = 1;
-/// How much of an archive is read at once.
+/// How many bytes of an archive are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 const MANIFEST: u8 = b'M';
@@ -39,7 +39,7 @@ pub struct ArchiveWriter {
 }
 
 impl ArchiveWriter {
-    /// Begins an archive with the manifest of the snapshot that it holds, if there is one.
+    /// Begins an archive with the manifest of its snapshot, if there is one.
     ///
     /// # Errors
     /// [`StoreError::Misuse`] if the manifest can't be encoded.
@@ -55,29 +55,29 @@ impl ArchiveWriter {
         Ok(writer)
     }
 
-    /// Writes chunk `index` of the manifest's section number `section`; all of them, in order.
+    /// Writes chunk `index` of the manifest's section number `section`. All chunks must be written, in order.
     pub fn chunk(&mut self, section: u32, index: u32, bytes: &[u8]) {
         self.push_record(CHUNK, &[&section.to_le_bytes(), &index.to_le_bytes(), bytes]);
     }
 
-    /// Writes the next entries of the log: the first position, how many there are, and the entries one after the other.
+    /// Writes the next entries of the log: `count` entries, encoded one after the other, from position `first` on.
     pub fn entries(&mut self, first: Seq, count: u32, payload: &[u8]) {
         self.push_record(LOG, &[&first.0.to_le_bytes(), &count.to_le_bytes(), payload]);
     }
 
-    /// Ends the archive, which holds everything up to and including `through`.
+    /// Ends the archive, which covers everything up to and including `through`.
     pub fn end(&mut self, through: Seq) {
         self.push_record(END, &[&through.0.to_le_bytes()]);
         let hash = self.hash.digest128();
         self.push(&hash.to_le_bytes());
     }
 
-    /// Bytes that were written and not taken.
+    /// Bytes that were written and not taken yet.
     pub fn pending_bytes(&self) -> usize {
         self.pending.len()
     }
 
-    /// Takes the next bytes, at most so many.
+    /// Takes the next bytes, at most `bytes_max`.
     pub fn take(&mut self, bytes_max: usize) -> Vec<u8> {
         let length = self.pending.len().min(bytes_max);
         self.pending.drain(..length).collect()
@@ -98,14 +98,14 @@ impl ArchiveWriter {
     }
 }
 
-/// A snapshot that is kept, with all its chunks, until this is dropped.
+/// A snapshot that is protected from removal, with all its chunks, until this is dropped.
 pub struct PinnedManifest {
     store: Arc<Store>,
     manifest: Arc<Manifest>,
 }
 
 impl Store {
-    /// Keeps the newest snapshot, if there is one.
+    /// Protects the newest snapshot, if there is one.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the manifests can't be read.
@@ -135,7 +135,7 @@ impl Drop for PinnedManifest {
 
 /// A piece of an archive.
 pub enum Piece<'a> {
-    /// What the snapshot says.
+    /// The manifest of the snapshot.
     Manifest(Manifest),
     /// A chunk of one of its sections.
     Chunk {
@@ -148,14 +148,14 @@ pub enum Piece<'a> {
     },
     /// Entries of the log.
     Entries {
-        /// The position of the first.
+        /// Position of the first.
         first: Seq,
-        /// How many.
+        /// How many there are.
         count: u32,
-        /// One after the other.
+        /// The encoded entries, one after the other.
         payload: &'a [u8],
     },
-    /// Everything was found whole.
+    /// The end: the whole archive was read and is intact.
     End,
 }
 
@@ -168,12 +168,12 @@ pub fn open(path: &Path) -> Result<impl Read + use<>, StoreError> {
     Ok(BufReader::with_capacity(READ_BYTES, file))
 }
 
-/// Reads an archive from its first byte to its last and hands on its pieces in order.
+/// Reads an archive from start to end and passes its pieces to `sink` in order.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] for whatever is not as it was written, [`StoreError::Newer`] for a later version,
-/// [`StoreError::NotOurs`] for something else; errors of the sink pass through. Pieces that were handed on before
-/// an error are worth nothing.
+/// [`StoreError::Damaged`] if anything differs from what was written, [`StoreError::Newer`] for a later version,
+/// [`StoreError::NotOurs`] for another kind of file. Errors of the sink are passed on. After an error, the pieces that were
+/// passed on must be discarded.
 pub fn read(
     path: &Path,
     from: impl Read,
@@ -181,7 +181,7 @@ pub fn read(
 ) -> Result<(), StoreError> {
     let mut reader = Reader { path: path.to_owned(), from, hash: Xxh3Default::new() };
     let not_ours =
-        || StoreError::NotOurs { path: path.to_owned(), found: "it is no cuckood archive".to_owned() };
+        || StoreError::NotOurs { path: path.to_owned(), found: "it is not a cuckood archive".to_owned() };
     if &reader.take::<16>().map_err(|_| not_ours())? != MAGIC {
         return Err(not_ours());
     }
@@ -214,7 +214,7 @@ pub fn read(
                 let Some((header, bytes)) = payload.split_first_chunk::<8>() else {
                     return Err(reader.damaged("a chunk is too short"));
                 };
-                let (key, index) = state.chunk().ok_or_else(|| reader.damaged("a chunk too many"))?;
+                let (key, index) = state.chunk().ok_or_else(|| reader.damaged("it has too many chunks"))?;
                 let (section, number) = header.split_at(4);
                 let place = (state.section as u32).to_le_bytes();
                 if section != place
@@ -232,7 +232,7 @@ pub fn read(
                 let last = Seq(first.0 + u64::from(count) - 1);
                 let follows = match state.log_end {
                     Some(end) => first == end.next(),
-                    // Archives of earlier programs begin with the commit that the snapshot was taken in the midst of.
+                    // In archives of earlier programs the log begins with the commit during which the snapshot was taken.
                     None => first <= state.seq.next() && last > state.seq,
                 };
                 if state.chunk().is_some() || !follows {
@@ -325,7 +325,7 @@ impl<R: Read> Reader<R> {
         let [kind] = self.take()?;
         let length = u32::from_le_bytes(self.take()?) as u64;
         payload.clear();
-        // Grows with what is really there: a wrong length can't ask for memory.
+        // The buffer grows with the bytes that are really there, so a wrong length can't make it ask for memory.
         let read =
             (&mut self.from).take(length).read_to_end(payload).map_err(StoreError::io(&self.path, "read"))?;
         if (read as u64) < length {

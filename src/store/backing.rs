@@ -1,15 +1,15 @@
-//! The handful of operations that the journal and the snapshots are built on. sled stands behind it in
-//! service; tests put an adapter between that makes them fail.
+//! The few storage operations that the journal and the snapshots are built on. sled implements them in service; tests put an
+//! adapter in front that injects faults.
 
 use std::ops::ControlFlow;
 
-/// Why an operation failed, in the words of whoever failed.
+/// A failed operation, described by whatever failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{doing}: {detail}")]
 pub struct Fault {
     /// What was tried.
     pub doing: &'static str,
-    /// The answer.
+    /// What went wrong.
     pub detail: String,
 }
 
@@ -18,34 +18,34 @@ pub struct Fault {
 pub enum Change {
     /// Set a key.
     Put(Vec<u8>, Vec<u8>),
-    /// Remove a key, if it is there.
+    /// Remove a key if it exists.
     Remove(Vec<u8>),
 }
 
-/// What [`Backing::scan`] calls for each key and value.
+/// The callback of [`Backing::scan`] for each key and value.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Ordered trees of keys and values, and one small record in two slots beside them. Called by one thread.
+/// Ordered trees of keys and values, and one small record with two slots beside them. One thread calls it.
 pub trait Backing: Send + Sync {
-    /// The names of the trees.
+    /// The names of all trees.
     fn tree_names(&self) -> Vec<String>;
-    /// Drops a tree with all that is in it; no fault if there is none.
+    /// Drops a tree and everything in it; no error if it does not exist.
     fn drop_tree(&self, tree: &str) -> Result<(), Fault>;
-    /// Makes the changes, all or none, in a tree that is made if need be.
+    /// Applies the changes to a tree, all or none. Creates the tree if needed.
     fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault>;
-    /// Appends the key's value to `value`; `false` if there is none.
+    /// Appends the key's value to `value`; `false` if the key does not exist.
     fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault>;
-    /// Visits the keys from `from` on, in order, until told to stop.
+    /// Visits the keys from `from` on, in order, until the callback stops it.
     fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
     /// The last key of a tree.
     fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault>;
-    /// Hands all that was written to the operating system: it survives the death of the process.
+    /// Hands everything written to the operating system, so that it survives the death of the process.
     fn flush(&self) -> Result<(), Fault>;
-    /// Makes all that was flushed survive the death of the machine.
+    /// Makes everything flushed survive the death of the machine.
     fn sync(&self) -> Result<(), Fault>;
-    /// Reads a slot of the small record; what was never written reads as zeros.
+    /// Reads a slot of the small record; a slot that was never written reads as zeros.
     fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault>;
-    /// Writes a slot of the small record: it survives the death of the process.
+    /// Writes a slot of the small record, which then survives the death of the process.
     fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault>;
     /// Waits until the record would survive the death of the machine.
     fn sync_record(&self) -> Result<(), Fault>;

@@ -1,4 +1,4 @@
-//! A copy of a data directory, to be looked into where nothing may be changed: sled writes to what it opens.
+//! A copy of a data directory, to be inspected where the original must not change: sled writes to what it opens.
 
 use super::directory::{refuse_foreign, refuse_locked};
 use super::{Store, StoreError, StoreOptions, layout};
@@ -9,20 +9,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What tells an opening process something.
+/// The files that matter when a store is opened.
 const MARKERS: &[&str] = &[layout::INITIALISING_FILE, layout::RESTORING_FILE];
 
-/// A copy of a data directory. Dropped, it is removed.
+/// A copy of a data directory. It is removed when dropped.
 pub struct StoreCopy {
     original: PathBuf,
     copy: TempDir,
-    // No server may open the original meanwhile: what is told of the copy would no longer hold.
+    // Keeps servers from opening the original meanwhile: findings about the copy would no longer hold.
     _lock: Option<File>,
 }
 
 impl StoreCopy {
-    /// Copies a data directory that no server has open into `scratch`; without one beside it, where the file system may
-    /// share the blocks, or else where temporary files belong.
+    /// Copies a data directory that no server has open into `scratch`. Without `scratch` the copy goes beside the original, where
+    /// the file system may share the blocks, or else into the directory for temporary files.
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no room for the copy;
@@ -48,13 +48,13 @@ impl StoreCopy {
     /// Opens the copy.
     ///
     /// # Errors
-    /// As [`Store::open`]; [`StoreCopy::told`] makes the message one of the original.
+    /// As [`Store::open`]. [`StoreCopy::of_original`] makes the message name the original.
     pub fn open(&self, options: &StoreOptions) -> Result<Store, StoreError> {
         Store::open(self.copy.path(), options)
     }
 
-    /// What is said of the copy, as said of the original.
-    pub fn told(&self, text: &str) -> String {
+    /// Rewrites a message about the copy so that it names the original.
+    pub fn of_original(&self, text: &str) -> String {
         text.replace(&*self.copy.path().to_string_lossy(), &self.original.to_string_lossy())
     }
 
@@ -62,7 +62,7 @@ impl StoreCopy {
         let mut is_begun = false;
         for name in MARKERS.iter().chain(&[layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE]) {
             let copied = self.copy_file(Path::new(name));
-            // Whether one that is missing has to be there is for the opening to say; but there must be one.
+            // Opening judges which files may be missing, but there must be at least one.
             let is_missing = matches!(&copied, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
             if !is_missing {
                 copied?;
@@ -73,7 +73,7 @@ impl StoreCopy {
             let format = self.original.join(layout::FORMAT_FILE);
             return Err(StoreError::io(&format, "read")(io::ErrorKind::NotFound.into()));
         }
-        // What it holds doesn't matter, that it is there does.
+        // Its contents don't matter, only that it exists.
         if self.original.join(layout::ASIDE_DIR).exists() {
             self.make_folder(Path::new(layout::ASIDE_DIR))?;
         }
@@ -103,7 +103,7 @@ impl StoreCopy {
         Ok(())
     }
 
-    /// Copies a file; its permissions stay behind, since the copy is to be written.
+    /// Copies a file without its permissions, since the copy must be writable.
     fn copy_file(&self, name: &Path) -> Result<(), StoreError> {
         let (from, to) = (self.original.join(name), self.copy.path().join(name));
         let mut source = File::open(&from).map_err(StoreError::io(&from, "open"))?;

@@ -1,4 +1,4 @@
-//! The data directory as files: whose it is, of which format, that one process has it, and that nobody else may look in.
+//! The data directory as files: its format and identity, the lock that keeps other processes out, and permissions.
 
 use super::{StoreError, layout};
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "cuckood data directory";
 
-/// Permissions of everybody but the owner.
+/// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
-/// What the `format` file says.
+/// Contents of the `format` file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     /// The number of the last migration.
     pub(crate) number: u32,
-    /// Drawn when the directory was made; every part of it carries it.
+    /// Random number drawn when the directory was created; every part of the directory carries it.
     pub(crate) identity: [u8; 16],
 }
 
@@ -39,7 +39,7 @@ impl Format {
 /// A data directory that this process has locked.
 pub(crate) struct Directory {
     path: PathBuf,
-    // Held for its lock alone, which ends with the process whatever happens.
+    // Kept only for its lock, which ends with the process in any case.
     lock: File,
 }
 
@@ -47,13 +47,13 @@ impl Drop for Directory {
     fn drop(&mut self) {
         // Closing is not enough while a child process that was just forked has a copy of the descriptor.
         if let Err(error) = self.lock.unlock() {
-            tracing::warn!(path = %self.path.display(), %error, "can't give the lock back");
+            tracing::warn!(path = %self.path.display(), %error, "can't release the lock");
         }
     }
 }
 
 impl Directory {
-    /// Locks the directory, made if it is absent, and closes it to other users. A foreign one is refused before anything is
+    /// Locks the directory, creates it if needed, and closes it to other users. A foreign directory is refused before anything is
     /// written.
     pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
@@ -83,7 +83,7 @@ impl Directory {
         self.file(name).exists()
     }
 
-    /// What the `format` file says; `None` if there is none yet.
+    /// Reads the `format` file; `None` if there is none yet.
     pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
         let path = self.file(layout::FORMAT_FILE);
         match fs::read(&path) {
@@ -96,12 +96,12 @@ impl Directory {
         }
     }
 
-    /// Writes the `format` file, whole or not at all.
+    /// Writes the `format` file atomically.
     pub(crate) fn write_format(&self, format: Format) -> Result<(), StoreError> {
         self.write_file(layout::FORMAT_FILE, format.text().as_bytes())
     }
 
-    /// Writes a small file and makes it durable, whole or not at all.
+    /// Writes a small file atomically and makes it durable.
     pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let (path, fresh) = (self.file(name), self.file(&format!("{name}.new")));
         let write = || {
@@ -114,7 +114,7 @@ impl Directory {
         sync_directory(&self.path)
     }
 
-    /// Removes a file or folder of ours, if it is there, durably.
+    /// Removes a file or folder of ours, if it exists, and makes that durable.
     pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -126,7 +126,7 @@ impl Directory {
     }
 }
 
-/// Refuses a directory whose lock another process holds.
+/// Maps a lock that another process holds to [`StoreError::Locked`].
 pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> Result<(), StoreError> {
     attempt.map_err(|error| match error {
         TryLockError::WouldBlock => StoreError::Locked { path: path.to_owned() },
@@ -134,8 +134,8 @@ pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> R
     })
 }
 
-/// Takes the directory and our files in it from everybody but their owner. What belongs to another user stays as it is: a
-/// volume may be shared with this process on purpose.
+/// Removes other users' access to the directory and our files in it. Files that belong to another user stay as they are: a volume
+/// may be shared with this process on purpose.
 fn close_to_others(path: &Path) {
     let closed = close_one(path).and_then(|own| {
         let files = layout::OUR_FILES.iter().map(|name| close_all(&path.join(name)));
@@ -144,15 +144,15 @@ fn close_to_others(path: &Path) {
     match closed {
         Ok(0) => {}
         Ok(files) => {
-            tracing::warn!(path = %path.display(), files, "other users had access: it was taken from them")
+            tracing::warn!(path = %path.display(), files, "other users had access to the data directory; it was removed")
         }
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "other users may have access, and it can't be taken from them");
+            tracing::warn!(path = %path.display(), %error, "other users may have access to the data directory, and it can't be removed");
         }
     }
 }
 
-/// Closes a file, or a folder and all that is in it, and tells how many were open. Links are not followed.
+/// Closes a file, or a folder and everything in it, to other users. Returns how many files were open. Does not follow links.
 fn close_all(path: &Path) -> io::Result<usize> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -182,15 +182,15 @@ fn close_one(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Refuses a directory that holds anything but what a cuckood left there.
+/// Refuses a directory that holds anything but cuckood's own files.
 pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     let not_ours = |found: String| StoreError::NotOurs { path: path.to_owned(), found };
     let format = path.join(layout::FORMAT_FILE);
     match fs::read(&format) {
         Ok(bytes) if bytes.starts_with(MAGIC.as_bytes()) => return Ok(()),
-        // With our other files around it, it is ours and damaged, which is for `format()` to say.
+        // Our other files are there, so the directory is ours and damaged; `format()` reports that.
         Ok(_) if path.join(layout::ACKNOWLEDGED_FILE).exists() => return Ok(()),
-        Ok(_) => return Err(not_ours(format!("{} does not begin as ours does", format.display()))),
+        Ok(_) => return Err(not_ours(format!("{} is not a format file of cuckood", format.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(StoreError::io(&format, "read")(error)),
     }
@@ -202,7 +202,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     }
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
-        // A fresh volume has lost+found; a first start that was broken off at once has the rest.
+        // A fresh volume has lost+found; an interrupted first start leaves the rest.
         let harmless = ["lost+found", layout::LOCK_FILE, "initialising.new", "restoring.new"];
         if !harmless.iter().any(|harmless| name == *harmless) {
             return Err(not_ours(format!("it holds {}", name.display())));
@@ -217,12 +217,12 @@ pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     sync().map_err(StoreError::io(path, "sync"))
 }
 
-/// Makes the files of a directory and their names durable.
+/// Makes the files of a directory, and their names, durable.
 pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let entry = entry.map_err(StoreError::io(path, "list"))?.path();
         match File::open(&entry).and_then(|file| file.sync_all()) {
-            // sled replaces its snapshots as it pleases.
+            // sled may replace its snapshots at any time.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             synced => synced.map_err(StoreError::io(&entry, "sync"))?,
         }
@@ -230,7 +230,7 @@ pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
     sync_directory(path)
 }
 
-/// Bytes that the files below a directory take up on disk.
+/// Disk space used by the files below a directory, in bytes.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
@@ -242,7 +242,7 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Tells one boot of the machine from another; 0 where the system does not say.
+/// Identifies the current boot of the machine; 0 if the system does not say.
 pub(crate) fn boot_id() -> u128 {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)

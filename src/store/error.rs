@@ -1,9 +1,9 @@
-//! What can go wrong below the journal and the snapshots; every message names the path and what to do.
+//! Errors of storage. Every message names the path and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A failure of storage. Nothing here is a refusal by the state machine.
+/// A failure of storage. Refusals by the state machine are not errors of this kind.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the directory open.
@@ -12,52 +12,54 @@ pub enum StoreError {
         /// The data directory.
         path: PathBuf,
     },
-    /// The directory holds something else; nothing was touched.
+    /// The directory holds something else. Nothing was changed.
     #[error("{path} is not a cuckood data directory: {found}; name an empty or absent directory")]
     NotOurs {
         /// The directory.
         path: PathBuf,
-        /// What was found instead.
+        /// What was found in it.
         found: String,
     },
-    /// A later program wrote the directory (or archive); nothing was touched.
+    /// A later version of cuckood wrote the directory or archive. Nothing was changed.
     #[error("{path} has format {found}, and this program knows formats up to {known}: run a newer cuckood")]
     Newer {
         /// The data directory or archive.
         path: PathBuf,
-        /// Its format.
+        /// Its format number.
         found: u32,
-        /// The newest format known.
+        /// The newest format number that this program knows.
         known: u32,
     },
-    /// What is on disk is not what was acknowledged; never opened as if it were.
+    /// The bytes on disk are not those that were acknowledged. Such data is never opened.
     #[error("{path} is damaged: {what}; run `{command}`")]
     Damaged {
         /// The file or directory.
         path: PathBuf,
-        /// Tree, position and fault.
+        /// The tree, the position and the fault.
         what: String,
         /// The command that helps.
         command: String,
     },
-    /// Too little free space; nothing was written.
-    #[error("{path}: {free_bytes} bytes are free, and {needed_bytes} must be: make room, then try again")]
+    /// Too little space is free. Nothing was written.
+    #[error(
+        "{path}: {free_bytes} bytes are free, but at least {needed_bytes} must be: make room, then try again"
+    )]
     DiskFull {
         /// The data directory.
         path: PathBuf,
-        /// Free for this user.
+        /// Bytes that are free for this user.
         free_bytes: u64,
-        /// The watermark.
+        /// The watermark, in bytes.
         needed_bytes: u64,
     },
-    /// The operating system found no room, on the disk or within a quota.
+    /// The operating system found no space, on the disk or within a quota.
     #[error("{path}: can't {doing}: {source}: make room, then try again")]
     NoSpace {
         /// The file.
         path: PathBuf,
         /// What was tried.
         doing: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The operating system refused for another reason.
@@ -67,11 +69,11 @@ pub enum StoreError {
         path: PathBuf,
         /// What was tried.
         doing: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A write or sync failed. Whether it took effect is unknown until the next start; every later write
-    /// fails with the same reason.
+    /// A write or sync failed. Whether it took effect is unknown until the next start. Every later write fails with the same
+    /// reason.
     #[error("{path}: storage failed ({reason}); restart, and if that fails run `cuckood verify {path}`")]
     Failed {
         /// The data directory.
@@ -79,13 +81,13 @@ pub enum StoreError {
         /// The first failure.
         reason: String,
     },
-    /// The caller broke the contract of an operation; nothing was written.
+    /// The caller broke the contract of an operation. Nothing was written.
     #[error("storage was used wrongly: {0}")]
     Misuse(String),
 }
 
 impl StoreError {
-    /// Damage in a data directory, to be looked into with `cuckood verify`.
+    /// Damage in a data directory, to be examined with `cuckood verify`.
     pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> StoreError {
         StoreError::Damaged {
             path: dir.to_owned(),
@@ -94,7 +96,7 @@ impl StoreError {
         }
     }
 
-    /// The operating system's refusal; a full disk is told apart.
+    /// Wraps an error of the operating system; a full disk gets its own variant.
     pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |source| {
             let path = path.to_owned();
@@ -107,7 +109,7 @@ impl StoreError {
     }
 }
 
-/// Whether an error says that there is no room. sled hands some on as a text alone.
+/// Whether an error says that there is no space. sled passes some of these on as text only.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         || error.to_string().contains("No space left")
@@ -119,7 +121,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn a_full_disk_is_told_apart() {
+    fn a_full_disk_has_its_own_variant() {
         let refused = |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             let error = refused(errno);

@@ -1,7 +1,7 @@
-//! What the clocks said when they were last trusted, in a small file beside sled. By it the next start judges the clock.
+//! The last trusted reading of the clocks, in a small file beside sled. The next start judges the clock by it.
 //!
-//! It is written now and then, never with a commit, and not synced: an older record, or none, only makes the judgement less
-//! sharp. So nothing here fails a start or a write.
+//! The file is written now and then, never with a commit, and not synced. With an older reading, or none, the judgement is only
+//! less precise, so nothing here can fail a start or a write.
 
 use crate::domain::{ClockReading, Timestamp};
 use parking_lot::Mutex;
@@ -15,12 +15,12 @@ use xxhash_rust::xxh3::xxh3_128;
 const MAGIC: &[u8; 8] = b"ckclck\0\x01";
 const RECORD_BYTES: usize = 56;
 
-/// A reading that was kept.
+/// A saved reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeptClock {
     /// What the clocks said.
     pub reading: ClockReading,
-    /// Whether the machine was not booted since, so that both clocks have gone on.
+    /// Whether the machine has not been booted since, so that the monotonic clock has gone on.
     pub same_boot: bool,
 }
 
@@ -48,7 +48,7 @@ fn decode(bytes: &[u8], boot: u128) -> Option<KeptClock> {
     Some(KeptClock { reading: ClockReading { wall, uptime }, same_boot: then == boot && boot != 0 })
 }
 
-/// The file, opened with the first record that is written.
+/// The file; it is opened when the first reading is written.
 pub(super) struct KeptClockFile {
     path: PathBuf,
     boot: u128,
@@ -56,17 +56,17 @@ pub(super) struct KeptClockFile {
 }
 
 impl KeptClockFile {
-    /// `boot` tells this boot of the machine from others; 0 where the system does not say.
+    /// `boot` identifies the current boot of the machine; 0 if the system does not say.
     pub(super) fn new(path: PathBuf, boot: u128) -> Self {
         Self { path, boot, file: Mutex::new(None) }
     }
 
-    /// What was kept, if it can be read.
+    /// The saved reading, if it can be read.
     pub(super) fn load(&self) -> Option<KeptClock> {
         decode(&fs::read(&self.path).ok()?, self.boot)
     }
 
-    /// Keeps a reading in the place of the last one.
+    /// Saves a reading in place of the last one.
     pub(super) fn keep(&self, reading: ClockReading) -> io::Result<()> {
         let mut file = self.file.lock();
         let file = match &mut *file {

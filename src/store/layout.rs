@@ -1,4 +1,4 @@
-//! Where everything lies: the names of files, trees and keys, and the limits of values.
+//! The names of files, trees and keys, and the size limits of values.
 //!
 //! ```text
 //! DIR/lock           held while a process has the directory open
@@ -23,12 +23,12 @@ pub(crate) const FORMAT_FILE: &str = "format";
 pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
 pub(crate) const CLOCK_FILE: &str = "clock";
 pub(crate) const BALLAST_FILE: &str = "ballast";
-/// There while a new directory is being made; what lies beside it is worth nothing.
+/// Exists while a new directory is being created; the files beside it hold nothing yet.
 pub(crate) const INITIALISING_FILE: &str = "initialising";
-/// There while a restore runs: such a directory must never be served.
+/// Exists while a restore runs. Such a directory must never be served.
 pub(crate) const RESTORING_FILE: &str = "restoring";
 pub(crate) const SLED_DIR: &str = "sled";
-/// Where a damaged `sled` is copied before anything is tried on it.
+/// A copy of a damaged `sled` folder, made before a repair is tried.
 pub(crate) const ASIDE_DIR: &str = "sled.aside";
 
 /// Everything of ours in a data directory.
@@ -44,14 +44,14 @@ pub(crate) const OUR_FILES: &[&str] = &[
     ASIDE_DIR,
 ];
 
-/// The longest value that is written: larger ones could end up in sled's `blobs/`, which it never syncs.
+/// The longest value that is written. Longer ones could end up in sled's `blobs/`, which it never syncs.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 
-/// sled's segment size: the largest leaf that stays out of `blobs/` follows from it.
+/// sled's segment size. It determines the largest leaf that stays out of `blobs/`.
 pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Chunks in a tree, 8 MB of them as they usually are: a tree is read into sled's cache before it is dropped, and has to stay
-/// there meanwhile; to make one takes sled as long as many chunks.
+/// Chunks in a tree: usually 8 MB of them. A tree must fit into sled's cache while it is dropped. Creating a tree costs sled as
+/// much time as writing many chunks.
 pub(crate) const TREE_CHUNKS: u64 = 1024;
 
 pub(crate) const META_TREE: &str = "meta";
@@ -60,12 +60,12 @@ pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
 pub(crate) const MANIFESTS_TREE: &str = "manifests";
 const CHUNK_TREES: &str = "chunks/";
 
-/// The tree of a generation that its chunk of this number, counted over all sections, lies in.
+/// The tree that holds a chunk of a generation; chunks are numbered across all sections.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
     format!("{CHUNK_TREES}{generation:016x}/{:016x}", chunk / TREE_CHUNKS)
 }
 
-/// The generation of a tree and the numbers of its chunks, if it is one of theirs.
+/// The generation and the chunk numbers of a tree; `None` if it holds no chunks.
 pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
     let first = number(piece)?.checked_mul(TREE_CHUNKS)?;
@@ -76,7 +76,7 @@ fn number(digits: &str) -> Option<u64> {
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// Key of one part of a value that is split over several: a position, then the number of the part.
+/// The key of one part of a value that is split into several: its position, then the number of the part.
 pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
     let mut key = [0; 10];
     key[..8].copy_from_slice(&position.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The steps of the on-disk format, each in its file under `migrations/`, compiled in, run once and recorded.
+//! The migrations of the on-disk format. Each has its file under `migrations/`, is compiled in, and runs once.
 
 use super::backing::Change;
 use super::directory::Format;
@@ -8,7 +8,7 @@ use std::path::Path;
 #[path = "../../migrations/0001_first.rs"]
 mod step_0001;
 
-/// What a step may use.
+/// What a migration may use.
 pub(super) struct Step {
     number: u32,
     run: fn(&Store) -> Result<(), StoreError>,
@@ -16,10 +16,10 @@ pub(super) struct Step {
 
 const STEPS: &[Step] = &[Step { number: 1, run: step_0001::run }];
 
-/// The format that this program writes.
+/// The format number that this program writes.
 pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
 
-/// Refuses a directory that a later program wrote.
+/// Refuses a directory that a later version wrote.
 pub(super) fn refuse_newer(path: &Path, found: u32) -> Result<(), StoreError> {
     if found > FORMAT {
         Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT })
@@ -28,8 +28,8 @@ pub(super) fn refuse_newer(path: &Path, found: u32) -> Result<(), StoreError> {
     }
 }
 
-/// Runs the steps that the directory has not seen, in order; each is durable before the `format` file says so.
-/// Broken off anywhere, it begins again at the step that was not recorded.
+/// Runs the migrations that the directory has not had, in order. Each is durable before the `format` file records it. If this is
+/// interrupted, the next start repeats the migration that was not recorded.
 pub(super) fn run(store: &Store, format: Format) -> Result<(), StoreError> {
     let mut format = format;
     for step in STEPS {

@@ -1,9 +1,8 @@
-//! The data directory: sled, opened with every care, and what lies in it. Knows bytes and positions; what they
-//! mean is for the journal and the engine to say.
+//! The data directory: sled, opened with care, and the files around it. It knows bytes and positions; the journal and the engine
+//! know what they mean.
 //!
-//! One thread owns a [`Store`], and it is never one of tokio's workers: sled blocks, and waits for itself.
-//! After the first failed write or sync the store is *poisoned*: nothing is written any more, whatever was under
-//! way is of unknown outcome, and reads go on.
+//! One thread owns a [`Store`], and it must not be one of tokio's workers, because sled blocks. After the first failed write or
+//! sync the store is *poisoned*: nothing is written any more, the outcome of running writes is unknown, and reads go on.
 
 pub mod archive;
 pub mod backing;
@@ -42,23 +41,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How a store is kept.
+/// Options of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreOptions {
-    /// Whether snapshots are synced before they count, or only flushed: what they survive is no more than what the log does.
+    /// Whether snapshots are synced, or only flushed. A snapshot needs to survive no more than the log does.
     pub sync_snapshots: bool,
-    /// Nothing is written while fewer bytes than this are free.
+    /// Watermark: nothing is written while fewer bytes are free.
     pub free_space_min_bytes: u64,
-    /// Space held in reserve, so that a full disk can be opened.
+    /// Size of the ballast, a reserve of disk space that is freed so that sled can open on a full disk.
     pub ballast_bytes: u64,
     /// How long sled may take to open.
     pub open_timeout: Duration,
-    /// How large sled's file is made in a new directory. Where blocks are there already, a sync has no metadata
-    /// to write along: half the time of a small commit.
+    /// Initial size of sled's file in a new directory. Where blocks are allocated already, a sync has no metadata to write, which
+    /// saves half the time of a small commit.
     pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
-    /// Rest between two syncs of the record beside sled: how far it may be behind after a power cut.
+    /// Pause between two syncs of the record beside sled. After a power cut the record may be behind by this much.
     pub record_sync_pause: Duration,
 }
 
@@ -76,10 +75,10 @@ impl Default for StoreOptions {
     }
 }
 
-/// Figures for `/v1/info` and the metrics.
+/// Sizes for `/v1/info` and the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreFigures {
-    /// Bytes that the directory takes up on disk.
+    /// Disk space that the directory takes, in bytes.
     pub disk_bytes: u64,
     /// Bytes that are free on its file system.
     pub free_bytes: u64,
@@ -91,7 +90,7 @@ pub struct StoreFigures {
 
 /// An open data directory.
 pub struct Store {
-    // Dropped first: sled has let go of its files when the lock is released.
+    // Dropped first: sled must have closed its files when the lock is released.
     backing: Box<dyn Backing>,
     directory: Directory,
     options: StoreOptions,
@@ -103,22 +102,22 @@ pub struct Store {
     writing: AtomicU64,
     wal_bytes_written: AtomicU64,
     snapshot_bytes_written: AtomicU64,
-    /// Bytes of chunks that were written since everything was last made durable.
+    /// Bytes of chunks written since the last sync.
     unsynced_chunk_bytes: AtomicU64,
 }
 
 impl Store {
-    /// Opens a data directory, made if it is absent or empty.
+    /// Opens a data directory; creates it if it is absent or empty.
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotOurs`] and [`StoreError::Newer`] before anything is written;
-    /// [`StoreError::Damaged`] rather than a store that lacks something acknowledged;
-    /// [`StoreError::DiskFull`] if sled finds no room even without the ballast.
+    /// [`StoreError::Damaged`] if anything acknowledged is missing; [`StoreError::DiskFull`] if sled finds no space even without
+    /// the ballast.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
         Store::open_over(dir, options, |backing| backing)
     }
 
-    /// The same over an adapter that stands between the store and sled, for tests that inject faults.
+    /// Opens it with an adapter between the store and sled, for tests that inject faults.
     pub fn open_over(
         dir: &Path,
         options: &StoreOptions,
@@ -127,15 +126,15 @@ impl Store {
         open::open(dir, options, open::Purpose::Serve, over)
     }
 
-    /// Opens an empty or absent directory to be filled from a backup. Until [`Store::seal`] it can't be served.
+    /// Opens an empty or absent directory to be filled from a backup. It can't be served before [`Store::seal`].
     ///
     /// # Errors
-    /// [`StoreError::NotOurs`] for a directory that holds something.
+    /// [`StoreError::NotOurs`] if the directory is not empty.
     pub fn open_for_restore(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
         open::open(dir, options, open::Purpose::Restore, |backing| backing)
     }
 
-    /// Declares a restored directory whole.
+    /// Marks a restored directory as complete.
     pub fn seal(&self) -> Result<(), StoreError> {
         self.directory.remove(layout::RESTORING_FILE)
     }
@@ -145,7 +144,7 @@ impl Store {
         self.directory.path()
     }
 
-    /// Sizes and counts; walks the directory's dozen of files.
+    /// Sizes and counts. Walks the directory, which has about a dozen files.
     pub fn figures(&self) -> StoreFigures {
         StoreFigures {
             disk_bytes: directory::bytes_on_disk(self.path()),
@@ -155,30 +154,30 @@ impl Store {
         }
     }
 
-    /// What the clocks said when they were last trusted, if that was kept.
+    /// The last trusted reading of the clocks, if it was saved.
     pub fn kept_clock(&self) -> Option<KeptClock> {
         self.clock.load()
     }
 
-    /// Keeps what the clocks say now, for the next start to judge the clock by. Nothing depends on whether it can be written.
+    /// Saves the clocks' readings for the next start. Nothing depends on whether that succeeds.
     pub fn keep_clock(&self, reading: ClockReading) {
         if let Err(error) = self.clock.keep(reading) {
-            tracing::debug!(%error, "what the clock says can't be kept");
+            tracing::debug!(%error, "the clock's reading can't be saved");
         }
     }
 
-    /// Why nothing is written any more, if a write or sync has failed.
+    /// The first failed write or sync, if there was one: nothing is written any more then.
     pub fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)
     }
 
-    /// Makes everything written so far as durable as snapshots are to be.
+    /// Makes everything written so far as durable as snapshots must be.
     pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
         self.flush()?;
         if self.options.sync_snapshots { self.sync() } else { Ok(()) }
     }
 
-    /// Hands everything written so far to the operating system: it survives the death of the process.
+    /// Hands everything written so far to the operating system, so that it survives the death of the process.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.refuse_if_poisoned()?;
         self.poisoning(self.backing.flush())?;
@@ -196,12 +195,12 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a slot of the record that lies beside sled.
+    /// Reads a slot of the record beside sled.
     pub(crate) fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), StoreError> {
         self.run(self.backing.read_record(slot, record))
     }
 
-    /// Writes a slot of the record. It survives the death of the process at once, that of the machine a little later.
+    /// Writes a slot of the record. It survives the death of the process at once, and that of the machine a little later.
     pub(crate) fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), StoreError> {
         self.refuse_if_poisoned()?;
         self.poisoning(self.backing.write_record(slot, record))
@@ -213,17 +212,17 @@ impl Store {
         self.poisoning(self.backing.sync_record())
     }
 
-    /// Drawn when the directory was made; never changes.
+    /// Random number drawn when the directory was created; it never changes.
     pub(crate) fn identity(&self) -> &[u8; 16] {
         &self.identity
     }
 
-    /// Whether the directory has been made, or is being restored into, but was never used.
+    /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
         [layout::INITIALISING_FILE, layout::RESTORING_FILE].iter().any(|marker| self.directory.has(marker))
     }
 
-    /// Declares that the directory is in use: from here on nothing in it may be missing.
+    /// Marks the directory as used: from here on a missing part is damage.
     pub(crate) fn begin_use(&self) -> Result<(), StoreError> {
         self.directory.remove(layout::INITIALISING_FILE)
     }
@@ -251,7 +250,7 @@ impl Store {
         self.poisoning(self.backing.drop_tree(tree))
     }
 
-    /// What a read came to; a failed one poisons nothing.
+    /// Converts the result of a read; a failed read does not poison the store.
     pub(crate) fn run<T>(&self, result: Result<T, Fault>) -> Result<T, StoreError> {
         result.map_err(|fault| self.damaged(fault.to_string()))
     }
@@ -295,7 +294,7 @@ impl Store {
         self.wal_bytes_written.fetch_add(bytes, Relaxed);
     }
 
-    /// Answers how many bytes of chunks are not durable yet, these among them.
+    /// Counts bytes of chunks, and returns how many are not durable yet.
     fn count_chunk_bytes(&self, bytes: u64) -> u64 {
         self.count_snapshot_bytes(bytes);
         self.unsynced_chunk_bytes.fetch_add(bytes, Relaxed) + bytes

@@ -1,4 +1,4 @@
-//! Opening a data directory, step by step, so that at no point something damaged passes for something empty.
+//! Opening a data directory, step by step, so that a damaged directory is never mistaken for an empty one.
 
 use super::backing::Backing;
 use super::directory::{self, Directory, Format};
@@ -17,12 +17,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// What a directory is opened for.
+/// The purpose that a directory is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be read and written.
+    /// To read and write it.
     Serve,
-    /// To be filled from a backup: it must be empty, and can't be served until [`Store::seal`].
+    /// To fill it from a backup: it must be empty, and can't be served before [`Store::seal`].
     Restore,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn open(
 ) -> Result<Store, StoreError> {
     let directory = Directory::lock(dir)?;
     if directory.has(layout::RESTORING_FILE) {
-        let what = "a restore into it was broken off: empty it, then restore again".to_owned();
+        let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
     }
@@ -82,7 +82,7 @@ pub(super) fn open(
         .map_err(StoreError::io(&record_path, "open"))?;
     let backing = SledBacking::new(&sled_dir, db, trees, record)
         .map_err(StoreError::io(&sled_dir, "open the file in"))?;
-    // Names and contents of the files that the opening made.
+    // Names and contents of the files that were just created.
     directory::sync_files(&sled_dir)?;
     directory::sync_directory(dir)?;
     let boot = directory::boot_id();
@@ -106,7 +106,7 @@ pub(super) fn open(
     Ok(store)
 }
 
-/// Begins a new directory. The marker comes first and goes last: what is found beside it was never used.
+/// Creates a new directory. A marker file comes first and is removed last: files beside the marker were never used.
 fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> {
     let mut identity = [0; 16];
     getrandom::fill(&mut identity)
@@ -125,8 +125,8 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     Ok(format)
 }
 
-/// Makes sled's file as long as it would become anyhow. Zeros, not just blocks: an unwritten block costs the same
-/// metadata as none. sled takes a segment of zeros for a free one. The segment that sled has begun is left alone.
+/// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same
+/// metadata as none, and sled takes a segment of zeros for a free one. The segment that sled has begun is not touched.
 fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(path)?;
     let segment = layout::SLED_SEGMENT_BYTES as u64;
@@ -136,7 +136,7 @@ fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// sled 0.34 reads a snapshot that it was still writing when the process died (spacejam/sled #1533).
+/// Removes snapshots of sled that it was still writing when the process died: sled 0.34 would read them (spacejam/sled #1533).
 fn remove_half_made_snapshots(sled_dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(sled_dir).map_err(StoreError::io(sled_dir, "list"))? {
         let entry = entry.map_err(StoreError::io(sled_dir, "list"))?;
@@ -149,14 +149,14 @@ fn remove_half_made_snapshots(sled_dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// How often, and after what pause, sled is opened again while its file is locked.
+/// How often sled is opened again while its file is locked.
 const BUSY_TRIES_MAX: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
 
-/// Opens sled. If it finds damage, its files are copied aside and it is tried once more without its own
-/// snapshots, from its log alone.
+/// Opens sled. If sled finds damage, its files are copied aside, and it is opened once more without its own snapshots, from its
+/// log alone.
 fn open_guarded(
     directory: &Directory,
     sled_dir: &Path,
@@ -180,7 +180,11 @@ fn open_guarded(
     };
     let aside = directory.file(layout::ASIDE_DIR);
     if aside.exists() {
-        let what = format!("{}: {why}; {} has a copy from before", sled_dir.display(), aside.display());
+        let what = format!(
+            "{}: {why}; {} has a copy of the files as they were",
+            sled_dir.display(),
+            aside.display()
+        );
         return Err(StoreError::damaged(path, what));
     }
     tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");

@@ -1,8 +1,8 @@
-//! A small record in a file of its own beside sled, which sled's losses don't reach. What it says is the journal's business.
+//! A small record in a file beside sled, which survives if sled loses data. The journal decides what it says.
 //!
-//! There are two slots, in sectors of their own, written in turn: a torn write leaves the other one whole. A write costs a
-//! microsecond and survives the death of the process at once. It is synced by a thread of its own, alongside the next
-//! commit: after a power cut the file can be behind by about one sync, never ahead.
+//! There are two slots, in sectors of their own, written in turn: a torn write leaves the other one intact. A write costs a
+//! microsecond and survives the death of the process at once. A thread syncs the file alongside the next commit: after a power
+//! cut the record can be behind by about one sync, but never ahead.
 
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
@@ -13,26 +13,26 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many slots there are.
+/// The number of slots.
 pub const RECORD_SLOTS: u64 = 2;
 
-/// The longest record: a slot is as large as a sector of any disk.
+/// The longest record, in bytes. A slot is as large as a sector of any disk.
 pub const RECORD_BYTES_MAX: usize = 4096;
 
-/// The bytes of a new file: at its full size, so that later writes change no metadata.
+/// Contents of a new file, at its full size, so that later writes change no metadata.
 pub(super) fn new_file() -> Vec<u8> {
     vec![0; RECORD_SLOTS as usize * RECORD_BYTES_MAX]
 }
 
-/// What the writer and the syncing thread share. Each reason to wake that thread has a bell of its own: while it rests, a
-/// new record must not cost a switch of threads.
+/// What the writer and the syncing thread share. Each reason to wake that thread has a condition variable of its own: while the
+/// thread pauses, a new record must not cost a context switch.
 struct Shared {
     progress: Mutex<Progress>,
     written: Condvar,
     stopping: Condvar,
 }
 
-/// How far the file is.
+/// What has been written and synced.
 struct Progress {
     written: u64,
     synced: u64,
@@ -48,7 +48,7 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// Opens the file; the syncing thread rests for `pause` between two syncs.
+    /// Opens the file. The syncing thread pauses for `pause` between two syncs.
     pub(super) fn open(path: &Path, pause: Duration) -> io::Result<RecordFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let file = Arc::new(file);
@@ -65,7 +65,7 @@ impl RecordFile {
         Ok(RecordFile { file, shared, syncer: Some(syncer) })
     }
 
-    /// Reads a slot, as much as `record` takes; what lies behind the end of the file reads as zeros.
+    /// Reads a slot into `record`; bytes beyond the end of the file read as zeros.
     pub(super) fn read(&self, slot: u64, record: &mut [u8]) -> io::Result<()> {
         record.fill(0);
         let mut filled = 0;
@@ -105,7 +105,7 @@ impl Drop for RecordFile {
         self.shared.written.notify_one();
         self.shared.stopping.notify_one();
         if let Some(syncer) = self.syncer.take() {
-            // A panic of the thread has nothing left to spoil.
+            // If the thread panicked there is nothing left to do.
             let _ = syncer.join();
         }
     }
@@ -130,7 +130,7 @@ fn sync_behind(file: &File, shared: &Shared, pause: Duration) {
             return;
         }
         if !pause.is_zero() && !state.stop {
-            // A stop is the only thing worth waking for; new records are what the pause is to gather.
+            // Only a stop may end the pause; new records wait for its end.
             let until = Instant::now() + pause;
             while !state.stop && !shared.stopping.wait_until(&mut state, until).timed_out() {}
         }

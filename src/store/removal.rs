@@ -1,15 +1,14 @@
-//! Trees are looked through and dropped in small steps, so that whoever commits meanwhile never waits long. sled reads each
-//! leaf of a tree that it drops: of small commits a segment of the log has a thousand, which takes a tenth of a second. So the
-//! tree is read before, a little at a time, into sled's cache. To drop it is then to note that its pages are free, some
-//! microseconds for each.
+//! Removes trees in small steps, so that commits never wait long. sled reads each leaf of a tree that it drops. A segment of the
+//! log with small commits has a thousand, which takes a tenth of a second. So the tree is first read into sled's cache, a little
+//! at a time. Dropping it then only marks its pages as free, which takes some microseconds each.
 
 use super::{Store, StoreError};
 use std::ops::ControlFlow;
 
-/// What it costs to visit a key, in the bytes of values that could be read meanwhile.
+/// The cost of visiting a key, expressed in bytes of values that could be read in the same time.
 pub(crate) const KEY_COST_BYTES: u64 = 4 << 10;
 
-/// How far a tree has been looked through.
+/// How far a tree has been read.
 pub(super) struct Progress {
     tree: String,
     from: Vec<u8>,
@@ -25,7 +24,7 @@ impl Progress {
         &self.tree
     }
 
-    /// Visits the next keys until `budget` bytes are spent, one of them at least; true once there is none left.
+    /// Visits the next keys, at least one, until `budget` bytes are spent; `true` once no key is left.
     pub(super) fn step(
         &mut self,
         store: &Store,
@@ -41,7 +40,7 @@ impl Progress {
                 return ControlFlow::Continue(());
             }
             whole = false;
-            // The key that comes next, whatever it is.
+            // The smallest key after this one.
             self.from = [key, &[0]].concat();
             ControlFlow::Break(())
         }))?;
@@ -49,7 +48,7 @@ impl Progress {
     }
 }
 
-/// A tree on its way out.
+/// A tree that is being removed.
 pub(crate) struct Removal(Progress);
 
 impl Removal {
@@ -57,7 +56,7 @@ impl Removal {
         Removal(Progress::new(tree))
     }
 
-    /// Reads on, `budget` bytes at the most but for one value; once all is read, drops the tree. True as long as it is there.
+    /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
     pub(crate) fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
         if !self.0.step(store, budget, |_| ())? {
             return Ok(true);
@@ -73,7 +72,7 @@ mod tests {
     use crate::store::StoreOptions;
     use crate::store::backing::Change;
 
-    /// Whoever commits waits for one step: none does more than it may, and the tree stays whole until the last.
+    /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.
     #[test]
     fn a_tree_goes_in_small_steps() {
         const TREE: &str = "log/0000000000000001";

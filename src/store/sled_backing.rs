@@ -1,5 +1,5 @@
-//! sled behind [`Backing`], with its sharp edges covered: it may panic or hang while it opens, its `flush`
-//! syncs nothing, what it moves to `blobs/` is never synced at all, and left to itself it may never stop to write.
+//! sled as a [`Backing`], with guards for its sharp edges. sled may panic or hang while it opens, its `flush` does not sync, it
+//! never syncs what it moves to `blobs/`, and left to itself it may never stop writing.
 
 use super::backing::{Backing, Change, Fault, Visit};
 use super::error::is_full;
@@ -19,9 +19,9 @@ use std::time::Duration;
 
 /// Why sled did not open.
 pub(crate) enum OpenFault {
-    /// It found damage, or panicked over what it found.
+    /// sled found damage, or panicked over it.
     Corrupt(String),
-    /// It neither opened nor failed in time.
+    /// sled neither opened nor failed in time.
     TimedOut,
     /// Its file is locked: a child process that was just forked still has a copy of an old descriptor.
     Busy,
@@ -41,9 +41,9 @@ pub(crate) struct SledBacking {
     db: sled::Db,
 }
 
-/// Opens sled in a thread of its own, since it may panic or never come back.
+/// Opens sled in a thread of its own, since it may panic or never return.
 ///
-/// A thread that does not come back in time is left behind: the process is about to end anyhow.
+/// A thread that does not return in time is abandoned: the process is about to end anyway.
 pub(crate) fn open_sled(
     dir: &Path,
     cache_bytes: u64,
@@ -53,10 +53,10 @@ pub(crate) fn open_sled(
         .path(dir)
         .segment_size(layout::SLED_SEGMENT_BYTES)
         .cache_capacity(cache_bytes)
-        // sled empties segments that hold little: a page for each that it rewrites, and all that it can in its flusher. After
-        // a start that may never end, as it counts segments that wait to be emptied neither as free nor as used, and fills and
-        // empties the same few again: 80 MB a second for ever. The writer flushes what nobody waits for, and the snapshotter
-        // writes so that little is left to be moved.
+        // sled compacts segments that hold little: one page with each page that it writes, and all that it can in its flusher.
+        // After a start the flusher may never finish: a segment that waits to be freed counts neither as free nor as used, so
+        // sled fills and empties the same few again, at 80 MB a second. So the flusher is off. The writer flushes, and the
+        // snapshotter writes so that little is left to compact.
         .flush_every_ms(None);
     let (sender, receiver) = mpsc::channel();
     let open = move || {
@@ -72,7 +72,7 @@ pub(crate) fn open_sled(
     std::thread::Builder::new()
         .name("open-sled".to_owned())
         .spawn(move || {
-            // Nobody listens any more after the time-out.
+            // After the time-out nobody receives this.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(open)));
         })
         .map_err(|error| OpenFault::Other(error.to_string()))?;
@@ -83,7 +83,7 @@ pub(crate) fn open_sled(
             sled::Error::Io(source) if source.to_string().contains("could not acquire lock") => {
                 OpenFault::Busy
             }
-            // Without an error number it is sled's own judgement of what it read.
+            // An error without a number is sled's own judgement of what it read.
             sled::Error::Io(source) if source.raw_os_error().is_some() => OpenFault::Other(error.to_string()),
             _ => OpenFault::Corrupt(error.to_string()),
         }),
@@ -96,7 +96,7 @@ pub(crate) fn open_sled(
 }
 
 impl SledBacking {
-    /// Takes sled over once it is open.
+    /// Wraps sled once it is open.
     pub(crate) fn new(
         dir: &Path,
         db: sled::Db,
@@ -135,7 +135,7 @@ impl Backing for SledBacking {
                     made
                 }
             };
-            // One change needs no batch, whose manifest is a second write of its own to wait for.
+            // A single change needs no batch: a batch has a manifest, which is a second write to wait for.
             let changes = match <[Change; 1]>::try_from(changes) {
                 Ok([Change::Put(key, value)]) => return tree.insert(key, value).map(drop),
                 Ok([Change::Remove(key)]) => return tree.remove(key).map(drop),
@@ -166,7 +166,7 @@ impl Backing for SledBacking {
     fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         let Some(tree) = self.tree(tree) else { return Ok(()) };
         let mut values = guarded("reading", || Ok(tree.range(from..)))?;
-        // The visitor runs outside the guard: a panic of its own is not sled's.
+        // The visitor runs outside the guard: a panic of the visitor is not sled's.
         while let Some((key, value)) = guarded("reading", || values.next().transpose())? {
             if visit(&key, &value).is_break() {
                 break;
@@ -190,7 +190,7 @@ impl Backing for SledBacking {
         let doing = "syncing";
         self.file.sync_data().map_err(|error| fault(doing, &error))?;
         if !self.blobs.are_none().map_err(|error| fault(doing, &error))? {
-            let detail = format!("{} holds a file, which is never synced", self.blobs.path.display());
+            let detail = format!("{} holds a file, and sled never syncs those", self.blobs.path.display());
             return Err(Fault { doing, detail });
         }
         Ok(())
@@ -209,8 +209,8 @@ impl Backing for SledBacking {
     }
 }
 
-/// sled's folder of values that are too large for its file. It stays open: a commit looks into it, and must not need a
-/// descriptor that connections may have taken.
+/// sled's folder of values that are too large for its file. It stays open: each commit checks it, and must not depend on a free
+/// descriptor.
 struct Blobs {
     path: PathBuf,
     folder: File,
@@ -221,10 +221,10 @@ impl Blobs {
         Ok(Blobs { folder: File::open(&path)?, path })
     }
 
-    /// Whether the folder is empty. One thread at a time may ask, as the descriptor has one position.
+    /// Whether the folder is empty. Only one thread at a time may ask, as the descriptor has one position.
     fn are_none(&self) -> io::Result<bool> {
         rustix::fs::seek(&self.folder, rustix::fs::SeekFrom::Start(0))?;
-        // Room for the longest name, so that no entry is too long to be told.
+        // Room for the longest name, so that every entry fits.
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let mut entries = RawDir::new(&self.folder, &mut buffer);
         while let Some(entry) = entries.next() {
@@ -236,13 +236,13 @@ impl Blobs {
     }
 }
 
-/// What the operating system refused.
+/// Describes an error of the operating system.
 fn fault(doing: &'static str, error: &io::Error) -> Fault {
     let remedy = if is_full(error) { ": make room, then restart" } else { "" };
     Fault { doing, detail: format!("{error}{remedy}") }
 }
 
-/// Runs an operation of sled, which panics where others return errors.
+/// Runs an operation of sled, and turns a panic into an error.
 fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
     match catch_unwind(AssertUnwindSafe(operation)) {
         Ok(Ok(value)) => Ok(value),
@@ -255,5 +255,5 @@ fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("sled panicked: {}", text.unwrap_or("without a word"))
+    format!("sled panicked: {}", text.unwrap_or("without a message"))
 }

@@ -1,10 +1,10 @@
-//! Snapshots: sections of chunks, and a manifest that names them. A chunk is opaque; so is the image that the
-//! manifest carries along.
+//! Snapshots on disk: sections of chunks, and a manifest that names them. A chunk is opaque here, and so is the small image
+//! inside the manifest.
 //!
-//! A snapshot is a *generation*. It writes the sections that have changed and refers to the others where an
-//! earlier generation left them. Chunks are durable before the manifest that names them is written, so a
-//! manifest that can be read is a snapshot that is there. The two newest manifests are kept, and whatever
-//! chunks they or a running backup name; the rest is swept away in small steps.
+//! A snapshot is a *generation*. It writes the sections that have changed and refers to the others where an earlier generation
+//! left them. Chunks are durable before the manifest that names them is written, so a manifest that can be read proves that its
+//! snapshot is complete. The two newest manifests are kept, with the chunks that they or a running backup name; the rest is
+//! removed in small steps.
 
 use super::backing::Change;
 use super::removal::{Progress, Removal};
@@ -24,32 +24,32 @@ pub const GENERATIONS_KEPT: usize = 2;
 const CHECKSUM_BYTES: usize = 16;
 const MANIFEST_VERSION: u8 = 1;
 
-/// After so many bytes of chunks they are synced, so that neither a commit nor the end of a snapshot has much left to wait
-/// for. Where commits come it never gets that far: each makes durable what was written before it.
+/// Bytes of chunks after which they are synced, so that neither a commit nor the end of a snapshot has much left to wait for.
+/// Under load the limit is not reached: each commit makes durable what was written before it.
 const SYNC_EVERY_BYTES: u64 = 1 << 20;
 
-/// Keys are written so many before their chunks, and at most twice as many: as many as a leaf of sled has before it is split.
+/// Keys are written at least this many chunks ahead, and at most twice as many: sled splits a leaf beyond this number of keys.
 const KEYS_AHEAD: u64 = 16;
 
-/// What a section is, in words that only the caller understands.
+/// The identity of a section. Its numbers mean something to the caller only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SectionKey {
-    /// Whose it is.
+    /// The filter, or other owner.
     pub owner: u64,
-    /// Which of its tables or slabs.
+    /// Which of the owner's tables or slabs.
     pub part: u64,
 }
 
-/// Where a section lies.
+/// Where a section is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SectionRef {
-    /// Which section.
+    /// The section.
     pub key: SectionKey,
-    /// The caller's count of changes when it was written: as long as that stands, it need not be written again.
+    /// The caller's count of changes when the section was written. While it is the same, the section need not be written again.
     pub changes: u64,
-    /// The number of its first chunk in its generation: what tree a chunk lies in follows from that.
+    /// The number of its first chunk in its generation, which determines the tree of each chunk.
     pub first_chunk: u64,
-    /// How many chunks it has.
+    /// Number of chunks.
     pub chunks: u32,
     /// The position of the snapshot that wrote it.
     pub written_at: Seq,
@@ -57,35 +57,35 @@ pub struct SectionRef {
     pub generation: u64,
 }
 
-/// A whole snapshot.
+/// A complete snapshot.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Counts snapshots; never used twice.
+    /// Number of the snapshot; never reused.
     pub generation: u64,
-    /// The last entry whose effect is in it.
+    /// The last entry that it covers.
     pub seq: Seq,
     /// When it was taken.
     pub taken_at: Timestamp,
     /// All sections.
     pub sections: Vec<SectionRef>,
-    /// The caller's small image. Small beside the chunks: half a kilobyte a filter.
+    /// The caller's small image: about half a kilobyte for each filter.
     #[serde(with = "serde_bytes")]
     pub meta: Vec<u8>,
 }
 
-/// A snapshot under way. Dropped before it is finished, it leaves chunks that the next one removes.
+/// A running snapshot. If it is dropped before it is finished, its chunks are removed later.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
     sections: Vec<SectionRef>,
-    /// Sections that have begun: their first chunk's number, and how many they have.
+    /// Sections that have begun: the number of the first chunk, and how many chunks there are.
     open: BTreeMap<SectionKey, (u64, u32)>,
     chunks: u64,
 }
 
 impl SnapshotWriter {
-    /// The last entry whose effect is in the snapshot.
+    /// The last entry that the snapshot covers.
     pub fn seq(&self) -> Seq {
         self.seq
     }
@@ -95,12 +95,11 @@ impl SnapshotWriter {
         self.generation
     }
 
-    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. Those of a section come in order, one section after
-    /// the other.
+    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. The chunks of a section come in order, one section after the other.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] for a longer one or one out of turn, [`StoreError::DiskFull`] before anything is written, else
-    /// [`StoreError::Failed`].
+    /// [`StoreError::Misuse`] for a longer chunk or one out of order, [`StoreError::DiskFull`] before anything is written,
+    /// [`StoreError::Failed`] otherwise.
     pub fn put_chunk(
         &mut self,
         store: &Store,
@@ -115,7 +114,7 @@ impl SnapshotWriter {
         let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
         let chunk = *first_chunk + u64::from(index);
         if chunk != self.chunks {
-            return Err(StoreError::Misuse(format!("chunk {index} of section {key:?} is out of turn")));
+            return Err(StoreError::Misuse(format!("chunk {index} of section {key:?} is out of order")));
         }
         *count += 1;
         self.chunks += 1;
@@ -132,10 +131,9 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Writes the keys of chunks that are yet to come, with nothing under them. sled splits a leaf of more than 16 keys and
-    /// rewrites one whole that was changed ten times: a leaf that gets keys and chunks together is written four times over
-    /// while it fills, and commits wait for that. One that was split before has nine keys, takes a chunk for each, and is
-    /// left alone.
+    /// Writes the keys of future chunks with empty values. sled splits a leaf of more than 16 keys, and rewrites the whole leaf
+    /// after ten changes. A leaf that gets keys and chunks together is written four times over while it fills, and commits wait
+    /// for that. A leaf that was split before has nine keys, takes one chunk for each, and is left alone.
     fn shape_leaves(&self, store: &Store, chunk: u64) -> Result<(), StoreError> {
         let place = chunk % layout::TREE_CHUNKS;
         if !place.is_multiple_of(KEYS_AHEAD) {
@@ -145,7 +143,7 @@ impl SnapshotWriter {
         let from = if place == 0 { 0 } else { KEYS_AHEAD };
         let to = (2 * KEYS_AHEAD).min(layout::TREE_CHUNKS - place);
         for ahead in from..to {
-            // One by one: sled takes a batch up in no order, and its leaves come out as they may.
+            // One by one: sled applies a batch in no particular order, and the leaves would be split anywhere.
             let key = layout::chunk_key(chunk + ahead).to_vec();
             store.write(&tree, vec![Change::Put(key, Vec::new())])?;
         }
@@ -155,7 +153,7 @@ impl SnapshotWriter {
     /// Ends a section once its `chunks` chunks, numbered from 0, are written.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] if it was given another number of chunks.
+    /// [`StoreError::Misuse`] if another number of chunks was written.
     pub fn end_section(&mut self, key: SectionKey, changes: u64, chunks: u32) -> Result<(), StoreError> {
         let (first_chunk, written) = self.open.remove(&key).unwrap_or((self.chunks, 0));
         if written != chunks {
@@ -166,16 +164,16 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Takes a section over from the snapshot before; nothing is written.
+    /// Shares a section with the snapshot before; nothing is written.
     pub fn carry_over(&mut self, section: &SectionRef) {
         self.sections.push(*section);
     }
 
-    /// Makes the chunks durable, then writes the manifest and makes that durable. From then on this is the
-    /// newest snapshot; what no snapshot names any more goes with [`Store::sweep`].
+    /// Makes the chunks durable, then writes the manifest and makes it durable. From then on this is the newest snapshot, and
+    /// [`Store::sweep`] removes what no snapshot names any more.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] for a section that was begun and not ended or is there twice.
+    /// [`StoreError::Misuse`] if a section has not ended or is there twice.
     pub fn finish(
         mut self,
         store: &Store,
@@ -210,7 +208,7 @@ impl Store {
     /// Begins a snapshot of the state at `seq`.
     pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
         self.check_space()?;
-        // Neither that of a snapshot, nor of one whose chunks are still about.
+        // A number that no snapshot has, nor any chunk that still exists.
         let trees = self.backing().tree_names();
         let used =
             trees.iter().filter_map(|tree| layout::chunks_of_tree(tree)).map(|(generation, _)| generation);
@@ -220,8 +218,8 @@ impl Store {
         Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), chunks: 0 })
     }
 
-    /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and told in the
-    /// log; whether the chunks are whole shows when they are read.
+    /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and logged. Whether the chunks are
+    /// intact shows only when they are read.
     pub fn manifests(&self) -> Result<Vec<Manifest>, StoreError> {
         let mut manifests = Vec::new();
         for generation in generations(self)?.into_iter().rev() {
@@ -233,14 +231,14 @@ impl Store {
         Ok(manifests)
     }
 
-    /// Forgets a snapshot that turned out to be damaged, so that it is not counted as one of the two.
+    /// Removes a damaged snapshot, so that it does not count as one of the two that are kept.
     pub fn forget_snapshot(&self, manifest: &Manifest) -> Result<(), StoreError> {
         forget(self, manifest.generation)?;
         self.make_durable()
     }
 
-    /// Through where the log may be pruned: the older snapshot's position, as long as there are two, or that of
-    /// a backup under way.
+    /// The last position that may be pruned from the log: that of the older snapshot, if there are two, or that of a running
+    /// backup.
     pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
         let mut manifests = self.manifests()?;
         if manifests.len() < GENERATIONS_KEPT {
@@ -252,17 +250,17 @@ impl Store {
         Ok([kept, pinned].into_iter().flatten().min())
     }
 
-    /// Puts a chunk in the place of what `out` held.
+    /// Reads a chunk into `out`, replacing its contents.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is gone or its checksum is wrong.
+    /// [`StoreError::Damaged`] if the chunk is missing or its checksum is wrong.
     pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
         out.clear();
         let chunk = section.first_chunk + u64::from(index);
         let tree = layout::chunk_tree(section.generation, chunk);
         self.run(self.backing().read(&tree, &layout::chunk_key(chunk), out))?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
-            // The key may be there without it.
+            // The key may have been written ahead of its chunk.
             _ if out.is_empty() => "is missing",
             Some((bytes, checksum))
                 if chunk_checksum(section.generation, section.key, index, bytes)
@@ -277,8 +275,7 @@ impl Store {
         Err(self.damaged(format!("tree {tree}, owner {owner}, part {part}: chunk {index} {why}")))
     }
 
-    /// Plans the removal of the chunks that no snapshot and no backup names any more. The snapshot that is being written
-    /// is left alone.
+    /// Plans the removal of the chunks that no snapshot and no backup names. A running snapshot is left alone.
     pub fn sweep(&self) -> Result<Sweep, StoreError> {
         let mut named = BTreeMap::new();
         let mut name = |manifest: &Manifest| {
@@ -301,7 +298,7 @@ impl Store {
     }
 }
 
-/// Chunks on their way out.
+/// A removal of chunks, done in steps.
 pub struct Sweep {
     trees: VecDeque<String>,
     /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
@@ -309,16 +306,16 @@ pub struct Sweep {
     current: Option<Swept>,
 }
 
-/// A tree that is being swept.
+/// How a tree is swept.
 enum Swept {
-    /// Nothing in it is named.
+    /// No chunk in it is named: the whole tree goes.
     Whole(Removal),
-    /// Some of it is; the chunks are of this generation.
+    /// Some chunks are named; the number is their generation.
     Partly(Progress, u64),
 }
 
 impl Sweep {
-    /// Goes on with one tree: looks through about `budget` bytes of it, and removes what is not named. `true` if there may be
+    /// Continues with one tree: reads about `budget` bytes of it and removes chunks that are not named. `true` if there may be
     /// more to do.
     pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
         let Some(mut current) = self.current.take().or_else(|| self.next()) else { return Ok(false) };
@@ -341,7 +338,7 @@ impl Sweep {
         Ok(true)
     }
 
-    /// The next tree of which not all is named: to look at one is to read it.
+    /// The next tree with chunks that are not named.
     fn next(&mut self) -> Option<Swept> {
         loop {
             let tree = self.trees.pop_front()?;
@@ -368,8 +365,8 @@ impl Sweep {
     }
 }
 
-/// The generations that have a manifest, damaged or not, in order. Of each only the first part is read: with ten thousand
-/// filters all of them are megabytes.
+/// The generations that have a manifest, damaged or not, in order. Only the first part of each manifest is read: with ten
+/// thousand filters a manifest takes megabytes.
 pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     let mut generations = Vec::new();
     let mut from = Vec::new();
@@ -377,7 +374,7 @@ pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
         let mut found = None;
         store.run(store.backing().scan(layout::MANIFESTS_TREE, &from, &mut |key, _| {
             found = layout::part_of_key(key).map(|(generation, _)| generation);
-            // A key that is none of ours is passed over.
+            // Keys that are not ours are skipped.
             if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }))?;
         let Some(generation) = found else { return Ok(generations) };
@@ -418,11 +415,11 @@ fn load(store: &Store, generation: u64) -> Result<Result<Manifest, &'static str>
     ))?;
     Ok(decode(&bytes).and_then(|manifest| match manifest.generation == generation {
         true => Ok(manifest),
-        false => Err("it lies under another's key"),
+        false => Err("it lies under the wrong key"),
     }))
 }
 
-/// The manifest in parts of at most 64 KiB, with a version before and a checksum over all behind.
+/// Encodes the manifest in parts of at most 64 KiB, with a version in front and a checksum at the end.
 pub(super) fn encode(manifest: &Manifest) -> Result<Vec<Vec<u8>>, StoreError> {
     let bytes = postcard::to_extend(manifest, vec![MANIFEST_VERSION]);
     let mut bytes = bytes.map_err(|error| StoreError::Misuse(format!("a manifest: {error}")))?;
@@ -435,7 +432,7 @@ pub(super) fn encode(manifest: &Manifest) -> Result<Vec<Vec<u8>>, StoreError> {
     Ok(parts)
 }
 
-/// The inverse of [`encode`], of the parts put together.
+/// Decodes what [`encode`] has written, its parts joined.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
     let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or("it is too short")?;
     if xxh3_128(body) != u128::from_le_bytes(*checksum) {
@@ -447,7 +444,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
     }
 }
 
-/// Binds a chunk to its place, so that one that turns up elsewhere is noticed.
+/// Binds a chunk to its place, so that a chunk in the wrong place is noticed.
 fn chunk_checksum(generation: u64, key: SectionKey, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&generation.to_le_bytes());

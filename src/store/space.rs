@@ -1,5 +1,5 @@
-//! Free space: a watermark below which nothing is written, and a ballast file that is given up when the disk
-//! is full, because sled needs room to open.
+//! Free disk space: a watermark below which nothing is written, and a ballast file that is deleted when the disk is full, because
+//! sled needs space to open.
 
 use super::StoreError;
 use std::fs::{self, File};
@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Guards the free space of the file system that a data directory lies on.
+/// Watches the free space of the file system that holds a data directory.
 pub(crate) struct Space {
     dir: PathBuf,
     ballast: PathBuf,
     free_bytes_min: u64,
     ballast_bytes: u64,
-    /// Whether it was below the watermark when it was last looked at.
+    /// Whether free space was below the watermark at the last check.
     is_full: AtomicBool,
 }
 
@@ -24,13 +24,13 @@ impl Space {
 
     /// Bytes that this user may still write.
     pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
-        // By its path, which takes no descriptor.
+        // By path, because that needs no descriptor.
         let stat = rustix::fs::statvfs(&self.dir)
             .map_err(|error| StoreError::io(&self.dir, "ask for free space of")(error.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Refuses below the watermark. That it is, and that it is no longer, is told once, however often it is asked.
+    /// Refuses below the watermark. Logs once when that begins and once when it ends.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let free_bytes = self.free_bytes()?;
         let is_full = free_bytes < self.free_bytes_min;
@@ -50,20 +50,20 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the ballast up if the disk is too full to open sled.
+    /// Deletes the ballast if the disk is too full to open sled.
     pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
         if self.free_bytes()? < self.free_bytes_min && self.ballast.exists() {
             fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
-            tracing::warn!(path = %self.ballast.display(), "the disk is full: ballast given up");
+            tracing::warn!(path = %self.ballast.display(), "the disk is full: the ballast was deleted");
         }
         Ok(())
     }
 
-    /// Takes ballast in again, once there is room for it above the watermark. Ballast is for a later start: what can't be
-    /// had now is told in the log, and nothing else has to wait for it.
+    /// Creates the ballast again once there is space for it above the watermark. A later start needs it, so a failure now is only
+    /// logged.
     pub(crate) fn take_ballast(&self) {
         if let Err(error) = self.try_to_take_ballast() {
-            tracing::warn!(%error, "no ballast is held in reserve");
+            tracing::warn!(%error, "the ballast can't be created");
         }
     }
 
@@ -77,14 +77,14 @@ impl Space {
         }
         let taken = reserve(&self.ballast, self.ballast_bytes);
         if taken.is_err() {
-            // Half a ballast is worth nothing.
+            // An incomplete ballast is useless.
             let _ = fs::remove_file(&self.ballast);
         }
         taken.map_err(StoreError::io(&self.ballast, "reserve"))
     }
 }
 
-/// Fills a file of the given length with blocks that are really there.
+/// Creates a file of the given length whose blocks are really allocated.
 fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     if bytes == 0 {

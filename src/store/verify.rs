@@ -1,20 +1,20 @@
-//! Everything that can be checked of snapshots without knowing what their bytes mean.
+//! Checks of snapshots that don't need to know what their bytes mean.
 
 use super::{Store, StoreError};
 use crate::domain::Seq;
 use std::collections::BTreeSet;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// What there is, a line each.
+    /// What there is, one line each.
     pub notes: Vec<String>,
-    /// What is wrong, a line each; empty if nothing is.
+    /// What is wrong, one line each; empty if nothing is.
     pub faults: Vec<String>,
 }
 
-/// Reads every chunk of every snapshot and checks it against its checksum. `log_first` is the first position that the log
-/// still has; `log_is_whole` tells that it has all that there ever was.
+/// Reads every chunk of every snapshot and checks its checksum. `log_first` is the first position that the log still has;
+/// `log_is_whole` says that it reaches back to the beginning.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if the snapshots can't even be listed.

@@ -105,8 +105,8 @@ fn missing_or_swapped_parts_are_noticed() {
         ("format is missing", |dir, _| fs::remove_file(dir.join("format")).unwrap()),
         ("format can't be read", |dir, _| fs::write(dir.join("format"), "cuckood data directory\n").unwrap()),
         ("acknowledged is missing", |dir, _| fs::remove_file(dir.join("acknowledged")).unwrap()),
-        ("no whole record", |dir, _| fs::write(dir.join("acknowledged"), [0; 8192]).unwrap()),
-        ("no whole record", |dir, other| {
+        ("no intact record", |dir, _| fs::write(dir.join("acknowledged"), [0; 8192]).unwrap()),
+        ("no intact record", |dir, other| {
             fs::copy(other.join("acknowledged"), dir.join("acknowledged")).map(drop).unwrap()
         }),
         ("sled/db is missing", |dir, _| fs::remove_file(dir.join("sled/db")).unwrap()),

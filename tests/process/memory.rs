@@ -88,7 +88,7 @@ fn what_the_system_refuses_is_refused_and_the_next_start_finds_room() {
     let output = service.output().clone();
     assert_eq!(service.wait().code(), Some(1));
     let output = output.whole().join("\n");
-    for words in [&*data.display().to_string(), "bytes of memory", "nothing is wrong with it", "ulimit -v"] {
+    for words in [&*data.display().to_string(), "bytes of memory", "the data, which is intact", "ulimit -v"] {
         assert!(output.contains(words), "{words} is missing in\n{output}");
     }
 

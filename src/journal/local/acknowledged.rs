@@ -1,11 +1,10 @@
-//! The last acknowledged position, in the store's small record beside sled. sled drops what it can't read at the tail
-//! of its file without a word; this record is how a lost tail is noticed.
+//! The last acknowledged position, in a small record beside sled. sled silently drops what it can't read at the tail of its file;
+//! this record makes a lost tail visible.
 //!
-//! At `flush` nothing is promised for the death of the machine, so a record also tells which boot of the machine it
-//! belongs to and how much of it was synced: after another boot only that is asked for.
+//! The level `flush` promises nothing for the death of the machine. So the record also says which boot of the machine it belongs
+//! to, and how much was synced: after another boot only the synced part must be there.
 //!
-//! A record is written after the data it speaks of is durable and before anybody is told, so it never claims more than is
-//! there.
+//! A record is written after its data is durable and before the caller is answered, so it never claims too much.
 //!
 //! ```text
 //! record: magic  identity of the directory [16]  last (seq u64, checksum u128)  synced (the same)  boot u128
@@ -20,17 +19,17 @@ use xxhash_rust::xxh3::xxh3_128;
 const MAGIC: &[u8; 8] = b"ckackn\0\x01";
 const RECORD_BYTES: usize = 112;
 
-/// What was acknowledged.
+/// The acknowledged positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Acknowledged {
-    /// The last position that anybody was told of, as far as the process's death goes.
+    /// The last position that was acknowledged; it must survive the death of the process.
     last: Link,
-    /// The last position that was synced before it was acknowledged.
+    /// The last position that was synced before it was acknowledged; it must survive the death of the machine.
     synced: Link,
 }
 
 impl Acknowledged {
-    /// The record; it carries the directory's identity, so that a file from elsewhere is told apart.
+    /// Encodes the record with the directory's identity, so that a file from elsewhere is noticed.
     fn encode(self, identity: &[u8; 16], boot: u128) -> [u8; RECORD_BYTES] {
         let mut record = [0; RECORD_BYTES];
         record[..8].copy_from_slice(MAGIC);
@@ -43,7 +42,7 @@ impl Acknowledged {
         record
     }
 
-    /// The record as it counts in this boot of the machine.
+    /// Adjusts the record to the current boot of the machine.
     fn decode(record: &[u8; RECORD_BYTES], identity: &[u8; 16], boot: u128) -> Option<Acknowledged> {
         let (body, checksum) = record.split_last_chunk::<16>()?;
         if xxh3_128(body) != u128::from_le_bytes(*checksum) || &body[..8] != MAGIC || &body[8..24] != identity
@@ -56,7 +55,7 @@ impl Acknowledged {
     }
 }
 
-/// The record as it stands, and where the next one goes.
+/// The current record, and the slot for the next one.
 pub(super) struct AcknowledgedRecord {
     newest: Acknowledged,
     slot: u64,
@@ -64,10 +63,10 @@ pub(super) struct AcknowledgedRecord {
 }
 
 impl AcknowledgedRecord {
-    /// Reads the later of the two records. A directory that was never used has none yet, and gets its first.
+    /// Reads the later of the two records. A directory that was never used has none, and gets its first.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if neither record is whole in a directory that was used.
+    /// [`StoreError::Damaged`] if the directory was used and neither record is intact.
     pub(super) fn load(store: &Store) -> Result<AcknowledgedRecord, StoreError> {
         let boot = boot_id();
         let mut newest: Option<(Acknowledged, u64)> = None;
@@ -80,7 +79,7 @@ impl AcknowledgedRecord {
         match newest {
             Some((newest, slot)) => Ok(AcknowledgedRecord { newest, slot: (slot + 1) % RECORD_SLOTS, boot }),
             None if store.is_new() => AcknowledgedRecord::first(store, boot),
-            None => Err(store.damaged("the file `acknowledged` holds no whole record")),
+            None => Err(store.damaged("the file `acknowledged` holds no intact record")),
         }
     }
 
@@ -93,12 +92,12 @@ impl AcknowledgedRecord {
         Ok(record)
     }
 
-    /// The last position that anybody was told of.
+    /// The last position that was acknowledged.
     pub(super) fn last(&self) -> Link {
         self.newest.last
     }
 
-    /// Notes what is about to be acknowledged, and whether it has been synced.
+    /// Records what is about to be acknowledged, and whether it has been synced.
     pub(super) fn note(&mut self, store: &Store, last: Link, is_synced: bool) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
@@ -153,7 +152,7 @@ mod tests {
         bytes[(1 - newest.slot) as usize * RECORD_BYTES_MAX + 40] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(AcknowledgedRecord::load(&open()).unwrap().last(), link(4));
-        // With both gone it is damage, not a new directory.
+        // With both gone the directory is damaged, not new.
         std::fs::write(&path, vec![0; bytes.len()]).unwrap();
         assert!(matches!(AcknowledgedRecord::load(&open()), Err(StoreError::Damaged { .. })));
     }

@@ -1,12 +1,12 @@
-//! The log's format on disk: a group commit is one value of at most 64 KiB, or several, each of which carries the
-//! checksum of the value before it. The entries in it are bytes here.
+//! The log's format on disk. A group commit is one value of at most 64 KiB, or several; each carries the checksum of the value
+//! before it. The entries inside are opaque bytes here.
 //!
 //! ```text
 //! value: magic "cklg"  version u16  part u16  parts u16  0 u16  entries u32  first u64  last u64
 //!        checksum of the value before u128  payload  checksum of all that u128        (little-endian)
 //! ```
 //!
-//! The checksum is XXH3-128: against accidents, not against forgers.
+//! The checksum is XXH3-128, which guards against accidents, not against forgery.
 
 use crate::domain::Seq;
 use crate::store::{VALUE_BYTES_MAX, part_of_key};
@@ -21,7 +21,7 @@ const PAYLOAD_BYTES_MAX: usize = VALUE_BYTES_MAX - HEADER_BYTES - CHECKSUM_BYTES
 /// The most bytes that one group commit may have once encoded.
 pub(super) const COMMIT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX * u16::MAX as usize;
 
-/// Where the log ends (or begins): a position, and the checksum of the value that ends there.
+/// An end of the log: a position, and the checksum of the value that ends there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link {
     pub(super) seq: Seq,
@@ -43,7 +43,7 @@ impl Link {
     }
 }
 
-/// One group commit.
+/// A group commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Commit<'a> {
     /// Position of its first entry.
@@ -60,7 +60,7 @@ impl Commit<'_> {
     }
 }
 
-/// Cuts a commit into values, chained to `checksum`, and answers the last value's.
+/// Splits a commit into values, chained to `checksum`. Returns the checksum of the last one.
 pub(super) fn encode(commit: Commit<'_>, mut checksum: u128) -> (Vec<Vec<u8>>, u128) {
     let parts = commit.payload.len().div_ceil(PAYLOAD_BYTES_MAX).max(1);
     let mut values = Vec::with_capacity(parts);
@@ -85,7 +85,7 @@ pub(super) fn encode(commit: Commit<'_>, mut checksum: u128) -> (Vec<Vec<u8>>, u
     (values, checksum)
 }
 
-/// A value, taken apart and found whole.
+/// A decoded value whose checksum was right.
 pub(super) struct Value<'a> {
     pub(super) part: u16,
     pub(super) parts: u16,
@@ -97,7 +97,7 @@ pub(super) struct Value<'a> {
     pub(super) checksum: u128,
 }
 
-/// Takes the value under a key apart.
+/// Decodes the value stored under a key.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -109,7 +109,7 @@ pub(super) fn decode<'a>(key: &[u8], value: &'a [u8]) -> Result<Value<'a>, &'sta
     }
     let (header, payload) = body.split_first_chunk::<HEADER_BYTES>().ok_or("too short")?;
     if &header[..4] != MAGIC || u16_at(header, 4) != VERSION {
-        return Err("it isn't a log value of a known version");
+        return Err("it is not a log value of a known version");
     }
     let value = Value {
         part: u16_at(header, 6),
@@ -126,7 +126,7 @@ pub(super) fn decode<'a>(key: &[u8], value: &'a [u8]) -> Result<Value<'a>, &'sta
         return Err("its header contradicts itself");
     }
     if part_of_key(key) != Some((value.first.0, value.part)) {
-        return Err("it lies under another's key");
+        return Err("it lies under the wrong key");
     }
     Ok(value)
 }

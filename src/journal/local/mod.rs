@@ -1,5 +1,4 @@
-//! The journal of a single node: group commits in the store's trees. A proposal is committed before [`Journal::propose`]
-//! comes back.
+//! The journal of a single node: group commits in the store's trees. [`Journal::propose`] returns after the commit.
 
 mod acknowledged;
 mod commit;
@@ -20,18 +19,18 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tail::Tail;
 
-/// How long what was acknowledged at once may wait to be flushed.
+/// How long a commit that was acknowledged at once may stay unflushed.
 const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What an entry is reckoned to take in the log, in bytes, before it is encoded.
+/// Approximate size of an entry in the log, in bytes, before it is encoded.
 const ENTRY_BYTES: usize = 64;
 
-/// How the log of a single node is kept.
+/// Options of a single node's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalOptions {
     /// What an acknowledged write survives.
     pub durability: Durability,
-    /// Bytes of log after which a new segment is begun, each value counted as half a kilobyte more; whole segments are dropped.
+    /// Bytes of log after which a new segment begins; each value counts as half a kilobyte more. Segments are dropped as a whole.
     pub segment_bytes: u64,
 }
 
@@ -54,23 +53,23 @@ pub struct LocalJournal {
     options: LocalOptions,
     tail: Tail,
     acknowledged: AcknowledgedRecord,
-    /// What was committed and not polled.
+    /// Committed, but not polled yet.
     committed: Vec<Committed>,
-    /// When commits that are acknowledged before they are flushed are to be flushed, if there are any.
+    /// When the commits that were acknowledged before a flush must be flushed.
     flush_at: Option<Instant>,
-    /// Where the last reading stopped.
+    /// Where the last read stopped.
     read_to: Option<Link>,
     /// The segment that is being removed.
     removal: Option<Removal>,
-    /// Whether the last proposal found the disk too full.
+    /// Whether the last proposal was refused because the disk is full.
     was_full: bool,
 }
 
 impl LocalJournal {
-    /// Finds the end of the log. A directory that was never used counts as used from here on.
+    /// Opens the log and finds its end. A new directory counts as used from here on.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if something that was acknowledged is not there.
+    /// [`StoreError::Damaged`] if something acknowledged is missing.
     pub fn open(store: Arc<Store>, options: LocalOptions) -> Result<LocalJournal, StoreError> {
         let acknowledged = AcknowledgedRecord::load(&store)?;
         let tail = Tail::find(&store, acknowledged.last())?;
@@ -88,7 +87,7 @@ impl LocalJournal {
         })
     }
 
-    /// The journal of a new directory, whose log begins behind `after`: for a restore.
+    /// Creates the journal of a new directory, whose log begins behind `after`: for a restore.
     ///
     /// # Errors
     /// Those of [`LocalJournal::open`], and [`StoreError::Misuse`] if the directory was used before.
@@ -98,13 +97,13 @@ impl LocalJournal {
         options: LocalOptions,
     ) -> Result<LocalJournal, StoreError> {
         if !store.is_new() {
-            return Err(StoreError::Misuse("a log that was used can't begin anew".to_owned()));
+            return Err(StoreError::Misuse("a log that was used can't be given a new beginning".to_owned()));
         }
         tail::set_base(&store, after)?;
         LocalJournal::open(store, options)
     }
 
-    /// The last position that anybody was told of.
+    /// The last position that was acknowledged.
     pub fn acknowledged(&self) -> Seq {
         self.acknowledged.last().seq
     }
@@ -119,7 +118,7 @@ impl LocalJournal {
         checked
     }
 
-    /// Proposes a batch and takes it back committed: for those who have the journal to themselves and polled all before.
+    /// Proposes a batch and returns it committed: for a caller that has the journal to itself and has polled everything before.
     ///
     /// # Errors
     /// Those of [`Journal::propose`].
@@ -128,7 +127,7 @@ impl LocalJournal {
         Ok(std::mem::take(&mut self.committed))
     }
 
-    /// Makes the last commit durable at the configured level, and notes that it is about to be acknowledged.
+    /// Makes the last commit durable at the configured level, and records that it is about to be acknowledged.
     fn commit(&mut self) -> Result<(), StoreError> {
         let is_synced = match self.options.durability {
             Durability::Relaxed => {
@@ -145,8 +144,8 @@ impl LocalJournal {
         self.acknowledged.note(&self.store, self.tail.link(), is_synced)
     }
 
-    /// Streams the commits after `after`, up to the end that was found or written: what an append that failed has left behind
-    /// it is for the next start to judge.
+    /// Streams the commits after `after`, up to the known end. What a failed append has left behind the end is for the next start
+    /// to judge.
     fn read_commits(
         &mut self,
         after: Seq,
@@ -176,7 +175,7 @@ impl Journal for LocalJournal {
         self.check_space()?;
         let mut payload = Vec::with_capacity(batch.len() * ENTRY_BYTES);
         for proposal in &batch {
-            // Every type of a command can be encoded; a failure would be one of memory.
+            // Every command can be encoded, so a failure means that memory ran out.
             payload = postcard::to_extend(proposal, payload)
                 .map_err(|error| JournalError::Failed(format!("a command can't be encoded: {error}")))?;
         }
@@ -201,7 +200,7 @@ impl Journal for LocalJournal {
         debug_assert_eq!(
             self.committed[0].entry.seq,
             after.next(),
-            "what is committed is applied before more is"
+            "a batch is applied before the next one is proposed"
         );
         Poll::Ready(Ok(std::mem::take(&mut self.committed)))
     }
@@ -228,7 +227,7 @@ impl Journal for LocalJournal {
                 }
             }
             if !payload.is_empty() {
-                let what = format!("position {} of the log has bytes too many", commit.last().0);
+                let what = format!("position {} of the log has too many bytes", commit.last().0);
                 return Err(store.damaged(what).into());
             }
             Ok(ControlFlow::Continue(()))

@@ -1,4 +1,4 @@
-//! Reading the log: every value is checked against its checksum, and the chain over them.
+//! Reads the log: verifies every value's checksum, and the chain of checksums.
 
 use super::commit::{Commit, Link, decode};
 use super::{segments, tail};
@@ -6,21 +6,20 @@ use crate::domain::Seq;
 use crate::store::{Store, StoreError, part_key, part_of_key};
 use std::ops::ControlFlow;
 
-/// The log as a reader needs it.
+/// The parts of the log that a reader needs.
 pub(super) struct Reader<'a> {
     pub(super) store: &'a Store,
-    /// The last position that anybody was told of: the log must hold it, as it was.
+    /// The last acknowledged position: the log must hold it unchanged.
     pub(super) acknowledged: Link,
 }
 
 impl Reader<'_> {
-    /// Streams the commits that hold anything after `after`, oldest first, until the sink has enough or the log ends. Answers
-    /// the end of the last commit that the sink took and went on from: given as `known`, it spares the next reading the walk
-    /// from the beginning of a segment.
+    /// Streams the commits that reach beyond `after`, oldest first, until the sink stops it or the log ends. Returns the end of
+    /// the last commit that was read. Passed as `known` to the next call, it saves a walk from the beginning of the segment.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or an end before what was acknowledged; errors
-    /// of the sink pass through.
+    /// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or an end before the acknowledged position. Errors of the
+    /// sink are passed on.
     pub(super) fn read<E: From<StoreError>>(
         &self,
         after: Seq,
@@ -36,7 +35,7 @@ impl Reader<'_> {
             None => self.walk_to(&segments, after)?,
         };
         let mut taken = walk.link;
-        // Without a segment for it there is nothing to read: the check below tells whether there should be.
+        // Without a segment there is nothing to read; the check below decides whether there should be one.
         let start = segments::find(&segments, walk.link.seq.next()).unwrap_or(segments.len());
         for first in &segments[start..] {
             let flow = walk.segment(*first, |commit, link| {
@@ -59,7 +58,7 @@ impl Reader<'_> {
         Ok(walk.link)
     }
 
-    /// A walk that begins with the segment in which the position after `after` lies.
+    /// Starts a walk at the segment that holds the position after `after`.
     fn walk_to(&self, segments: &[Seq], after: Seq) -> Result<Walk<'_>, StoreError> {
         let base = tail::base(self.store)?;
         let first = match segments::find(segments, after.next()) {
@@ -71,7 +70,7 @@ impl Reader<'_> {
             let what = format!("the log begins at position {first}, but position {wanted} is needed");
             return Err(self.store.damaged(what));
         }
-        // The checksum before the first value is unknown, unless the log is whole from its base.
+        // The checksum before the first value is unknown, unless the log reaches back to its beginning.
         let chained = first == base.seq.next();
         let link = if chained { base } else { Link { seq: Seq(first.0.saturating_sub(1)), checksum: 0 } };
         Ok(Walk { reader: self, link, chained })
@@ -87,7 +86,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks over what is left of a segment.
+    /// Reads the rest of a segment.
     fn segment<E: From<StoreError>>(
         &mut self,
         first: Seq,

@@ -1,4 +1,4 @@
-//! The end of the log: found at the start, appended to from then on. And its beginning, which a restore may move.
+//! The two ends of the log: the tail, which is found at the start and appended to, and the beginning, which a restore may move.
 
 use super::commit::{COMMIT_BYTES_MAX, Commit, Link, decode, encode};
 use super::segments;
@@ -8,18 +8,18 @@ use crate::store::{LOG_BASE_KEY, META_TREE, Store, StoreError, part_key, part_of
 use std::ops::ControlFlow;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The end of the log: where the next commit goes.
+/// The end of the log, where the next commit goes.
 pub(super) struct Tail {
     link: Link,
-    /// The segment that is written to, and how far it is filled; a new one is begun where there is none.
+    /// The segment that is written to, and how full it is; `None` if a new one must begin.
     segment: Option<(Seq, u64)>,
 }
 
 impl Tail {
-    /// Finds the end of the log, and takes away a commit that was never acknowledged and is not whole.
+    /// Finds the end of the log, and drops an incomplete commit that was never acknowledged.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if the log ends before what was acknowledged, or does not hold what was.
+    /// [`StoreError::Damaged`] if the log ends before the acknowledged position, or differs from what was acknowledged there.
     pub(super) fn find(store: &Store, acknowledged: Link) -> Result<Tail, StoreError> {
         let base = base(store)?;
         let mut tail = Tail { link: base, segment: None };
@@ -64,7 +64,7 @@ impl Tail {
         self.link
     }
 
-    /// Writes a commit behind the last one, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
+    /// Appends a commit, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
     pub(super) fn append(
         &mut self,
         store: &Store,
@@ -96,25 +96,25 @@ impl Tail {
     }
 }
 
-/// Where the log begins: position 0, or that of the backup that was restored.
+/// The beginning of the log: position 0, or that of the backup that was restored.
 pub(super) fn base(store: &Store) -> Result<Link, StoreError> {
     let mut bytes = Vec::new();
     store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
     Link::decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))
 }
 
-/// Lets the log of a new directory begin behind a position.
+/// Moves the beginning of a new directory's log behind a position.
 pub(super) fn set_base(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let base = Link { seq, ..first_link(store) };
     store.write(META_TREE, vec![Change::Put(LOG_BASE_KEY.to_vec(), base.encode().to_vec())])
 }
 
-/// Where the first log of a directory begins; the chain of checksums hangs on the directory's identity.
+/// The beginning of a directory's first log. The chain of checksums starts from the directory's identity.
 pub(super) fn first_link(store: &Store) -> Link {
     Link { seq: Seq(0), checksum: xxh3_128(store.identity()) }
 }
 
-/// Where the commit that the key belongs to ends, if it is whole.
+/// The end of the commit that the key belongs to, if the commit is complete.
 fn last_commit(store: &Store, tree: &str, key: &[u8]) -> Result<Result<Link, &'static str>, StoreError> {
     let Some((position, last_part)) = part_of_key(key) else { return Ok(Err("its key is bad")) };
     let mut previous = None;

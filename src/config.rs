@@ -5,7 +5,7 @@ use crate::clock::ClockLimits;
 use crate::domain::Settings;
 use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
-use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, Timeouts};
+use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, MetricsOptions, Timeouts};
 use crate::journal::{Durability, LocalOptions};
 use crate::store::StoreOptions;
 use bytesize::ByteSize;
@@ -80,6 +80,8 @@ pub struct Config {
     pub imports: Imports,
     /// Stored redemptions.
     pub redemptions: Redemptions,
+    /// Figures.
+    pub metrics: MetricsOptions,
     /// What is told.
     pub log: Log,
 }
@@ -374,6 +376,7 @@ impl Config {
             },
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),
+            metrics: self.metrics.clone(),
             timeouts: Timeouts { request: self.server.request_timeout, body: self.server.body_timeout },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),

@@ -4,6 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
 
 /// The engine's metrics. Counters and gauges are atomic; only the writer's thread takes the histograms' short locks.
 #[derive(Clone, Debug)]
@@ -24,8 +25,14 @@ pub struct Metrics {
     pub overloaded: Counter,
     /// Snapshots finished.
     pub snapshots: Counter,
-    /// Duration of the last snapshot.
-    pub snapshot_milliseconds: Gauge,
+    /// How long the last snapshot took.
+    pub snapshot_seconds: Gauge<f64, AtomicU64>,
+    /// How long recovery took, in seconds; the log's replay is a part of it.
+    pub recovery_seconds: Gauge<f64, AtomicU64>,
+    /// How long the log's replay took, in seconds.
+    pub replay_seconds: Gauge<f64, AtomicU64>,
+    /// Entries replayed.
+    pub replayed_entries: Gauge,
     /// Bytes of tables.
     pub tables_bytes: Gauge,
     /// Bytes of redemptions and stored answers, approximately.
@@ -52,7 +59,10 @@ impl Default for Metrics {
             entries: Counter::default(),
             overloaded: Counter::default(),
             snapshots: Counter::default(),
-            snapshot_milliseconds: Gauge::default(),
+            snapshot_seconds: Gauge::default(),
+            recovery_seconds: Gauge::default(),
+            replay_seconds: Gauge::default(),
+            replayed_entries: Gauge::default(),
             tables_bytes: Gauge::default(),
             records_bytes: Gauge::default(),
             applied_seq: Gauge::default(),
@@ -81,8 +91,13 @@ impl Metrics {
         to.register("entries", "Entries committed", self.entries.clone());
         to.register("overloaded", "Commands refused because the queue was full", self.overloaded.clone());
         to.register("snapshots", "Snapshots finished", self.snapshots.clone());
-        let last = self.snapshot_milliseconds.clone();
-        to.register("snapshot_milliseconds", "Duration of the last snapshot", last);
+        let last = self.snapshot_seconds.clone();
+        to.register("snapshot_duration_seconds", "Duration of the last snapshot", last);
+        let recovery = self.recovery_seconds.clone();
+        to.register("recovery_duration_seconds", "Duration of the start's recovery", recovery);
+        let replay = self.replay_seconds.clone();
+        to.register("replay_duration_seconds", "Duration of the log's replay in it", replay);
+        to.register("replayed_entries", "Entries replayed in it", self.replayed_entries.clone());
         to.register("tables_bytes", "Memory of filters", self.tables_bytes.clone());
         to.register("records_bytes", "Memory of redemptions and stored answers", self.records_bytes.clone());
         to.register("applied_seq", "Sequence number of the last entry applied", self.applied_seq.clone());

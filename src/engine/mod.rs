@@ -8,6 +8,7 @@ mod backup;
 pub mod imports;
 mod inbox;
 mod metrics;
+mod plan;
 pub mod recovery;
 pub mod repair;
 mod request;
@@ -25,6 +26,7 @@ pub use crate::journal::{Durability, JournalOptions};
 pub use crate::state::{Change, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use metrics::Metrics;
+pub use plan::{Plan, plan};
 pub use recovery::{Progress, RecoveryError};
 pub use restore::restore;
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
@@ -35,8 +37,8 @@ pub use crate::clock::ClockUnsure;
 
 use crate::clock::Clock;
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Sizing,
-    Spec, Timestamp, Window,
+    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Spec,
+    Timestamp, Window,
 };
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
@@ -131,25 +133,16 @@ pub struct Info {
     pub memory_max_bytes: u64,
     /// The store's own figures.
     pub storage: StoreFigures,
+    /// What must be free on its disk, in bytes.
+    pub storage_free_min_bytes: u64,
+    /// When a backup was last taken to its end, if any was since the start.
+    pub backup_at: Option<Timestamp>,
+    /// Commands that wait for the writer.
+    pub queue_commands: u64,
+    /// Holds that have run out since the start.
+    pub holds_expired: u64,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-}
-
-/// The layout and memory that a spec would lead to, without creating the filter.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Plan {
-    /// Layout of the first table.
-    pub layout: Layout,
-    /// Memory of the first table.
-    pub memory_bytes: u64,
-    /// Bits of memory per item when the filter is at its capacity.
-    pub bits_per_item: f64,
-    /// False-positive rate at capacity: the share of "yes" among items that were never added.
-    pub error_rate_at_capacity: f64,
-    /// Items per slot at capacity.
-    pub load_at_capacity: f64,
-    /// Why this layout was chosen.
-    pub reason: String,
 }
 
 /// Sizes of the state, published for threads that can't read the state itself.
@@ -162,6 +155,7 @@ struct Figures {
     idempotency_bytes: AtomicU64,
     tables_bytes: AtomicU64,
     records_bytes: AtomicU64,
+    holds_expired: AtomicU64,
 }
 
 impl Figures {
@@ -173,6 +167,7 @@ impl Figures {
         self.idempotency_bytes.store(state.idempotency_bytes(), Ordering::Relaxed);
         self.tables_bytes.store(state.tables_bytes(), Ordering::Relaxed);
         self.records_bytes.store(state.records_bytes(), Ordering::Relaxed);
+        self.holds_expired.store(state.holds_expired(), Ordering::Relaxed);
     }
 }
 
@@ -193,6 +188,8 @@ struct Inner {
     store: ArcSwapOption<Store>,
     status: watch::Sender<Status>,
     latest_snapshot: watch::Sender<Option<LatestSnapshot>>,
+    /// When a backup was last taken to its end, in milliseconds of the epoch; 0 for never.
+    latest_backup: AtomicU64,
     figures: Arc<Figures>,
     requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
@@ -343,7 +340,7 @@ impl Engine {
         spec: Spec,
         window: Window,
     ) -> Result<Command, LayoutError> {
-        let layout = layout_of(&spec)?;
+        let layout = plan::layout_of(&spec)?;
         let mut secret = [0; SECRET_BYTES];
         fill_random(&mut secret);
         let mut id = [0; 8];
@@ -391,6 +388,10 @@ impl Engine {
             records_bytes: figures.records_bytes.load(Ordering::Relaxed),
             memory_max_bytes: inner.options.memory_max_bytes,
             storage: inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
+            storage_free_min_bytes: inner.options.store.free_space_min_bytes,
+            backup_at: Some(Timestamp(inner.latest_backup.load(Ordering::Relaxed))).filter(|at| at.0 > 0),
+            queue_commands: (inner.requests.max_capacity() - inner.requests.capacity()) as u64,
+            holds_expired: figures.holds_expired.load(Ordering::Relaxed),
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
     }
@@ -410,44 +411,12 @@ impl Backup {
         if self.engine.inner.requests.send(Request::BackupPart(self.id, reply)).await.is_err() {
             return Some(Err(SubmitError::Draining));
         }
-        answer.await.unwrap_or(Err(SubmitError::StorageFailed)).map(|part| part.map(Bytes::from)).transpose()
-    }
-}
-
-/// Plans the filter of this spec.
-///
-/// # Errors
-/// A message that names the field, if no layout fits the spec.
-pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
-    let layout = layout_of(spec)?;
-    let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
-    let reason = match (spec.sizing, spec.growth) {
-        (Sizing::Exact, _) => "a strict slot holds 62 bits of digest and 2 of state".to_string(),
-        (Sizing::Layout { .. }, _) => "the layout was given".to_string(),
-        (Sizing::ErrorRate(rate), Growth::Fixed) => {
-            format!("the smallest table whose error stays within {rate} even when it is full")
+        let part = answer.await.unwrap_or(Err(SubmitError::StorageFailed));
+        if matches!(part, Ok(None)) {
+            let inner = &self.engine.inner;
+            inner.latest_backup.store(inner.clock.read().0, Ordering::Relaxed);
         }
-        (Sizing::ErrorRate(rate), Growth::Auto) => format!(
-            "the smallest first segment that spends half of {rate}: each further one spends half of what is left"
-        ),
-    };
-    Ok(Plan {
-        layout,
-        memory_bytes: layout.memory_bytes(),
-        bits_per_item: layout.bits_per_item(spec.capacity),
-        error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
-        load_at_capacity,
-        reason,
-    })
-}
-
-fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
-    match spec.sizing {
-        Sizing::ErrorRate(rate) => Layout::compact(spec.capacity, rate, spec.growth),
-        Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-            Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)
-        }
-        Sizing::Exact => Layout::strict(spec.capacity),
+        part.map(|part| part.map(Bytes::from)).transpose()
     }
 }
 

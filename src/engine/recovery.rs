@@ -11,6 +11,7 @@ use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::thread;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Entries replayed between two progress reports.
@@ -75,6 +76,8 @@ pub struct Recovered {
     pub damaged: Vec<Manifest>,
     /// Entries replayed.
     pub replayed: u64,
+    /// How long that took.
+    pub replay_time: Duration,
 }
 
 /// Progress of recovery.
@@ -128,8 +131,9 @@ pub fn recover(
             wanted: state.applied().next().0,
         });
     }
+    let began = Instant::now();
     let replayed = replay(store, &mut state, journal, report)?;
-    Ok(Recovered { state, manifest, damaged, replayed })
+    Ok(Recovered { state, manifest, damaged, replayed, replay_time: began.elapsed() })
 }
 
 /// Builds the state from one snapshot, without the log after it.

@@ -2,7 +2,7 @@
 
 use super::admission::Admission;
 use super::inbox::Inbox;
-use super::recovery::{RecoveryError, recover};
+use super::recovery::{Recovered, RecoveryError, recover};
 use super::request::Request;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
@@ -18,6 +18,7 @@ use arc_swap::ArcSwapOption;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -98,6 +99,7 @@ impl Engine {
             store: ArcSwapOption::empty(),
             status: watch::Sender::new(Status::Recovering(beginning)),
             latest_snapshot: watch::Sender::new(None),
+            latest_backup: AtomicU64::new(0),
             figures: Arc::new(Figures::default()),
             requests,
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
@@ -186,13 +188,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         journal.propose(waiting.reserve(1), vec![Proposal { at, command, idempotency: None }])?;
     }
     end_uploads(&mut *journal, &mut waiting, &recovered.state, at)?;
-    tracing::info!(
-        seq = recovered.state.applied().0,
-        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
-        replayed = recovered.replayed,
-        milliseconds = began.elapsed().as_millis() as u64,
-        "recovered"
-    );
+    note_recovered(&inner.metrics, &recovered, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     inner.figures.note(&recovered.state);
@@ -223,6 +219,20 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     writer.apply_committed();
     writer.note_snapshot();
     Ok(writer)
+}
+
+/// Tells that recovery is over, in the log and in figures.
+fn note_recovered(metrics: &Metrics, recovered: &Recovered, took: Duration) {
+    metrics.recovery_seconds.set(took.as_secs_f64());
+    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
+    metrics.replayed_entries.set(recovered.replayed as i64);
+    tracing::info!(
+        seq = recovered.state.applied().0,
+        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
+        replayed = recovered.replayed,
+        milliseconds = took.as_millis() as u64,
+        "recovered"
+    );
 }
 
 /// Reports progress of recovery: in the log now and then, in the status always.

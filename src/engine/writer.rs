@@ -424,7 +424,7 @@ impl Writer {
             Ok(None) => {}
             Ok(Some(report)) => {
                 self.metrics.snapshots.inc();
-                self.metrics.snapshot_milliseconds.set(report.duration.as_millis() as i64);
+                self.metrics.snapshot_seconds.set(report.duration.as_secs_f64());
                 self.note_snapshot();
                 self.answer_snapshot(Ok(report));
             }

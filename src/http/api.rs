@@ -9,7 +9,7 @@ use super::request::body_memory::BodyMemory;
 use super::request::{idempotency, json};
 use super::stopping::Stopping;
 use crate::access::{Caller, Client, Denied, Entry, Guesses, Guessing};
-use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
+use crate::domain::{Applied, Command, Kind, Name, Outcome, Status, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
 use axum::extract::{ConnectInfo, Request};
@@ -40,15 +40,19 @@ pub(super) struct Api {
     pub(super) document: fn(bool) -> &'static str,
 }
 
+/// What an API is put together from, and others look at.
+pub(super) struct Parts {
+    pub(super) entry: Arc<Entry>,
+    pub(super) stopping: Stopping,
+    pub(super) live_imports: LiveImports,
+    pub(super) metrics: HttpMetrics,
+    pub(super) document: fn(bool) -> &'static str,
+}
+
 impl Api {
     /// An API over an engine.
-    pub(super) fn new(
-        engine: Engine,
-        options: HttpOptions,
-        entry: Arc<Entry>,
-        metrics: HttpMetrics,
-        document: fn(bool) -> &'static str,
-    ) -> Self {
+    pub(super) fn new(engine: Engine, options: HttpOptions, parts: Parts) -> Self {
+        let Parts { entry, stopping, live_imports, metrics, document } = parts;
         let limits = &options.limits;
         let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
         let memory = BodyMemory::new(limits.bodies_bytes_max, taken, refused);
@@ -60,12 +64,12 @@ impl Api {
             );
         }
         let bytes_max = limits.body_bytes_max.min(longest);
-        let (memory, timeout, stopping) = (Arc::new(memory), options.timeouts.body, Stopping::default());
+        let (memory, timeout) = (Arc::new(memory), options.timeouts.body);
         Self {
             reading: Reading { memory, bytes_max, timeout, stopping: stopping.clone() },
             entry,
             guessing: Guessing::new(&options.guessing),
-            live_imports: LiveImports::default(),
+            live_imports,
             stopping,
             engine,
             options,
@@ -110,6 +114,18 @@ impl Api {
     pub(super) fn settle_guesses(&self, guesses: Guesses<'_>, invalid: usize) {
         self.metrics.invalid_codes.inc_by(invalid as u64);
         guesses.settle(invalid);
+    }
+
+    /// Counts what became of a request to use or hold a code, or about that; `settled` is what it is if that stood before.
+    pub(super) fn count_redemption(&self, decided: Result<&Decided, &Problem>, settled: &'static str) {
+        self.metrics.count_redemption(match decided {
+            Ok(Decided { outcome: Outcome::Redeemed(redemption), .. }) => match redemption.status {
+                Status::Held => "held",
+                _ => "redeemed",
+            },
+            Ok(_) => settled,
+            Err(problem) => problem.code.as_str(),
+        });
     }
 
     /// Has a command decided, and gives what came of it unless that is a refusal.

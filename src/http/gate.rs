@@ -129,6 +129,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     let route = route.as_ref().map(MatchedPath::as_str);
     let id = gate.ids.of(request.headers());
     let span = span(&request, route, &id);
+    let method = request.method().clone();
     let mut act = gate.acts.begun(&request, route, &id);
     let answer = async {
         match gate.admit(&mut request, route, &id, act.as_mut()) {
@@ -138,7 +139,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     };
     let mut response = whole(answer.instrument(span.clone())).await;
     let (status, took) = (response.status(), begun.elapsed());
-    gate.api.metrics.count(route, status, took);
+    gate.api.metrics.count(route, &method, status, took);
     tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
     let code = response.extensions().get::<Problem>().map(|problem| problem.code);
     if let Some(act) = act {

@@ -3,9 +3,9 @@
 use super::answer::problem::{Code, Problem};
 use super::answer::{refusals, reply};
 use super::api::Api;
-use super::metrics;
+use super::metrics::Format;
 use crate::engine::SubmitError;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde::Serialize;
@@ -79,15 +79,16 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
     tag = "operations",
     responses((
         status = 200,
-        description = "Text whose names begin with `cuckood_`",
-        body = String,
-        content_type = "application/openmetrics-text"
+        description = "Names begin with `cuckood_`; OpenMetrics if the header `Accept` asks for it",
+        content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     // The writer looks at the clock only when there is something to do.
     let _ = api.engine.clock_unsure();
-    let text =
-        api.metrics.render().map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
-    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::asked_for(accept.unwrap_or_default());
+    let text = api.metrics.render(format);
+    let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
+    Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())
 }

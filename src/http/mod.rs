@@ -26,6 +26,7 @@ mod redemptions;
 mod request;
 mod router;
 mod schema;
+mod state_figures;
 mod stopping;
 pub mod unparsed;
 
@@ -35,13 +36,16 @@ pub use options::HttpOptions;
 
 use crate::access::{Entry, InvalidKey};
 use crate::engine::Engine;
-use api::Api;
+use crate::engine::imports::LiveImports;
+use api::{Api, Parts};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use expiries::Expiries;
 use gate::Gate;
 use metrics::HttpMetrics;
+use state_figures::StateFigures;
 use std::sync::Arc;
+use stopping::Stopping;
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 
@@ -60,14 +64,22 @@ pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey
 /// A key of the configuration can't be.
 pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control), InvalidKey> {
     let document = openapi::document();
-    let routes = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys().cloned());
     let entry = Arc::new(Entry::new(&options.auth, &options.rate_limit)?);
     let expiries = Expiries::new(entry.clone());
-    let metrics = HttpMetrics::new(routes, |registry| {
+    let (stopping, live_imports) = (Stopping::default(), LiveImports::default());
+    let state = StateFigures {
+        engine: engine.clone(),
+        stopping: stopping.clone(),
+        live_imports: live_imports.clone(),
+        per_filter: options.metrics.per_filter,
+    };
+    let metrics = HttpMetrics::new(openapi::groups(&document), |registry| {
         engine.metrics().register(registry);
         registry.register_collector(Box::new(expiries.clone()));
+        registry.register_collector(Box::new(state));
     });
-    let api = Arc::new(Api::new(engine, options, entry, metrics, openapi::served));
+    let parts = Parts { entry, stopping, live_imports, metrics, document: openapi::served };
+    let api = Arc::new(Api::new(engine, options, parts));
     let gate = Arc::new(Gate::new(api.clone(), &document));
     let control = Control::new(api.clone(), expiries);
 

@@ -289,6 +289,17 @@ pub(super) fn names(document: &Value) -> Vec<(String, String, String)> {
     operations(document, |operation| operation["operationId"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Every route with its method and the group whose latencies are told together: what it is about, and which scope it takes.
+pub(super) fn groups(document: &Value) -> Vec<(String, String, String)> {
+    operations(document, |operation| {
+        let tag = operation["tags"][0].as_str().unwrap_or_default();
+        match operation["security"][0][SECURITY_SCHEME][0].as_str() {
+            Some(scope) => format!("{tag}-{scope}"),
+            None => tag.to_owned(),
+        }
+    })
+}
+
 /// Every route with its method, and what is said of it.
 fn operations<T>(document: &Value, of: impl Fn(&Value) -> T) -> Vec<(String, String, T)> {
     let none = Map::new();

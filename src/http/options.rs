@@ -22,6 +22,16 @@ pub struct HttpOptions {
     pub timeouts: Timeouts,
     /// What the service is called where it asks for no key.
     pub hosts: HostOptions,
+    /// What is told in figures.
+    pub metrics: MetricsOptions,
+}
+
+/// The section `metrics`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsOptions {
+    /// Whether each campaign and coupon has figures of its own.
+    pub per_filter: bool,
 }
 
 /// What the service is called where it asks for no key, so that no web page reaches it under another name.

@@ -244,6 +244,7 @@ pub(super) async fn redeem(
     let is_invalid =
         |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
     api.settle_guesses(guesses, decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
+    api.count_redemption(decided.as_ref(), "repeated");
     let Decided { outcome, replayed } = decided?;
     match outcome {
         Outcome::Redeemed(redemption) => {
@@ -404,7 +405,9 @@ pub(super) async fn confirm(
     let sender = Sender::of(&api, &request)?;
     let view = api.filter(Kind::Coupon, &coupon)?;
     let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
-    settled(api.submit(Kind::Coupon, &coupon, &sender, command).await?)
+    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
+    api.count_redemption(decided.as_ref(), "confirmed");
+    settled(decided?)
 }
 
 /// Give a held or used code back
@@ -429,7 +432,9 @@ pub(super) async fn cancel(
     let sender = Sender::of(&api, &request)?;
     let view = api.filter(Kind::Coupon, &coupon)?;
     let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
-    settled(api.submit(Kind::Coupon, &coupon, &sender, command).await?)
+    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
+    api.count_redemption(decided.as_ref(), "cancelled");
+    settled(decided?)
 }
 
 /// What is no id is no redemption's.

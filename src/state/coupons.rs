@@ -121,6 +121,7 @@ impl State {
         match self.stored(filter, id) {
             Some(redemption) => {
                 let expires_at = redemption.expires_at;
+                self.holds_expired += 1;
                 self.settle(filter, redemption, Status::Expired, expires_at);
             }
             // Its filter was deleted.

@@ -64,6 +64,8 @@ pub struct State {
     kept_changes: u64,
     /// Imports that build aside and catch up.
     catching_up: u64,
+    /// Holds that have run out since this state was made: told in figures, and no part of the image.
+    holds_expired: u64,
     catalog: Catalog,
     catalog_changed: bool,
     view: View,
@@ -106,6 +108,7 @@ impl State {
             tables_bytes: 0,
             kept_changes: 0,
             catching_up: 0,
+            holds_expired: 0,
             catalog: Catalog::default(),
             catalog_changed: false,
             view: View::default(),
@@ -147,6 +150,11 @@ impl State {
         if std::mem::take(&mut self.catalog_changed) {
             self.view.publish(self.catalog.clone());
         }
+    }
+
+    /// Holds that have run out since this state was made.
+    pub fn holds_expired(&self) -> u64 {
+        self.holds_expired
     }
 
     /// Redemptions on record.

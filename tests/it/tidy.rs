@@ -31,6 +31,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("utoipa", &["http", "cli"]),
     ("rustls::", &["server", "tls"]),
     ("x509_parser::", &["tls"]),
+    ("procfs::", &["http"]),
     ("ureq::", &["cli"]),
     ("clap::", &["cli", "main"]),
     ("toml::", &["config", "cli"]),

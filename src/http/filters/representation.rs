@@ -360,7 +360,7 @@ fn figures(kind: Kind, stats: Stats) -> FilterStats {
 
 /// A stranger is compared with the taken slots of two buckets in each segment, 2b of them at full load, and is
 /// like one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
-fn error_rate_now(segments: &[SegmentStats]) -> f64 {
+pub(crate) fn error_rate_now(segments: &[SegmentStats]) -> f64 {
     let passes: f64 = segments
         .iter()
         .map(|segment| {

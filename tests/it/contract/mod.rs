@@ -11,6 +11,7 @@ mod eligibility;
 mod guessing;
 mod imports;
 mod keys;
+mod metrics;
 mod operations;
 mod problems;
 mod queue;

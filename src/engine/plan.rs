@@ -1,0 +1,89 @@
+//! What a filter of some spec would be like, and what it would cost: memory, disk, and the time of a start.
+
+use super::snapshotter::SnapshotOptions;
+use crate::domain::{Sizing, Spec};
+use crate::filter::{Growth, Layout, LayoutError};
+
+/// Snapshots that are on the disk at most: the newest, the one before, and one that is being written.
+const SNAPSHOTS: u64 = 3;
+
+/// Changes that are kept while a replacement is built, in bytes.
+const REPLACEMENT_QUEUE_BYTES: u64 = 32 << 20;
+
+/// What a start reads of tables in a second by two processors, in bytes; measured, in the README.
+const LOADED_BYTES_PER_SECOND: f64 = 500e6;
+
+/// What it replays of the log in a second, in bytes: ten million items, eight bytes each.
+const REPLAYED_BYTES_PER_SECOND: f64 = 80e6;
+
+/// The layout that a spec would lead to and what it would cost, without creating the filter.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// Layout of the first table.
+    pub layout: Layout,
+    /// Memory of the first table.
+    pub memory_bytes: u64,
+    /// Bits of memory per item when the filter is at its capacity.
+    pub bits_per_item: f64,
+    /// False-positive rate at capacity: the share of "yes" among items that were never added.
+    pub error_rate_at_capacity: f64,
+    /// Items per slot at capacity.
+    pub load_at_capacity: f64,
+    /// Why this layout was chosen.
+    pub reason: String,
+    /// Snapshots and log on the disk while a snapshot is written, about.
+    pub disk_bytes: u64,
+    /// Memory while an import takes the place of all items, about.
+    pub replacement_peak_bytes: u64,
+    /// How much longer a start takes for it at most, about, with two processors.
+    pub startup_seconds: f64,
+}
+
+/// Plans the filter of this spec.
+///
+/// # Errors
+/// A message that names the field, if no layout fits the spec.
+pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
+    let layout = layout_of(spec)?;
+    let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
+    let memory_bytes = layout.memory_bytes();
+    let snapshots = SnapshotOptions::default();
+    // Alone in its service; behind the older of two snapshots lies as much log as between them.
+    let log_bytes = memory_bytes.clamp(snapshots.log_bytes_min, snapshots.log_bytes_max);
+    Ok(Plan {
+        layout,
+        memory_bytes,
+        bits_per_item: layout.bits_per_item(spec.capacity),
+        error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
+        load_at_capacity,
+        reason: reason(spec),
+        disk_bytes: SNAPSHOTS * memory_bytes + 2 * log_bytes,
+        replacement_peak_bytes: 2 * memory_bytes + REPLACEMENT_QUEUE_BYTES,
+        startup_seconds: memory_bytes as f64 / LOADED_BYTES_PER_SECOND
+            + log_bytes as f64 / REPLAYED_BYTES_PER_SECOND,
+    })
+}
+
+fn reason(spec: &Spec) -> String {
+    match (spec.sizing, spec.growth) {
+        (Sizing::Exact, _) => "a strict slot holds 62 bits of digest and 2 of state".to_string(),
+        (Sizing::Layout { .. }, _) => "the layout was given".to_string(),
+        (Sizing::ErrorRate(rate), Growth::Fixed) => {
+            format!("the smallest table whose error stays within {rate} even when it is full")
+        }
+        (Sizing::ErrorRate(rate), Growth::Auto) => format!(
+            "the smallest first segment that spends half of {rate}: each further one spends half of what is left"
+        ),
+    }
+}
+
+/// The first table of a filter of this spec.
+pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
+    match spec.sizing {
+        Sizing::ErrorRate(rate) => Layout::compact(spec.capacity, rate, spec.growth),
+        Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
+            Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)
+        }
+        Sizing::Exact => Layout::strict(spec.capacity),
+    }
+}

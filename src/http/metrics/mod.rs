@@ -1,0 +1,79 @@
+//! The service's figures: those that requests move, those that are looked up when somebody asks, and how they are written.
+
+mod exposition;
+mod figures;
+mod process;
+mod requests;
+
+pub(super) use exposition::Format;
+pub(super) use figures::Figures;
+
+use http::{Method, StatusCode};
+use process::ProcessFigures;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use requests::Requests;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A counter for each outcome.
+pub(super) type ByOutcome = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// What has been counted.
+pub(super) struct HttpMetrics {
+    registry: Registry,
+    requests: Arc<Requests>,
+    /// Bytes that bodies take while they are read.
+    pub(super) body_bytes: Gauge<u64, AtomicU64>,
+    /// Bodies refused because others took all of that.
+    pub(super) bodies_refused: Counter,
+    /// Requests refused because their end user had tried too many codes.
+    pub(super) guesses_refused: Counter,
+    /// Codes that were not valid, in checks and redemptions.
+    pub(super) invalid_codes: Counter,
+    /// What became of requests to use or hold a code, and to confirm or cancel that.
+    pub(super) redemptions: ByOutcome,
+}
+
+impl HttpMetrics {
+    /// Figures of these operations (path, method and group of each), and whatever `register` adds.
+    pub(super) fn new(
+        operations: Vec<(String, String, String)>,
+        register: impl FnOnce(&mut Registry),
+    ) -> Self {
+        let mut registry = Registry::with_prefix("cuckood");
+        register(&mut registry);
+        registry.register_collector(Box::new(ProcessFigures));
+        let requests = Requests::register(operations, &mut registry);
+        let (guesses_refused, invalid_codes) = (Counter::default(), Counter::default());
+        let help = "Requests refused after too many invalid codes";
+        registry.register("guesses_refused", help, guesses_refused.clone());
+        registry.register("invalid_codes", "Codes that were not valid", invalid_codes.clone());
+        let redemptions = ByOutcome::default();
+        let help = "Requests to use, hold, confirm or cancel by what became of them";
+        registry.register("redemptions", help, redemptions.clone());
+        let (body_bytes, bodies_refused) = (Gauge::default(), Counter::default());
+        registry.register("body_bytes", "Bytes that bodies take while they are read", body_bytes.clone());
+        registry.register("bodies_refused", "Bodies refused beyond limits.bodies", bodies_refused.clone());
+        Self { registry, requests, body_bytes, bodies_refused, guesses_refused, invalid_codes, redemptions }
+    }
+
+    /// Counts an answer.
+    pub(super) fn count(&self, route: Option<&str>, method: &Method, status: StatusCode, took: Duration) {
+        self.requests.count(route, method, status, took);
+    }
+
+    /// Counts what became of a request about a redemption.
+    pub(super) fn count_redemption(&self, outcome: &'static str) {
+        self.redemptions.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
+    /// All figures that have ever moved.
+    pub(super) fn render(&self, format: Format) -> Result<String, fmt::Error> {
+        exposition::write(&self.registry, format)
+    }
+}

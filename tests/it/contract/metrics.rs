@@ -1,0 +1,234 @@
+//! The figures for Prometheus: what there is, in which form, and that its own checker has nothing to say.
+
+use super::service::{Service, request};
+use axum::body::Body;
+use cuckood::http::options::{HttpOptions, MetricsOptions};
+use http::Method;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
+
+async fn text(service: &Service, accept: &str) -> (String, String) {
+    let answer = service.send(request(Method::GET, "/metrics", &[("accept", accept)], Body::empty())).await;
+    assert_eq!(answer.status, 200);
+    (answer.header("content-type").to_owned(), answer.text())
+}
+
+/// A service that has done a little of everything.
+async fn busy(options: HttpOptions) -> Service {
+    let service = Service::with(options).await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 100})).await.json(201);
+    service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
+    service.post("/v1/campaigns/spring/users", json!({"users": ["u1", "u2"]})).await.json(200);
+    service.post("/v1/campaigns/spring/users/check", json!({"users": ["u1"]})).await.json(200);
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B", "C"]})).await.json(200);
+    service.post("/v1/coupons/welcome/codes/check", json!({"codes": ["none"]})).await.json(200);
+    let redemptions = "/v1/coupons/welcome/redemptions";
+    let redeem = async |code, hold: u64| {
+        let body = json!({"code": code, "reference": format!("order-{code}"), "hold_seconds": hold});
+        service.post(redemptions, body).await
+    };
+    redeem("A", 0).await.json(201);
+    redeem("A", 0).await.json(200);
+    redeem("none", 0).await.problem(404, "code-unknown");
+    let held = redeem("B", 60).await.json(201)["id"].as_str().unwrap().to_owned();
+    service.command(&format!("{redemptions}/{held}/confirm")).await.json(200);
+    let held = redeem("C", 60).await.json(201)["id"].as_str().unwrap().to_owned();
+    service.command(&format!("{redemptions}/{held}/cancel")).await.json(200);
+    redeem("C", 60).await.json(201);
+    service.import("/v1/campaigns/spring/imports", "text/plain", "u3\n").await.json(200);
+    service.command("/v1/snapshots").await.json(200);
+    assert_eq!(service.get("/v1/backup").await.status, 200);
+    service.get("/nowhere").await.problem(404, "route-not-found");
+    // The hold runs out, and the next entry says so.
+    service.pass(61);
+    service.post("/v1/campaigns/spring/users", json!({"users": ["u4"]})).await.json(200);
+    service
+}
+
+/// What is wrong with a text of Prometheus' format, and what its conventions forbid.
+fn faults(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut series = BTreeSet::new();
+    let mut helped = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            if help.is_empty() || !helped.insert(name) {
+                faults.push(format!("{name}: no help, or twice"));
+            }
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            if kinds.insert(name, kind).is_some() || !helped.contains(name) {
+                faults.push(format!("{name}: its type comes twice, or before its help"));
+            }
+            if !name.starts_with("cuckood_") || name.ends_with("_total") != (kind == "counter") {
+                faults.push(format!("{name}: a {kind}"));
+            }
+            let odd = [
+                "milliseconds",
+                "ms",
+                "minutes",
+                "hours",
+                "days",
+                "kilobytes",
+                "mb",
+                "percent",
+                "gauge",
+                "counter",
+            ];
+            if name.split('_').any(|part| odd.contains(&part))
+                || name.contains(|c: char| c.is_ascii_uppercase())
+            {
+                faults.push(format!("{name}: no base unit, or its type in its name"));
+            }
+        } else if line.starts_with('#') {
+            faults.push(format!("{line}: a strange comment"));
+        } else {
+            let (labelled, value) = line.rsplit_once(' ').unwrap_or((line, ""));
+            let name = labelled.split('{').next().unwrap_or_default();
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .filter_map(|suffix| name.strip_suffix(suffix))
+                .find(|family| kinds.get(family) == Some(&"histogram"));
+            match kinds.get(family.unwrap_or(name)) {
+                None => faults.push(format!("{line}: of no type")),
+                Some(&"counter") if value.parse() == Ok(0.0) => {
+                    faults.push(format!("{line}: it never moved"))
+                }
+                Some(&"histogram") if name.ends_with("_count") && value.parse() == Ok(0.0) => {
+                    faults.push(format!("{line}: it never moved"));
+                }
+                Some(_) => {}
+            }
+            if value.parse::<f64>().is_err() || !series.insert(labelled) {
+                faults.push(format!("{line}: no number, or twice"));
+            }
+        }
+    }
+    faults
+}
+
+/// What promtool says, if it is there.
+fn promtool(text: &str) -> Option<String> {
+    let program = std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".into());
+    let spawned = Command::new(program)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = spawned else {
+        eprintln!("not run: promtool is not here (Debian's package prometheus has it)");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    Some(String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap())
+}
+
+#[tokio::test]
+async fn prometheus_checker_is_silent() {
+    let metrics = MetricsOptions { per_filter: true };
+    let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
+    let (media_type, text) = text(&service, "").await;
+    assert_eq!(media_type, "text/plain; version=0.0.4; charset=utf-8");
+    assert_eq!(faults(&text), [""; 0], "{text}");
+    if let Some(said) = promtool(&text) {
+        assert_eq!(said, "", "{text}");
+    }
+}
+
+#[tokio::test]
+async fn openmetrics_is_for_who_asks() {
+    let service = busy(HttpOptions::default()).await;
+    for accept in ["*/*", "text/plain", "text/html,application/xhtml+xml"] {
+        let (media_type, text) = text(&service, accept).await;
+        assert!(media_type.starts_with("text/plain; version=0.0.4") && !text.contains("# EOF"), "{accept}");
+    }
+    let (media_type, text) = text(&service, OPEN_METRICS).await;
+    assert_eq!(media_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(text.ends_with("# EOF\n") && text.contains("# TYPE cuckood_http_requests counter\n"), "{text}");
+}
+
+#[tokio::test]
+async fn there_is_what_operators_ask_for() {
+    let service = busy(HttpOptions::default()).await;
+    let (_, text) = text(&service, "").await;
+    for sample in [
+        "cuckood_build_info{version=",
+        "cuckood_process_cpu_seconds_total ",
+        "cuckood_process_resident_memory_bytes ",
+        "cuckood_process_open_fds ",
+        "cuckood_process_start_time_seconds ",
+        "cuckood_ready 1",
+        "cuckood_state{state=\"ready\"} 1",
+        "cuckood_state{state=\"draining\"} 0",
+        "cuckood_storage_writable 1",
+        "cuckood_http_requests_total{route=\"/v1/campaigns/{campaign}\",method=\"PUT\",status=\"201\"} 1",
+        "cuckood_http_requests_total{route=\"none\",method=\"GET\",status=\"404\"} 1",
+        "cuckood_http_request_duration_seconds_count{group=\"users-read\"} 1",
+        "cuckood_http_request_duration_seconds_count{group=\"redemptions-redeem\"} 8",
+        "cuckood_queue_seconds_count ",
+        "cuckood_flush_seconds_count ",
+        "cuckood_apply_seconds_count ",
+        "cuckood_queue_commands ",
+        "cuckood_snapshot_timestamp_seconds ",
+        "cuckood_snapshot_duration_seconds ",
+        "cuckood_backup_timestamp_seconds ",
+        "cuckood_storage_free_bytes ",
+        "cuckood_storage_free_min_bytes 0",
+        "cuckood_memory_limit_bytes ",
+        "cuckood_tables_bytes ",
+        "cuckood_records_bytes ",
+        "cuckood_filters{kind=\"campaign\"} 1",
+        "cuckood_filters{kind=\"coupon\"} 1",
+        "cuckood_codes{status=\"redeemed\"} 2",
+        "cuckood_redemptions_total{outcome=\"redeemed\"} 1",
+        "cuckood_redemptions_total{outcome=\"repeated\"} 1",
+        "cuckood_redemptions_total{outcome=\"held\"} 3",
+        "cuckood_redemptions_total{outcome=\"confirmed\"} 1",
+        "cuckood_redemptions_total{outcome=\"cancelled\"} 1",
+        "cuckood_redemptions_total{outcome=\"code-unknown\"} 1",
+        "cuckood_holds_expired_total 1",
+        "cuckood_imports{state=\"done\"} 1",
+        "cuckood_imports{state=\"running\"} 0",
+        "cuckood_invalid_codes_total 2",
+        "cuckood_idempotency_bytes ",
+        "cuckood_idempotency_room_bytes ",
+        "cuckood_recovery_duration_seconds ",
+        "cuckood_replay_duration_seconds ",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(sample)), "{sample} is not in\n{text}");
+    }
+    assert!(!text.contains("cuckood_filter_items"), "nobody asked for each filter");
+}
+
+#[tokio::test]
+async fn each_filter_has_figures_where_that_is_asked_for() {
+    let metrics = MetricsOptions { per_filter: true };
+    let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
+    let (_, text) = text(&service, "").await;
+    for sample in [
+        "cuckood_filter_items{kind=\"campaign\",name=\"spring\"} 4",
+        "cuckood_filter_load_ratio{kind=\"campaign\",name=\"spring\"} 0.0",
+        "cuckood_filter_error_ratio{kind=\"coupon\",name=\"welcome\"} ",
+        "cuckood_filter_memory_bytes{kind=\"coupon\",name=\"welcome\"} ",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(sample)), "{sample} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_service_is_up_to_is_told() {
+    let service = Service::start().await;
+    service.drain().await;
+    let (_, text) = text(&service, "").await;
+    for sample in ["cuckood_ready 0", "cuckood_state{state=\"draining\"} 1", "cuckood_storage_writable 0"] {
+        assert!(text.lines().any(|line| line == sample), "{sample} is not in\n{text}");
+    }
+}

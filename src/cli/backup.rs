@@ -2,16 +2,21 @@
 
 use super::client::{ClientError, Connection};
 use indicatif::ProgressBar;
+use serde_json::json;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Write a backup of a running service to a file. It is there whole or not at all.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The file, which must not be there yet.
     pub file: PathBuf,
+    /// Tell what was written as JSON.
+    #[arg(long)]
+    pub json: bool,
     /// How to reach the service; the key needs the scope `admin`.
     #[command(flatten)]
     pub connection: Connection,
@@ -30,7 +35,7 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         let there = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(file_error(&args.file)(there));
     }
-    let path = "/v1/backup";
+    let (path, began) = ("/v1/backup", Instant::now());
     let mut request = args.connection.agent()?.get(args.connection.address(path));
     if args.connection.key.is_some() {
         request = request.header("Authorization", args.connection.authorization());
@@ -42,18 +47,27 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
     let progress = ProgressBar::no_length();
     let written = create(&partial).and_then(|file| {
         let mut body = progress.wrap_read(answer.body_mut().as_reader());
-        io::copy(&mut body, &mut &file)?;
+        let bytes = io::copy(&mut body, &mut &file)?;
         file.sync_all()?;
         std::fs::rename(&partial, &args.file)?;
         let directory = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(bytes)
     });
     progress.finish_and_clear();
-    written.map_err(|error| {
+    let bytes = written.map_err(|error| {
         // What is left of it is of no use; that it can't be removed changes nothing.
         let _ = std::fs::remove_file(&partial);
         file_error(&args.file)(error)
-    })
+    })?;
+    let (file, seconds) = (args.file.display().to_string(), began.elapsed().as_secs_f64());
+    let told = match args.json {
+        true => json!({ "file": file, "bytes": bytes, "seconds": seconds }).to_string(),
+        false => format!("wrote {file}, {bytes} bytes"),
+    };
+    // The backup is there, whether or not anybody reads this.
+    let _ = writeln!(io::stdout(), "{told}");
+    Ok(())
 }
 
 /// Makes a file that only its owner may read: the archive has everybody's secrets. What an earlier attempt left goes.

@@ -23,6 +23,9 @@ pub struct Args {
     /// CSV: the column that has the items; else the first.
     #[arg(long)]
     pub column: Option<String>,
+    /// Print the result as JSON, which it is in any case: a script that says so stays right.
+    #[arg(long)]
+    pub json: bool,
     /// How to reach the service.
     #[command(flatten)]
     pub connection: Connection,

@@ -1,15 +1,16 @@
-//! `cuckood plan`: what a filter of some size would be like, and why.
+//! `cuckood plan`: what a filter of some size would be like, what it would cost, and why.
 
 use crate::domain::{Sizing, Spec};
-use crate::engine::{self, Growth, LayoutError, Mode};
+use crate::engine::{self, Growth, LayoutError, Mode, Plan};
+use serde_json::json;
 use std::io::{self, Write};
 use thiserror::Error;
 
-/// Show the layout that a capacity and an error rate lead to.
+/// Show the layout that a capacity and an error rate lead to, and what it costs.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Items.
-    #[arg(long)]
+    /// Items: a number, also with k, M or G behind it for thousands, millions or billions.
+    #[arg(long, value_parser = items)]
     pub capacity: u64,
     /// Share of strangers for whom the answer may be "yes"; compact filters only.
     #[arg(long, default_value_t = 0.001)]
@@ -20,6 +21,9 @@ pub struct Args {
     /// A filter that does not grow.
     #[arg(long)]
     pub fixed: bool,
+    /// Print it as JSON, as `GET /v1/plan` answers it.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Why there is no plan.
@@ -46,14 +50,80 @@ pub fn run(args: &Args) -> Result<(), PlanError> {
         ignore_case: false,
     };
     let plan = engine::plan(&spec)?;
-    let mut out = io::stdout();
-    writeln!(out, "fingerprint bits        {}", plan.layout.fingerprint_bits)?;
-    writeln!(out, "bucket size             {}", plan.layout.bucket_size)?;
-    writeln!(out, "buckets                 {}", plan.layout.buckets)?;
-    writeln!(out, "memory                  {} bytes", plan.memory_bytes)?;
-    writeln!(out, "bits an item            {:.2}", plan.bits_per_item)?;
-    writeln!(out, "load at capacity        {:.3}", plan.load_at_capacity)?;
-    writeln!(out, "error rate at capacity  {:.3e}", plan.error_rate_at_capacity)?;
-    writeln!(out, "why                     {}", plan.reason)?;
-    Ok(())
+    let text = if args.json { format!("{}\n", as_json(&plan)) } else { as_text(&plan) };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn as_json(plan: &Plan) -> serde_json::Value {
+    json!({
+        "fingerprint_bits": plan.layout.fingerprint_bits,
+        "bucket_size": plan.layout.bucket_size,
+        "buckets": plan.layout.buckets,
+        "memory_bytes": plan.memory_bytes,
+        "bits_per_item": plan.bits_per_item,
+        "error_rate_at_capacity": plan.error_rate_at_capacity,
+        "load_at_capacity": plan.load_at_capacity,
+        "disk_bytes": plan.disk_bytes,
+        "replacement_peak_bytes": plan.replacement_peak_bytes,
+        "startup_seconds": plan.startup_seconds,
+        "reason": plan.reason,
+    })
+}
+
+fn as_text(plan: &Plan) -> String {
+    let rows = [
+        ("fingerprint bits", plan.layout.fingerprint_bits.to_string()),
+        ("bucket size", plan.layout.bucket_size.to_string()),
+        ("buckets", plan.layout.buckets.to_string()),
+        ("memory", format!("{} bytes", plan.memory_bytes)),
+        ("bits an item", format!("{:.2}", plan.bits_per_item)),
+        ("load at capacity", format!("{:.3}", plan.load_at_capacity)),
+        ("error rate at capacity", format!("{:.3e}", plan.error_rate_at_capacity)),
+        ("disk, about", format!("{} bytes", plan.disk_bytes)),
+        ("memory while replaced", format!("{} bytes", plan.replacement_peak_bytes)),
+        ("start-up, at most about", format!("{:.1} seconds", plan.startup_seconds)),
+        ("why", plan.reason.clone()),
+    ];
+    rows.map(|(name, value)| format!("{name:<24}{value}\n")).concat()
+}
+
+/// A number of items such as `250000`, `250k` or `2.5M`.
+fn items(text: &str) -> Result<u64, String> {
+    let (number, zeros) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 3),
+        Some((at, 'M')) => (&text[..at], 6),
+        Some((at, 'G' | 'B')) => (&text[..at], 9),
+        _ => (text, 0),
+    };
+    let number = number.replace('_', "");
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let fits = !whole.is_empty() && is_number(whole) && is_number(fraction) && fraction.len() <= zeros;
+    let digits = fits.then(|| format!("{whole}{fraction:0<zeros$}"));
+    let items = digits.and_then(|digits| digits.parse().ok());
+    items.ok_or_else(|| "expected a number of items, such as 250000, 250k or 2.5M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_written_as_people_do() {
+        for (text, wanted) in [
+            ("1", 1),
+            ("250000", 250_000),
+            ("1_000_000", 1_000_000),
+            ("10M", 10_000_000),
+            ("2.5M", 2_500_000),
+            ("250k", 250_000),
+            ("1.25K", 1_250),
+            ("1G", 1_000_000_000),
+        ] {
+            assert_eq!(items(text), Ok(wanted), "{text}");
+        }
+        for text in ["", "M", "1.5", "0.0001k", "-1", "1e6", "ten", "1MM", "1.2.3M", "99999999999G", ".5M"] {
+            assert!(items(text).is_err(), "{text}");
+        }
+    }
 }

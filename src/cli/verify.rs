@@ -1,20 +1,28 @@
-//! `cuckood verify DIR`: is everything there, and as it was written?
+//! `cuckood verify`: is everything there in a data directory or a backup, and as it was written?
 
-use crate::engine::verify;
-use crate::store::{StoreCopy, StoreError, StoreOptions};
+use crate::clock::{Clock, ClockLimits};
+use crate::engine::{restore, verify};
+use crate::store::verify::Findings;
+use crate::store::{Store, StoreCopy, StoreError, StoreOptions, archive};
+use serde_json::json;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tempfile::TempDir;
 
-/// Check a data directory that no server has open. It is left as it is: a copy is looked into.
+/// Check a data directory that no server has open, or a backup. It is left as it is: a copy is looked into, or what a restore
+/// would make of it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The data directory.
-    pub dir: PathBuf,
-    /// Where the copy goes, which takes as much room as `DIR/sled` where the file system can't share it; beside `DIR` unless
-    /// said otherwise, or among the temporary files if nothing may be written there.
+    /// The data directory, or the file that `cuckood backup` wrote.
+    pub path: PathBuf,
+    /// Where the copy goes, which takes as much room as a data directory's `sled` where the file system can't share it; beside
+    /// `PATH` unless said otherwise, or among the temporary files if nothing may be written there.
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    /// Print what is found as JSON: `{"path", "whole", "notes", "faults"}`.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Why `cuckood verify` ends with a failure.
@@ -36,34 +44,103 @@ pub enum VerifyError {
         /// How many.
         faults: usize,
     },
+    /// The backup can't be restored as it should be.
+    #[error("{path}: {faults} faults; take another backup with `cuckood backup FILE`")]
+    BadBackup {
+        /// The backup.
+        path: PathBuf,
+        /// How many.
+        faults: usize,
+    },
 }
 
-/// Opens a copy of the directory, checks the log and the snapshots, rebuilds the state, and prints what was found.
+/// Checks what is there and prints what was found.
 ///
 /// # Errors
 /// [`VerifyError`] if anything is wrong.
 pub fn run(args: &Args) -> Result<(), VerifyError> {
-    let copy = StoreCopy::of(&args.dir, args.scratch.as_deref())?;
-    // To look at a full disk is allowed.
-    let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+    let is_backup = args.path.is_file();
+    let findings = match if is_backup { of_backup(args) } else { of_directory(args) } {
+        Ok(findings) => findings,
+        Err(error) => {
+            if args.json {
+                let faults = vec![error.to_string()];
+                print(&args.path, true, &Findings { faults, ..Findings::default() });
+            }
+            return Err(error);
+        }
+    };
+    print(&args.path, args.json, &findings);
+    let path = args.path.clone();
+    match findings.faults.len() {
+        0 => Ok(()),
+        faults if is_backup => Err(VerifyError::BadBackup { path, faults }),
+        faults => Err(VerifyError::Faults { path, faults }),
+    }
+}
+
+/// Opens a copy of the directory, checks the log and the snapshots, and rebuilds the state.
+fn of_directory(args: &Args) -> Result<Findings, VerifyError> {
+    let copy = StoreCopy::of(&args.path, args.scratch.as_deref())?;
     let store =
-        copy.open(&options).map_err(|error| VerifyError::Open(copy.of_original(&error.to_string())))?;
+        copy.open(&options()).map_err(|error| VerifyError::Open(copy.of_original(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = copy.of_original(line);
     }
-    let mut out = io::stdout().lock();
-    let notes = findings.notes.iter().map(|note| format!("{note}\n"));
-    let faults = findings.faults.iter().map(|fault| format!("FAULT {fault}\n"));
-    for line in notes.chain(faults) {
-        // The exit status still tells when nobody reads the report.
-        let _ = out.write_all(line.as_bytes());
+    Ok(findings)
+}
+
+/// Reads the whole archive, restores it aside, and checks what came of it.
+fn of_backup(args: &Args) -> Result<Findings, VerifyError> {
+    let file = &args.path;
+    let read = archive::open(file).and_then(|opened| archive::read(file, opened, |_| Ok(())));
+    if let Err(error) = read {
+        return Ok(Findings { faults: vec![error.to_string()], ..Findings::default() });
     }
-    match findings.faults.len() {
-        0 => {
-            let _ = writeln!(out, "{}: whole", args.dir.display());
-            Ok(())
-        }
-        faults => Err(VerifyError::Faults { path: args.dir.clone(), faults }),
+    let scratch = scratch(file, args.scratch.as_deref())?;
+    let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
+    let clock = Clock::system(ClockLimits::default()).reading();
+    let last = restore(file, scratch.path(), &options(), clock)?;
+    let store = Store::open(scratch.path(), &options());
+    let store = store.map_err(|error| VerifyError::Open(told(&error.to_string())))?;
+    let mut findings = verify(&Arc::new(store));
+    for line in findings.notes.iter_mut().chain(&mut findings.faults) {
+        *line = told(line);
     }
+    findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
+    Ok(findings)
+}
+
+/// To look at a full disk is allowed.
+fn options() -> StoreOptions {
+    StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() }
+}
+
+/// A folder to restore into.
+fn scratch(file: &Path, scratch: Option<&Path>) -> Result<TempDir, VerifyError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".cuckood-verify-");
+    let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (path, made) = match scratch {
+        Some(scratch) => (scratch, builder.tempdir_in(scratch)),
+        None => (beside, builder.tempdir_in(beside).or_else(|_| builder.tempdir())),
+    };
+    made.map_err(|source| StoreError::Io { path: path.to_owned(), doing: "make a folder in", source }.into())
+}
+
+fn print(path: &Path, as_json: bool, findings: &Findings) {
+    let Findings { notes, faults } = findings;
+    let path = path.display().to_string();
+    let text = if as_json {
+        let whole = faults.is_empty();
+        format!("{}\n", json!({ "path": path, "whole": whole, "notes": notes, "faults": faults }))
+    } else {
+        let notes = notes.iter().map(|note| format!("{note}\n"));
+        let faults_told = faults.iter().map(|fault| format!("FAULT {fault}\n"));
+        let whole = faults.is_empty().then(|| format!("{path}: whole\n"));
+        notes.chain(faults_told).chain(whole).collect()
+    };
+    // The exit status still tells when nobody reads the report.
+    let _ = io::stdout().write_all(text.as_bytes());
 }

@@ -156,6 +156,12 @@ struct PlanAnswer {
     bits_per_item: f64,
     error_rate_at_capacity: f64,
     load_at_capacity: f64,
+    /// Snapshots and log on the disk while a snapshot is written, about.
+    disk_bytes: u64,
+    /// Memory while an import takes the place of all items, about.
+    replacement_peak_bytes: u64,
+    /// How much longer a start takes for it at most, about, with two processors.
+    startup_seconds: f64,
     /// Why this layout.
     reason: String,
 }
@@ -182,6 +188,9 @@ pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Resul
         bits_per_item: plan.bits_per_item,
         error_rate_at_capacity: plan.error_rate_at_capacity,
         load_at_capacity: plan.load_at_capacity,
+        disk_bytes: plan.disk_bytes,
+        replacement_peak_bytes: plan.replacement_peak_bytes,
+        startup_seconds: plan.startup_seconds,
         reason: plan.reason,
     };
     Ok(reply::json(StatusCode::OK, false, &body))

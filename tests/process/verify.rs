@@ -1,9 +1,9 @@
-//! `cuckood verify` looks and does not touch.
+//! `cuckood verify` looks and does not touch, be it a data directory or a backup.
 
 use crate::full_disk::Disk;
 use crate::program;
 use crate::service::Service;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -77,6 +77,73 @@ fn a_directory_is_left_as_it_was() {
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(told.contains(data.to_str().unwrap()) && !told.contains(".cuckood-verify"), "{told}");
     assert!(tree(&data) == before, "a damaged directory was changed");
+}
+
+/// What the program prints as JSON, and whether it went well.
+fn report(arguments: &[&str]) -> (bool, Value) {
+    let ended = Command::new(program()).args(arguments).output().unwrap();
+    let text = String::from_utf8(ended.stdout).unwrap();
+    let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"));
+    (ended.status.success(), report)
+}
+
+#[test]
+fn a_backup_is_looked_into_as_a_restore_would() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    killed(&data);
+    let service = Service::start_ready(program(), &data, &[]);
+    let file = directory.path().join("all.cuckood");
+    let url = format!("http://{}", service.client().address());
+    let file = file.to_str().unwrap();
+    let (is_made, made) = report(&["backup", file, "--json", "--url", &url]);
+    let bytes = fs::read(file).unwrap();
+    assert!(is_made && made["file"] == file && made["bytes"] == bytes.len(), "{made}");
+    assert_eq!(service.terminate().code(), Some(0));
+
+    let before = tree(directory.path()).into_keys().collect::<Vec<_>>();
+    let (is_whole, found) = report(&["verify", file, "--json"]);
+    assert!(is_whole && found["whole"] == true && found["faults"] == json!([]), "{found}");
+    assert!(found["notes"].to_string().contains("1 filters"), "{found}");
+    let verified = verify(Path::new(file));
+    assert!(verified.status.success() && String::from_utf8_lossy(&verified.stdout).contains("whole"));
+    assert_eq!(tree(directory.path()).into_keys().collect::<Vec<_>>(), before);
+    assert_eq!(fs::read(file).unwrap(), bytes);
+
+    // Cut short anywhere, or with any byte changed, it is found out.
+    for at in [0, 1, 20, bytes.len() / 2, bytes.len() - 1] {
+        fs::write(file, &bytes[..at]).unwrap();
+        let (is_whole, found) = report(&["verify", file, "--json"]);
+        assert!(!is_whole && found["whole"] == false && found["faults"][0].is_string(), "{at}: {found}");
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x55;
+        fs::write(file, &changed).unwrap();
+        let (is_whole, found) = report(&["verify", file, "--json"]);
+        assert!(!is_whole && found["faults"].to_string().contains(file), "{at}: {found}");
+        assert!(!found.to_string().contains(".cuckood-verify"), "{found}");
+    }
+    let (is_whole, found) = report(&["verify", directory.path().join("none").to_str().unwrap(), "--json"]);
+    assert!(!is_whole && found["whole"] == false, "{found}");
+}
+
+#[test]
+fn a_plan_tells_what_a_filter_costs() {
+    let (_, plan) = report(&["plan", "--capacity", "10M", "--json"]);
+    let (_, same) = report(&["plan", "--capacity", "10000000", "--json"]);
+    assert_eq!(plan, same);
+    let figure = |name: &str| plan[name].as_f64().unwrap_or_else(|| panic!("{name} in {plan}"));
+    let memory = figure("memory_bytes");
+    assert!(figure("disk_bytes") > memory && figure("replacement_peak_bytes") >= 2.0 * memory, "{plan}");
+    assert!(figure("startup_seconds") > 0.0, "{plan}");
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let answer = service.client().get("/v1/plan?capacity=10000000").unwrap().body;
+    assert_eq!(answer, plan, "the service says the same");
+    let text = Command::new(program()).args(["plan", "--capacity", "2.5M"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(["disk", "replaced", "start-up"].iter().all(|row| text.contains(row)), "{text}");
+    let refused = Command::new(program()).args(["plan", "--capacity", "many"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]

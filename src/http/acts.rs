@@ -50,13 +50,17 @@ impl Acts {
         Self(acts)
     }
 
-    /// The act that a request is.
+    /// The act that a request is which was let in.
     pub(super) fn begun(&self, request: &Request, route: Option<&str>, id: &HeaderValue) -> Option<Act> {
         let (_, name) = self.0.get(route?)?.iter().find(|(method, _)| method == request.method())?;
         let path = request.uri().path();
         Some(Act {
             name: name.clone(),
-            key: String::new(),
+            key: request
+                .extensions()
+                .get::<Caller>()
+                .map(|caller| caller.name().to_owned())
+                .unwrap_or_default(),
             target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
             request_id: id.clone(),
             is_told: false,
@@ -65,11 +69,6 @@ impl Acts {
 }
 
 impl Act {
-    /// Whose it is.
-    pub(super) fn note_caller(&mut self, caller: &Caller) {
-        caller.name().clone_into(&mut self.key);
-    }
-
     /// Tells what came of it.
     pub(super) fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
         self.is_told = true;

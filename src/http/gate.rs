@@ -2,7 +2,7 @@
 //!
 //! It stands in one function, [`pass`], rather than in a layer each: each layer costs a request about a microsecond.
 
-use super::acts::{Act, Acts, Refusals};
+use super::acts::{Acts, Refusals};
 use super::answer::headers::REQUEST_ID;
 use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
@@ -53,13 +53,7 @@ impl Gate {
         Self { api, scopes, acts, refusals, ids: RequestIds::default() }
     }
 
-    fn admit(
-        &self,
-        request: &mut Request,
-        route: Option<&str>,
-        id: &HeaderValue,
-        act: Option<&mut Act>,
-    ) -> Result<(), Problem> {
+    fn admit(&self, request: &mut Request, route: Option<&str>, id: &HeaderValue) -> Result<(), Problem> {
         // Whether the service lives is no secret, and probes call it by any name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
         if !is_probe && self.api.entry.is_open() {
@@ -85,9 +79,6 @@ impl Gate {
         let entry = &self.api.entry;
         let caller =
             entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
-        if let Some(act) = act {
-            act.note_caller(&caller);
-        }
         let admitted = entry.admit(&caller, || self.api.engine.now());
         let permitted = admitted.and_then(|()| match route {
             Some(route) => self.permit(&caller, route, request.method(), path),
@@ -130,10 +121,13 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     let id = gate.ids.of(request.headers());
     let span = span(&request, route, &id);
     let method = request.method().clone();
-    let mut act = gate.acts.begun(&request, route, &id);
+    let mut act = None;
     let answer = async {
-        match gate.admit(&mut request, route, &id, act.as_mut()) {
-            Ok(()) => next.run(request).await,
+        match gate.admit(&mut request, route, &id) {
+            Ok(()) => {
+                act = gate.acts.begun(&request, route, &id);
+                next.run(request).await
+            }
             Err(problem) => problem.into_response(),
         }
     };

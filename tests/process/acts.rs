@@ -45,6 +45,11 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
     );
     assert_eq!(send(&client, &root, "POST", &format!("{spring}/imports"), "text/plain", "u1\n"), 200);
     assert_eq!(send(&client, &root, "POST", "/v1/snapshots", json_type, ""), 200);
+    let welcome = "/v1/coupons/welcome";
+    assert_eq!(send(&client, &root, "PUT", welcome, json_type, r#"{"capacity": 100}"#), 201);
+    let codes = format!("{welcome}/codes");
+    assert_eq!(send(&client, &root, "POST", &codes, json_type, r#"{"codes": ["c1"]}"#), 200);
+    assert_eq!(send(&client, &root, "POST", &codes, json_type, r#"{"codes": ["c1"], "revive": true}"#), 200);
     let (file, url) = (directory.path().join("all.cuckood"), format!("http://{}", client.address()));
     let mut backup = Command::new(program());
     let backup = backup.arg("backup").arg(file).args(["--url", &url, "--key", &root]).status().unwrap();
@@ -52,28 +57,34 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
     assert_eq!(send(&client, &shop, "DELETE", spring, json_type, ""), 403);
     assert_eq!(send(&client, &root, "DELETE", spring, json_type, ""), 204);
 
-    let acts = told(&service, "administrative act");
-    let short: Vec<_> =
-        acts.iter().map(|act| json!([act["act"], act["key"], act["target"], act["outcome"]])).collect();
     let imports = format!("{spring}/imports");
     let wanted = [
         json!(["put_campaign", "root", spring, "done"]),
         json!(["put_campaign", "root", spring, "already-exists"]),
         json!(["import_users", "root", imports, "done"]),
         json!(["take_snapshot", "root", "/v1/snapshots", "done"]),
+        json!(["put_coupon", "root", welcome, "done"]),
+        json!(["revive_codes", "root", "welcome", "done"]),
         json!(["backup", "root", "/v1/backup", "done"]),
-        json!(["delete_campaign", "shop", spring, "forbidden"]),
         json!(["delete_campaign", "root", spring, "done"]),
     ];
+    until("all acts are told", || told(&service, "administrative act").len() >= wanted.len());
+    let acts = told(&service, "administrative act");
+    let short: Vec<_> =
+        acts.iter().map(|act| json!([act["act"], act["key"], act["target"], act["outcome"]])).collect();
     assert_eq!(short, wanted);
-    assert!(acts.iter().all(|act| act["request_id"].is_string()), "{acts:?}");
+    let revived = acts.iter().find(|act| act["act"] == "revive_codes").unwrap();
+    assert_eq!(revived["codes"], 1);
 
     // Refused keys are told, by name where they have one, and at a rate.
+    until("a refusal is told", || !told(&service, "a key was refused").is_empty());
     let refused = told(&service, "a key was refused");
-    assert_eq!((refused.len(), &refused[0]["key"]), (1, &json!("shop")), "{refused:?}");
+    let short = json!([refused[0]["key"], refused[0]["method"], refused[0]["path"]]);
+    assert_eq!((refused.len(), short), (1, json!(["shop", "DELETE", spring])), "{refused:?}");
     for _ in 0..500 {
         assert_eq!(send(&client, "ck_wrong", "GET", "/v1/info", json_type, ""), 401);
     }
+    until("more refusals are told", || told(&service, "a key was refused").len() > 1);
     let refused = told(&service, "a key was refused");
     assert!((2..100).contains(&refused.len()), "{}", refused.len());
     assert_eq!(refused[1]["denied"], "the key is not known");

@@ -2,7 +2,7 @@
 //! all that it takes to go on. Mounting takes root; without it the tests say so and end.
 
 use crate::service::{Answer, Client, Service};
-use crate::{PATIENCE, program};
+use crate::{PATIENCE, program, until};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -109,12 +109,13 @@ fn below_the_watermark_writes_wait_for_space() {
     let told = |message: &str| service.output().so_far().iter().filter(|line| line.contains(message)).count();
     let ready = client.get("/readyz").unwrap();
     assert_eq!((ready.status, &ready.body["writes"]), (200, &json!("disk-full")), "{ready:?}");
-    assert_eq!(told("the disk is full: writes"), 1);
+    until("it is told", || told("the disk is full: writes") > 0);
     let errors = service.output().so_far().iter().filter(|line| line.contains("\"ERROR\"")).count();
     assert_eq!((errors, told("the disk has room again")), (0, 0));
     disk.grow("400m");
     let ready = client.get("/readyz").unwrap();
     assert_eq!((ready.status, ready.body.get("writes")), (200, None), "{ready:?}");
+    until("the end is told", || told("the disk has room again") > 0);
     assert_eq!((told("the disk is full: writes"), told("the disk has room again")), (1, 1));
     let answer = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(batches) })).unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");

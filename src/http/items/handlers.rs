@@ -214,8 +214,16 @@ pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> 
     if revive {
         sender.caller.require(Scope::Admin)?;
     }
+    let codes = digests.len();
     let command = Command::Insert { target: target(&view), digests: Digests(digests), if_absent, revive };
-    let decided = api.submit(kind, name, &sender, command).await?;
+    let decided = api.submit(kind, name, &sender, command).await;
+    if revive {
+        // Used codes can be used again. The gate can't tell by the route.
+        let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
+        let key = Some(sender.caller.name()).filter(|key| !key.is_empty());
+        tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");
+    }
+    let decided = decided?;
     match &decided.outcome {
         Outcome::Inserted(Inserted { outcomes, added }) => {
             Ok(outcomes_answer(outcomes).number("added", *added).reply(decided.replayed))

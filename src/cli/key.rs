@@ -30,6 +30,9 @@ pub enum Action {
         /// Campaigns and coupons that it may touch: those whose names begin so.
         #[arg(long, default_value = "")]
         prefix: String,
+        /// From when on it is refused, such as 2027-01-31T00:00:00Z.
+        #[arg(long, value_name = "TIME")]
+        expires_at: Option<jiff::Timestamp>,
     },
 }
 
@@ -38,7 +41,7 @@ pub enum Action {
 /// # Errors
 /// When the terminal is gone.
 pub fn run(args: &Args) -> io::Result<()> {
-    let Action::New { name, scopes, prefix } = &args.action;
+    let Action::New { name, scopes, prefix, expires_at } = &args.action;
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random));
@@ -49,6 +52,9 @@ pub fn run(args: &Args) -> io::Result<()> {
     entry.insert("scopes".into(), scopes.clone().into());
     if !prefix.is_empty() {
         entry.insert("prefix".into(), prefix.clone().into());
+    }
+    if let Some(time) = expires_at {
+        entry.insert("expires_at".into(), time.to_string().into());
     }
     let mut out = io::stdout();
     writeln!(out, "key:   {key}")?;

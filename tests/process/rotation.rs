@@ -151,9 +151,16 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
         format!("{}, {time} }}", entry.trim_end_matches([' ', '}']))
     };
     let (_, lasting) = new_key("lasting", "read");
+    let made = Command::new(program())
+        .args(["key", "new", "--expires-at", "2099-01-31T00:00:00Z"])
+        .output()
+        .unwrap();
+    let made = String::from_utf8(made.stdout).unwrap();
+    let dated = made.lines().find_map(|line| line.strip_prefix("entry:")).unwrap();
+    assert!(dated.contains("2099-01-31"), "{made}");
     let [(later_key, later), (_, near), (gone_key, gone)] =
         ["later", "near", "gone"].map(|name| new_key(name, "read"));
-    files.put_keys(&[&lasting, &until(&later, 100), &until(&near, 3), &until(&gone, -2)]);
+    files.put_keys(&[&lasting, dated, &until(&later, 100), &until(&near, 3), &until(&gone, -2)]);
     let service = files.start();
     let client = service.client_trusting(certificate.der());
     crate::until("ready", || client.get("/readyz").unwrap().status == 200);

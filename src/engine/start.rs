@@ -183,10 +183,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
-    if *recovered.state.settings() != options.settings {
-        let command = Command::Configure(options.settings.clone());
-        journal.propose(waiting.reserve(1), vec![Proposal { at, command, idempotency: None }])?;
-    }
+    configure(&mut *journal, &mut waiting, &recovered.state, &options.settings, at)?;
     end_uploads(&mut *journal, &mut waiting, &recovered.state, at)?;
     note_recovered(&inner.metrics, &recovered, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
@@ -273,14 +270,39 @@ fn end_uploads(
     if ends.is_empty() {
         return Ok(());
     }
-    match journal.propose(waiting.reserve(ends.len()), ends) {
-        Ok(()) => Ok(()),
-        // They can wait: a client that asks is told that they were interrupted, and the next import into the same filter drops
-        // them.
+    // They can wait: a client that asks is told that they were interrupted, and the next import into the same filter drops
+    // them.
+    propose_unless_full(journal, waiting, ends, "interrupted imports are not ended")
+}
+
+/// Logs the settings that `apply` goes by, if they are not those in the log.
+fn configure(
+    journal: &mut dyn Journal,
+    waiting: &mut WaitingList,
+    state: &State,
+    settings: &Settings,
+    at: Timestamp,
+) -> Result<(), JournalError> {
+    if state.settings() == settings {
+        return Ok(());
+    }
+    let command = Command::Configure(settings.clone());
+    let proposal = Proposal { at, command, idempotency: None };
+    propose_unless_full(journal, waiting, vec![proposal], "the settings stay as they were")
+}
+
+/// Proposes what a start has to log. If the disk is full, the service still starts and serves reads; the next start logs it.
+fn propose_unless_full(
+    journal: &mut dyn Journal,
+    waiting: &mut WaitingList,
+    proposals: Vec<Proposal>,
+    otherwise: &'static str,
+) -> Result<(), JournalError> {
+    match journal.propose(waiting.reserve(proposals.len()), proposals) {
         Err(JournalError::DiskFull(reason)) => {
-            tracing::warn!(reason, "interrupted imports could not be ended");
+            tracing::warn!(reason, "the disk is too full to write: {otherwise}");
             Ok(())
         }
-        Err(error) => Err(error),
+        proposed => proposed,
     }
 }

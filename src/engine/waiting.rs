@@ -4,7 +4,7 @@ use super::SubmitError;
 use super::request::Reply;
 use crate::domain::Applied;
 use crate::journal::Ticket;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -27,78 +27,66 @@ impl Waiting {
     }
 }
 
-/// The waiting callers in the order of their tickets. Tickets are consecutive and never reused, so a caller is found by index.
+/// Everything that was proposed and is neither committed nor refused, by ticket. Tickets are never reused.
 #[derive(Default)]
 pub(super) struct WaitingList {
-    first: u64,
-    /// `None` where a caller was answered or there never was one.
-    places: VecDeque<Option<Waiting>>,
-    /// How many callers wait.
-    waiting: usize,
+    next: u64,
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// Callers that were told that the outcome is unknown. They keep their share of the queue until the journal has decided:
+    /// otherwise a journal that never answers would take any number of commands.
+    given_up: BTreeMap<Ticket, OwnedSemaphorePermit>,
 }
 
 impl WaitingList {
     /// The ticket that the next caller gets.
     pub(super) fn next_ticket(&self) -> Ticket {
-        Ticket(self.first + self.places.len() as u64)
+        Ticket(self.next)
     }
 
-    /// Whether no caller waits.
+    /// Whether everything that was proposed is committed or refused.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting == 0
+        self.waiting.is_empty() && self.given_up.is_empty()
     }
 
     /// Since when the longest-waiting caller has waited.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        if self.is_empty() {
-            return None;
-        }
-        self.places.iter().flatten().next().map(|waiting| waiting.since)
+        self.waiting.first_key_value().map(|(_, waiting)| waiting.since)
     }
 
     /// Adds callers and gives them the next tickets, in order.
     pub(super) fn extend(&mut self, waiting: Vec<Waiting>) {
-        self.waiting += waiting.len();
-        self.places.extend(waiting.into_iter().map(Some));
+        let first = self.reserve(waiting.len()).0;
+        self.waiting.extend((first..).map(Ticket).zip(waiting));
     }
 
     /// Reserves `count` tickets without a caller; returns the first.
     pub(super) fn reserve(&mut self, count: usize) -> Ticket {
         let first = self.next_ticket();
-        self.places.extend((0..count).map(|_| None));
+        self.next += count as u64;
         first
     }
 
-    /// Removes and returns the caller with this ticket, once.
+    /// Removes and returns the caller with this ticket, which is committed; once.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Waiting> {
-        let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
-        let taken = self.places.get_mut(place)?.take();
-        self.waiting -= usize::from(taken.is_some());
-        while matches!(self.places.front(), Some(None)) {
-            self.places.pop_front();
-            self.first += 1;
-        }
-        taken
+        self.given_up.remove(&ticket);
+        self.waiting.remove(&ticket)
     }
 
-    /// Removes all callers with this ticket or a later one.
+    /// Removes and returns all callers with this ticket or a later one, which are refused.
     pub(super) fn take_from(&mut self, ticket: Ticket) -> Vec<Waiting> {
-        let place = ticket.0.saturating_sub(self.first).min(self.places.len() as u64) as usize;
-        // The places stay empty: tickets are never reused.
-        let taken: Vec<Waiting> = self.places.range_mut(place..).filter_map(Option::take).collect();
-        self.waiting -= taken.len();
-        taken
+        self.given_up.split_off(&ticket);
+        self.waiting.split_off(&ticket).into_values().collect()
     }
 
-    /// Removes all callers that have waited since `before` or longer.
-    pub(super) fn take_until(&mut self, before: Instant) -> Vec<Waiting> {
-        let mut taken = Vec::new();
-        while self.oldest().is_some_and(|since| since <= before) {
-            let oldest = self.places.iter_mut().find(|place| place.is_some()).and_then(Option::take);
-            self.waiting -= 1;
-            taken.extend(oldest);
+    /// Answers all callers that have waited since `before` or longer.
+    pub(super) fn give_up(&mut self, before: Instant, answer: &SubmitError) {
+        while let Some(oldest) = self.waiting.first_entry()
+            && oldest.get().since <= before
+        {
+            let (ticket, Waiting { reply, room, .. }) = oldest.remove_entry();
+            let _ = reply.send(Err(answer.clone()));
+            self.given_up.insert(ticket, room);
         }
-        taken
     }
 }
 
@@ -143,15 +131,37 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_too_long_are_taken_and_the_others_stay() {
+    fn refused_tickets_take_no_memory() {
         let (mut list, now) = (WaitingList::default(), Instant::now());
-        let later = now + Duration::from_secs(1);
+        list.extend(vec![waiting(now)]);
+        for ticket in 1..1_000 {
+            list.extend(vec![waiting(now)]);
+            assert_eq!(list.take_from(Ticket(ticket)).len(), 1);
+        }
+        assert_eq!((list.waiting.len(), list.next_ticket()), (1, Ticket(1_000)));
+    }
+
+    #[test]
+    fn who_waits_too_long_is_answered_and_keeps_its_share_of_the_queue() {
+        let (mut list, now) = (WaitingList::default(), Instant::now());
+        let (later, queue) = (now + Duration::from_secs(1), Arc::new(Semaphore::new(3)));
+        let waiting = |since| {
+            let room = queue.clone().try_acquire_owned().unwrap();
+            let (reply, answer) = oneshot::channel();
+            (Waiting { reply, since, room }, answer)
+        };
         list.reserve(1);
-        list.extend(vec![waiting(now), waiting(now), waiting(later)]);
-        assert_eq!(list.oldest(), Some(now));
-        assert_eq!(list.take_until(now).len(), 2);
-        assert_eq!(list.oldest(), Some(later));
-        assert!(list.take(Ticket(3)).is_some());
-        assert_eq!((list.oldest(), list.is_empty()), (None, true));
+        let ((first, mut told), (second, mut untold)) = (waiting(now), waiting(later));
+        list.extend(vec![first, second]);
+        list.give_up(now, &SubmitError::StorageFailed);
+        assert_eq!(told.try_recv(), Ok(Err(SubmitError::StorageFailed)));
+        assert!(untold.try_recv().is_err());
+        assert_eq!((list.oldest(), queue.available_permits()), (Some(later), 1));
+        assert!(list.take(Ticket(2)).is_some());
+        assert_eq!((list.oldest(), list.is_empty()), (None, false));
+        // Committed at last.
+        assert!(list.take(Ticket(1)).is_none());
+        assert!(list.is_empty());
+        assert_eq!(queue.available_permits(), 3);
     }
 }

@@ -126,7 +126,9 @@ impl Writer {
         if self.failed {
             return None;
         }
-        let give_up_at = self.waiting.oldest().map(|since| since + self.patience);
+        let pending = self.pending.front().map(|submission| submission.since);
+        let give_up_at =
+            self.waiting.oldest().into_iter().chain(pending).min().map(|since| since + self.patience);
         let times = [self.journal.poll_at(), snapshot_at, give_up_at, Some(self.time.wake_at())];
         times.into_iter().flatten().min()
     }
@@ -164,7 +166,7 @@ impl Writer {
             let is_last = next.is_none();
             self.gather(inbox, next);
             self.make_progress();
-            if is_last && self.pending.is_empty() && self.waiting.is_empty() {
+            if is_last && self.pending.is_empty() && self.waiting.oldest().is_none() {
                 return;
             }
             if is_last {
@@ -347,14 +349,16 @@ impl Writer {
         }
     }
 
-    /// Tells callers that have waited too long that their outcome is unknown. If a command is committed later it is applied all
-    /// the same, without reserved memory.
+    /// Tells callers that have waited too long that the outcome is unknown. If the journal commits their commands later, they
+    /// are applied all the same. Commands that were held back because of them are refused.
     fn give_up_overdue(&mut self) {
         let Some(before) = Instant::now().checked_sub(self.patience) else { return };
-        for waiting in self.waiting.take_until(before) {
-            waiting.answer(Err(SubmitError::StorageFailed));
+        self.waiting.give_up(before, &SubmitError::StorageFailed);
+        while !self.waiting.is_empty()
+            && let Some(overdue) = self.pending.pop_front_if(|pending| pending.since <= before)
+        {
+            let _ = overdue.reply.send(Err(SubmitError::Overloaded));
         }
-        self.settle_if_nothing_waits();
     }
 
     fn note_figures(&self) {

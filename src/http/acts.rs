@@ -3,7 +3,7 @@
 use super::answer::problem::Code;
 use super::openapi;
 use crate::access::{Caller, Denied};
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, MatchedPath, Request};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
@@ -103,7 +103,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A request was refused because of its key; `caller` is whose it is, if that is known.
+    /// A request was refused because of its key; `caller` is whose it is, if that is known. The path of an unknown route is not
+    /// logged: it may contain a code.
     pub(super) fn key(&self, denied: &Denied, caller: Option<&Caller>, request: &Request, id: &HeaderValue) {
         // One that comes too often is a good key.
         if matches!(denied, Denied::TooManyRequests { .. }) {
@@ -112,10 +113,10 @@ impl Refusals {
         let Some(untold) = self.keys.ask() else { return };
         let key = caller.map(Caller::name);
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
-        let (peer, path) = (peer.map(tracing::field::display), request.uri().path());
-        let path = path.get(..TARGET_BYTES_MAX).unwrap_or(path);
+        let peer = peer.map(tracing::field::display);
+        let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
         let (method, request_id) = (request.method(), id.to_str().ok());
-        tracing::info!(%denied, key, peer, %method, path, request_id, untold, "a key was refused");
+        tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
     }
 
     /// A write was refused for lack of room.

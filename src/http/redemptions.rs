@@ -307,7 +307,7 @@ pub(super) async fn list(
         changed_after: changed_after.map(|time| time.0),
     };
     let mut next = cursor.as_deref().map(change_of).transpose()?;
-    if wants_ndjson(request.headers()) {
+    if prefers_ndjson(request.headers()) {
         return Ok(export(api, view, query, next));
     }
     let mut redemptions = Vec::new();
@@ -325,11 +325,21 @@ pub(super) async fn list(
     Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
 }
 
-/// Whether the client asks for NDJSON.
-fn wants_ndjson(headers: &HeaderMap) -> bool {
+/// Whether the client would rather have NDJSON than JSON.
+fn prefers_ndjson(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-    let mut types = accepted.flat_map(|list| list.split(',')).filter_map(|range| range.split(';').next());
-    types.any(|media_type| media_type.trim().eq_ignore_ascii_case(NDJSON))
+    let (mut ndjson, mut json) = (0.0, 0.0);
+    for range in accepted.flat_map(|list| list.split(',')) {
+        let (media_type, parameters) = range.split_once(';').unwrap_or((range, ""));
+        let quality = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("q="));
+        let quality: f32 = quality.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0));
+        match media_type.trim().to_ascii_lowercase().as_str() {
+            NDJSON => ndjson = quality,
+            "application/json" => json = quality,
+            _ => {}
+        }
+    }
+    ndjson > json
 }
 
 /// All redemptions that a query asks for, a line each. The ledger is read a piece at a time, as fast as the client takes

@@ -16,6 +16,8 @@ pub struct Waiting {
     commands: u64,
     /// Some command will have its answer stored.
     keyed: bool,
+    /// Some import may begin to catch up: from then on, holds that run out are kept for it.
+    catches_up: bool,
 }
 
 /// What waits for one filter.
@@ -97,7 +99,7 @@ impl State {
         if is_keyed {
             need += MemoryNeed::other(self.records.growth_bytes(command, waiting.keyed));
         }
-        if self.catching_up > 0 {
+        if self.catching_up > 0 || waiting.catches_up {
             let swept = self.swept_after(waiting.commands + 1) - self.swept_after(waiting.commands);
             need += MemoryNeed::other(swept * kept::KEPT_CHANGE_BYTES);
         }
@@ -153,6 +155,7 @@ impl State {
     pub fn note_waiting(&self, command: &Command, is_keyed: bool, waiting: &mut Waiting) {
         waiting.keyed |= is_keyed;
         waiting.commands += 1;
+        waiting.catches_up |= matches!(command, Command::ImportEnd { complete: true, .. });
         if let Command::Create { id, .. } = command {
             waiting.filters.entry(*id).or_default().reshaped = true;
         }

@@ -79,15 +79,22 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
     // Refused keys are told, by name where they have one, and at a rate.
     until("a refusal is told", || !told(&service, "a key was refused").is_empty());
     let refused = told(&service, "a key was refused");
-    let short = json!([refused[0]["key"], refused[0]["method"], refused[0]["path"]]);
-    assert_eq!((refused.len(), short), (1, json!(["shop", "DELETE", spring])), "{refused:?}");
+    let short = json!([refused[0]["key"], refused[0]["method"], refused[0]["route"]]);
+    let wanted = json!(["shop", "DELETE", "/v1/campaigns/{campaign}"]);
+    assert_eq!((refused.len(), short), (1, wanted), "{refused:?}");
+    let stray = "/v1/coupons/welcome/codes/K7Q2-9FXM";
+    assert_eq!(send(&client, "ck_wrong", "GET", stray, json_type, ""), 401);
     for _ in 0..500 {
         assert_eq!(send(&client, "ck_wrong", "GET", "/v1/info", json_type, ""), 401);
     }
     until("more refusals are told", || told(&service, "a key was refused").len() > 1);
     let refused = told(&service, "a key was refused");
     assert!((2..100).contains(&refused.len()), "{}", refused.len());
-    assert_eq!(refused[1]["denied"], "the key is not known");
+    assert_eq!(
+        (&refused[1]["denied"], &refused[1]["route"]),
+        (&json!("the key is not known"), &json!("none"))
+    );
+    assert!(refused.iter().all(|line| !line.to_string().contains("K7Q2")), "{refused:?}");
     assert_eq!(refused[1]["peer"], "127.0.0.1");
     assert_eq!(service.terminate().code(), Some(0));
 }

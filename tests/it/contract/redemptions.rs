@@ -331,6 +331,10 @@ async fn all_redemptions_are_exported_as_lines() {
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
         }
     };
+    for json in ["*/*", "application/json, application/x-ndjson;q=0.1", "application/x-ndjson;q=0"] {
+        let request = request(Method::GET, REDEMPTIONS, &[("accept", json)], Body::empty());
+        assert_eq!(service.send(request).await.header("content-type"), "application/json", "{json}");
+    }
     let sorted = |mut redemptions: Vec<Value>| {
         redemptions.sort_by_key(|redemption| redemption["id"].to_string());
         redemptions

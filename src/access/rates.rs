@@ -47,3 +47,25 @@ impl Rates {
             .map_err(|until| Denied::TooManyRequests { wait: until.wait_time_from(self.clock.now()) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::KeyOptions;
+    use super::*;
+
+    fn auth(names: &[&str]) -> AuthOptions {
+        let key = |name: &&str| KeyOptions { name: (*name).into(), ..KeyOptions::default() };
+        AuthOptions { keys: names.iter().map(key).collect(), allow_anonymous: false }
+    }
+
+    #[test]
+    fn a_rate_is_off_unless_it_is_set_and_refuses_beyond_it() {
+        let none = Rates::new(&RateLimitOptions::default(), &auth(&["shop"]));
+        assert!((0..1_000).all(|_| none.count(&Caller::anybody()).is_ok()));
+        let one = RateLimitOptions { requests_per_second: 1 };
+        let rates = Rates::new(&one, &auth(&["shop"]));
+        assert_eq!(rates.count(&Caller::anybody()), Ok(()));
+        let refused = (0..1_000).find_map(|_| rates.count(&Caller::anybody()).err());
+        assert!(matches!(refused, Some(Denied::TooManyRequests { wait }) if !wait.is_zero()));
+    }
+}

@@ -40,3 +40,17 @@ impl<'de> Deserialize<'de> for Digests {
         deserializer.deserialize_bytes(Bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_come_back_as_they_were_and_nothing_else_does() {
+        let digests = Digests(vec![Digest(0), Digest(1), Digest(u64::MAX)]);
+        let bytes = postcard::to_stdvec(&digests).unwrap();
+        assert_eq!(bytes.len(), 1 + 3 * 8);
+        assert_eq!(postcard::from_bytes::<Digests>(&bytes), Ok(digests));
+        assert!(postcard::from_bytes::<Digests>(&[7, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    }
+}

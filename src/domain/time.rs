@@ -35,3 +35,17 @@ pub struct ClockReading {
     /// The time since the machine's boot, suspended or not.
     pub uptime: Duration,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_wraps() {
+        assert_eq!(Timestamp(1).plus_seconds(2), Timestamp(2_001));
+        assert_eq!(Timestamp(1).plus_seconds(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::MAX.plus_seconds(1), Timestamp::MAX);
+        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00Z");
+        assert!(Timestamp::MAX.to_string().starts_with("9999-"));
+    }
+}

@@ -1,6 +1,6 @@
 //! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
 
-use super::answer::problem::{Code, Problem};
+use super::answer::problem::{Code, Problem, retry};
 use super::answer::refusals;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
@@ -143,7 +143,7 @@ impl Api {
         let timeout = self.options.timeouts.request;
         let Ok(applied) = tokio::time::timeout(timeout, self.engine.submit(command, key)).await else {
             let detail = "the answer took too long; whether the write took effect is unknown: retry it";
-            return Err(Problem::new(Code::Overloaded, detail).retry_after(1));
+            return Err(Problem::new(Code::Overloaded, detail).retry_after(retry::MOMENT));
         };
         let Applied { outcome, replayed } = applied?;
         match outcome {

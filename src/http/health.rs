@@ -1,6 +1,6 @@
 //! What tells how the service is: alive, ready, and its metrics.
 
-use super::answer::problem::{Code, Problem};
+use super::answer::problem::{Code, Problem, retry};
 use super::answer::{refusals, reply};
 use super::api::Api;
 use super::metrics::Format;
@@ -58,7 +58,9 @@ pub(super) async fn livez() -> Response {
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let stops = || {
         let detail = "the service is about to stop; it still serves who comes";
-        api.stopping.is_announced().then(|| Problem::new(Code::Draining, detail).retry_after(5))
+        api.stopping
+            .is_announced()
+            .then(|| Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE))
     };
     let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
     match refusals::unready(api.engine.status()).or_else(stops).or_else(clock_unsure) {

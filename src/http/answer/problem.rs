@@ -9,6 +9,18 @@ use utoipa::ToSchema;
 /// The most faults that one problem tells of.
 pub const FAULTS_MAX: usize = 100;
 
+/// When to try again, in seconds.
+pub mod retry {
+    /// What is in the way is gone within moments: a queue, a start, bodies of others.
+    pub const MOMENT: u64 = 1;
+
+    /// Another server has to take over.
+    pub const ELSEWHERE: u64 = 5;
+
+    /// Somebody has to do something about it, or much has to come to its end.
+    pub const MINUTE: u64 = 60;
+}
+
 /// What went wrong, as programs tell it apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -252,4 +264,56 @@ fn bare(response: &Response) -> Option<Problem> {
         _ => return None,
     };
     Some(Problem::new(code, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use http_body_util::BodyExt;
+
+    fn document(response: Response) -> (StatusCode, serde_json::Value) {
+        let status = response.status();
+        let body = response.into_body().collect().now_or_never().unwrap().unwrap();
+        (status, serde_json::from_slice(&body.to_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_problem_becomes_a_document_with_its_request_s_id() {
+        let problem = Problem::invalid_at("/users/3", "empty");
+        let (status, document) = document(render(problem.into_response(), "checkout-9"));
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(document["type"], "urn:cuckood:problem:invalid-request");
+        assert_eq!((&document["status"], &document["request_id"]), (&422.into(), &"checkout-9".into()));
+        assert_eq!(document["detail"], "/users/3 empty");
+        assert_eq!(document["errors"][0]["pointer"], "/users/3");
+    }
+
+    #[test]
+    fn headers_tell_what_a_client_may_do_about_it() {
+        let headers = |problem: Problem| render(problem.into_response(), "1").headers().clone();
+        let busy = headers(Problem::new(Code::Overloaded, "").retry_after(retry::MOMENT));
+        assert_eq!(busy[header::RETRY_AFTER], "1");
+        let stranger = headers(Problem::new(Code::Unauthenticated, ""));
+        assert_eq!(stranger[header::WWW_AUTHENTICATE], "Bearer");
+        let replayed = headers(Problem { replayed: true, ..Problem::new(Code::FilterFull, "") });
+        assert_eq!(replayed["idempotency-replayed"], "true");
+        assert!(!busy.contains_key("idempotency-replayed"));
+    }
+
+    #[test]
+    fn a_bare_failure_becomes_the_problem_of_its_status_and_a_success_stays() {
+        for (status, code) in [
+            (404, "route-not-found"),
+            (405, "method-not-allowed"),
+            (500, "internal"),
+            (418, "malformed-request"),
+        ] {
+            let bare = StatusCode::from_u16(status).unwrap().into_response();
+            let (kept, document) = document(render(bare, "1"));
+            assert_eq!((kept.as_u16(), &document["code"]), (status, &code.into()));
+        }
+        let fine = render(StatusCode::NO_CONTENT.into_response(), "1");
+        assert!(!fine.headers().contains_key(header::CONTENT_TYPE));
+    }
 }

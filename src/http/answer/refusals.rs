@@ -1,13 +1,10 @@
 //! The one map from the engine's refusals and failures to problems.
 
-use super::problem::{Code, Problem};
+use super::problem::{Code, Fault, Problem, retry};
 use crate::access::Denied;
 use crate::domain::{Kind, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
 use std::time::Duration;
-
-/// When to try again while the clock is wrong: mostly somebody has to set it.
-const CLOCK_RETRY_SECONDS: u64 = 60;
 
 /// There is no such campaign, or no such coupon.
 pub(crate) fn not_found(kind: Kind) -> Problem {
@@ -57,7 +54,7 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
             Code::TooManyImports,
             "as many imports of this key as may be are running or broken off: wait for them, or continue them",
         )
-        .retry_after(60),
+        .retry_after(retry::MINUTE),
         Refusal::ImportNotFound => import_not_found(),
         Refusal::ImportOvertaken => Problem::new(
             Code::ImportOvertaken,
@@ -80,7 +77,7 @@ fn already_exists(fields: Vec<String>) -> Problem {
     let detail = format!("one with another spec bears the name; these fields differ: {}", fields.join(", "));
     let faults = fields
         .into_iter()
-        .map(|field| super::problem::Fault { pointer: format!("/{field}"), detail: "differs".into() })
+        .map(|field| Fault { pointer: format!("/{field}"), detail: "differs".into() })
         .collect();
     Problem { faults, ..Problem::new(Code::AlreadyExists, detail) }
 }
@@ -89,12 +86,14 @@ impl From<SubmitError> for Problem {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::Overloaded => {
-                Problem::new(Code::Overloaded, "too many writes are waiting").retry_after(1)
+                Problem::new(Code::Overloaded, "too many writes are waiting").retry_after(retry::MOMENT)
             }
             SubmitError::Recovering => {
-                Problem::new(Code::Recovering, "the state is not there yet").retry_after(1)
+                Problem::new(Code::Recovering, "the state is not there yet").retry_after(retry::MOMENT)
             }
-            SubmitError::Draining => Problem::new(Code::Draining, "no more writes are taken").retry_after(5),
+            SubmitError::Draining => {
+                Problem::new(Code::Draining, "no more writes are taken").retry_after(retry::ELSEWHERE)
+            }
             SubmitError::StorageFailed => Problem::new(
                 Code::StorageFailed,
                 "whether the write took effect is unknown: retry it, with the same idempotency key if it had one",
@@ -108,7 +107,7 @@ impl From<SubmitError> for Problem {
             ),
             SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little of the disk is free"),
             SubmitError::ClockUnsure(unsure) => {
-                Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(CLOCK_RETRY_SECONDS)
+                Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(retry::MINUTE)
             }
         }
     }
@@ -131,7 +130,9 @@ impl From<Denied> for Problem {
             Denied::TooManyInvalidCodes { wait } => {
                 Problem::new(Code::TooManyInvalidCodes, detail).retry_after(seconds(wait))
             }
-            Denied::TooManyCodes { .. } => Problem::new(Code::TooManyInvalidCodes, detail).retry_after(60),
+            Denied::TooManyCodes { .. } => {
+                Problem::new(Code::TooManyInvalidCodes, detail).retry_after(retry::MINUTE)
+            }
         }
     }
 }
@@ -163,9 +164,51 @@ pub(crate) fn unready(status: Status) -> Option<Problem> {
         Status::Recovering(progress) => {
             let total = progress.total.map(|total| format!(" of {total}")).unwrap_or_default();
             let detail = format!("{}: {}{total}", progress.phase, progress.done);
-            Some(Problem::new(Code::Recovering, detail).retry_after(1))
+            Some(Problem::new(Code::Recovering, detail).retry_after(retry::MOMENT))
         }
         Status::Draining => Some(SubmitError::Draining.into()),
         Status::Failed(reason) => Some(Problem::new(Code::StorageFailed, reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::StatusCode;
+
+    #[test]
+    fn what_may_go_away_says_when_to_try_again() {
+        for (error, seconds) in [
+            (SubmitError::Overloaded, Some(retry::MOMENT)),
+            (SubmitError::Recovering, Some(retry::MOMENT)),
+            (SubmitError::Draining, Some(retry::ELSEWHERE)),
+            (SubmitError::StorageFailed, None),
+        ] {
+            let problem = Problem::from(error);
+            assert_eq!(problem.code.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(problem.retry_after_seconds, seconds, "{problem:?}");
+        }
+        assert_eq!(Problem::from(SubmitError::DiskFull).code.status(), StatusCode::INSUFFICIENT_STORAGE);
+    }
+
+    #[test]
+    fn a_wait_is_told_in_whole_seconds_and_never_as_none() {
+        for (wait, told) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
+            let denied = Denied::TooManyRequests { wait: Duration::from_millis(wait) };
+            assert_eq!(Problem::from(denied).retry_after_seconds, Some(told), "{wait}");
+        }
+    }
+
+    #[test]
+    fn each_kind_has_a_problem_of_its_own_for_what_is_missing() {
+        assert_eq!(refused(Kind::Campaign, Refusal::FilterGone).code, Code::CampaignNotFound);
+        assert_eq!(refused(Kind::Coupon, Refusal::FilterGone).code, Code::CouponNotFound);
+    }
+
+    #[test]
+    fn another_spec_under_the_name_is_told_field_by_field() {
+        let problem = refused(Kind::Coupon, Refusal::AlreadyExists(vec!["capacity".into(), "mode".into()]));
+        let pointers: Vec<&str> = problem.faults.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!((problem.code, &pointers[..]), (Code::AlreadyExists, &["/capacity", "/mode"][..]));
     }
 }

@@ -218,3 +218,79 @@ impl Records {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(column: Option<&str>, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
+        let mut records = Records::new(column.map(str::to_owned));
+        let mut seen = Vec::new();
+        let mut each = |line: Line<'_>| {
+            seen.push(match line {
+                Line::Item(item) => item.to_owned(),
+                Line::Blank => "-".into(),
+                Line::Rejected(fault) => format!("!{fault:?}"),
+            });
+        };
+        for piece in pieces {
+            records.push(piece, &mut each)?;
+        }
+        records.finish(&mut each)?;
+        Ok(seen)
+    }
+
+    #[test]
+    fn a_return_without_a_line_feed_spoils_its_line_and_no_other() {
+        assert_eq!(read(None, &[b"c\na\r\"b\nc\r\n"]).unwrap(), ["-", "!Malformed", "c"]);
+        assert_eq!(read(None, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(), ["-", "a", "-"]);
+        assert_eq!(read(None, &[b"c\na\r"]).unwrap(), ["-", "a"]);
+        assert_eq!(read(None, &[b"c\n\"a\rb\"\n"]).unwrap(), ["-", "a\rb"]);
+    }
+
+    #[test]
+    fn a_long_line_takes_no_more_than_is_needed_to_judge_it() {
+        let mut records = Records::new(None);
+        records.push(b"c\n\"", &mut |_| {}).unwrap();
+        for _ in 0..100 {
+            records.push(&[b'x'; 32 << 10], &mut |_| {}).unwrap();
+        }
+        assert!(records.field.len() <= FIELD_BYTES_MAX);
+        let mut seen = Vec::new();
+        records.push(b"\"\nb\n", &mut |line| seen.push(matches!(line, Line::Item("b")))).unwrap();
+        assert_eq!(seen, [false, true]);
+    }
+
+    #[test]
+    fn a_line_may_have_so_many_bytes_and_none_more() {
+        let line = vec![b','; LINE_BYTES_MAX];
+        let upload = |line: &[u8]| [b"c,d\n", line, b"\nb\n"].concat();
+        let of = |line: &[u8]| read(Some("d"), &[&upload(line)]).unwrap();
+        assert_eq!(of(&line), ["-", "!Empty", "!Malformed"]);
+        assert_eq!(of(&[&line[..], b","].concat()), ["-", "!ItemTooLong", "!Malformed"]);
+    }
+
+    proptest! {
+        /// Whatever stands in quotes comes back, wherever the upload is cut.
+        #[test]
+        fn what_was_quoted_comes_back(
+            items in prop::collection::vec("[a\",\r\n é]{1,8}", 0..8),
+            column in 0usize..3,
+            ends in prop::sample::select(vec!["\n", "\r\n"]),
+            cuts in prop::collection::vec(0usize..200, 0..4),
+        ) {
+            let row = |item: &str| {
+                let mut fields = ["x", "y", "z"].map(str::to_owned);
+                fields[column] = format!("\"{}\"", item.replace('"', "\"\""));
+                fields.join(",") + ends
+            };
+            let upload: String = [row("wanted")].into_iter().chain(items.iter().map(|item| row(item))).collect();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (upload.len() + 1)).chain([0, upload.len()]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|cut| &upload.as_bytes()[cut[0]..cut[1]]).collect();
+            let expected: Vec<String> = ["-".to_owned()].into_iter().chain(items).collect();
+            prop_assert_eq!(read(Some("wanted"), &pieces), Ok(expected));
+        }
+    }
+}

@@ -247,3 +247,29 @@ fn chained(chain: u64, digest: Option<u64>, fault: Option<LineFault>) -> u64 {
     line[8..16].copy_from_slice(&digest.to_le_bytes());
     xxh3_64(&line)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_lines_tells_their_content_and_their_order() {
+        let a = |chain| chained(chain, Some(1), None);
+        let b = |chain| chained(chain, Some(2), None);
+        let blank = |chain| chained(chain, None, None);
+        let bad = |chain, fault| chained(chain, None, Some(fault));
+        let all = [
+            a(b(0)),
+            b(a(0)),
+            a(0),
+            a(blank(0)),
+            blank(a(0)),
+            bad(a(0), LineFault::Empty),
+            bad(a(0), LineFault::NotUtf8),
+            chained(0, Some(0), None),
+            blank(0),
+        ];
+        let different: std::collections::BTreeSet<u64> = all.into_iter().collect();
+        assert_eq!(different.len(), all.len());
+    }
+}

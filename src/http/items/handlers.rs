@@ -171,7 +171,7 @@ pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -
         Kind::Coupon => "valid",
     };
     let words = present.iter().map(|&present| if present { "true" } else { "false" });
-    let mut answer = Answer::new(present.len() * 6);
+    let mut answer = Answer::new(present.len() * ",false".len());
     answer.list(field, words, |buffer, word| buffer.extend_from_slice(word.as_bytes()));
     Ok(answer.reply(false))
 }
@@ -184,7 +184,7 @@ pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -
     let guesses = guesser.take(api, items.digests.len())?;
     let counts: Vec<u32> = items.digests.iter().map(|&digest| view.count(digest)).collect();
     guesser.settle(api, guesses, counts.iter().filter(|&&count| count == 0).count());
-    let mut answer = Answer::new(counts.len() * 2);
+    let mut answer = Answer::new(counts.len() * ",0".len());
     answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
     Ok(answer.reply(false))
 }
@@ -278,7 +278,7 @@ pub(super) async fn replace(
 }
 
 fn outcomes_answer(outcomes: &[ItemOutcome]) -> Answer {
-    let mut answer = Answer::new(outcomes.len() * 12);
+    let mut answer = Answer::new(outcomes.len() * ",\"replaced\"".len());
     answer.list("outcomes", outcomes, |buffer, &outcome| {
         buffer.push(b'"');
         buffer.extend_from_slice(word(outcome).as_bytes());
@@ -300,13 +300,16 @@ fn word(outcome: ItemOutcome) -> &'static str {
     }
 }
 
+/// About what the names of an answer's fields and its number take.
+const FIELDS_BYTES: usize = 64;
+
 /// A JSON object of one list and perhaps a number.
 struct Answer(Vec<u8>);
 
 impl Answer {
     /// An answer whose list takes about so many bytes.
     fn new(list_bytes: usize) -> Self {
-        let mut buffer = Vec::with_capacity(list_bytes + 64);
+        let mut buffer = Vec::with_capacity(list_bytes + FIELDS_BYTES);
         buffer.push(b'{');
         Self(buffer)
     }

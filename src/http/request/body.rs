@@ -3,7 +3,7 @@
 
 use super::body_memory::{BodyMemory, Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::problem::{Code, Problem, retry};
 use crate::http::stopping::Stopping;
 use axum::body::Body;
 use axum::extract::Request;
@@ -251,7 +251,7 @@ impl Arriving {
             biased;
             () = stopping.uploads_end() => {
                 let detail = "the service is stopping; once it is back, continue under the same id";
-                return Err(Problem::new(Code::Draining, detail).retry_after(5));
+                return Err(Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE));
             }
             arrived = tokio::time::timeout(*silence, next_frame(body)) => arrived,
         };

@@ -3,7 +3,7 @@
 //! Whoever reads a body holds a [`Share`] of it, takes more before it holds more, and gives it back by dropping it: also
 //! when the client goes away or a handler panics.
 
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::problem::{Code, Problem, retry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Share {
         if taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
             self.memory.refused.inc();
             let detail = "as many bytes of bodies are being read as limits.bodies allows";
-            return Err(Problem::new(Code::Overloaded, detail).retry_after(1));
+            return Err(Problem::new(Code::Overloaded, detail).retry_after(retry::MOMENT));
         }
         self.bytes += bytes;
         Ok(())

@@ -6,8 +6,11 @@ use crate::http::answer::problem::Problem;
 const PAGE_MAX: usize = 1_000;
 
 /// Entries of a page unless said otherwise.
+const PAGE_DEFAULT: usize = 100;
+
+/// [`PAGE_DEFAULT`], for serde.
 pub(crate) fn limit_default() -> usize {
-    100
+    PAGE_DEFAULT
 }
 
 /// Refuses a page that is too long, or has nothing on it.
@@ -21,4 +24,19 @@ pub(crate) fn check_limit(limit: usize) -> Result<(), Problem> {
 /// A cursor that was not given out.
 pub(crate) fn strange_cursor() -> Problem {
     Problem::invalid_at("/cursor", "not a next_cursor of this service")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_something_on_it_and_an_end() {
+        assert!(
+            check_limit(1).is_ok() && check_limit(limit_default()).is_ok() && check_limit(PAGE_MAX).is_ok()
+        );
+        for limit in [0, PAGE_MAX + 1, usize::MAX] {
+            assert_eq!(check_limit(limit).unwrap_err().faults[0].pointer, "/limit");
+        }
+    }
 }

@@ -7,13 +7,19 @@ use crate::http::answer::problem::{Code, Problem};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};
 use std::io::Write;
-use zstd::stream::raw::{DParameter, Decoder, Operation};
+use zstd::stream::raw::{DParameter, InBuffer, OutBuffer};
+use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use zstd::zstd_safe::{DCtx, ErrorCode};
 
 /// A piece is complete with so many bytes; it has at most [`PIECE_BYTES_MAX`].
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The longest piece: what a decoder gives at once may come on top.
 pub(crate) const PIECE_BYTES_MAX: u64 = 256 << 10;
+
+/// What zstd's decoder says to a window that is longer than it may be: errors are negative codes.
+const WINDOW_TOO_LARGE: ErrorCode =
+    (ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge as ErrorCode).wrapping_neg();
 
 /// Steps of a decoder for one piece: what expands to nothing takes time as well.
 const PIECE_STEPS: usize = 64;
@@ -147,7 +153,7 @@ impl Expander {
 
 /// Frames of zstd.
 pub(crate) struct Frames {
-    decoder: Decoder<'static>,
+    decoder: DCtx<'static>,
     buffer: Box<[u8]>,
     /// A frame is not at its end, or none has begun.
     is_open: bool,
@@ -158,11 +164,9 @@ impl Frames {
         if let Some(frames) = frames {
             return Ok(frames);
         }
-        let decoder = Decoder::new().and_then(|mut decoder| {
-            decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX))?;
-            Ok(decoder)
-        });
-        let decoder = decoder.map_err(|_| Unexpandable::NoMemory)?;
+        let mut decoder = DCtx::try_create().ok_or(Unexpandable::NoMemory)?;
+        let limited = decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX));
+        limited.map_err(|_| Unexpandable::NoMemory)?;
         Ok(frames.insert(Self { decoder, buffer: vec![0; PIECE_BYTES].into(), is_open: true }))
     }
 
@@ -186,17 +190,16 @@ impl Frames {
 
     /// Gives how many bytes came of it.
     fn step(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<usize, Unexpandable> {
-        let status = self.decoder.run_on_buffers(input, &mut self.buffer).map_err(|error| {
-            // The library tells by its message alone.
-            match error.to_string().contains("too much memory") {
-                true => Unexpandable::Window,
-                false => Unexpandable::Broken,
-            }
+        let (mut from, mut to) = (InBuffer::around(input), OutBuffer::around(&mut self.buffer[..]));
+        let remaining = self.decoder.decompress_stream(&mut to, &mut from).map_err(|code| match code {
+            WINDOW_TOO_LARGE => Unexpandable::Window,
+            _ => Unexpandable::Broken,
         })?;
-        *input = &input[status.bytes_read..];
-        piece.extend_from_slice(&self.buffer[..status.bytes_written]);
-        self.is_open = status.remaining != 0;
-        Ok(status.bytes_written)
+        let (read, written) = (from.pos(), to.pos());
+        *input = &input[read..];
+        piece.extend_from_slice(&self.buffer[..written]);
+        self.is_open = remaining != 0;
+        Ok(written)
     }
 }
 

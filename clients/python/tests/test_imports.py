@@ -1,8 +1,11 @@
 """Imports from files and iterables, in every format, over connections that hold and that don't."""
 
 import asyncio
+import itertools
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -102,6 +105,31 @@ def test_what_is_read_once_is_sent_once(client: Client, campaign: str, faulty: C
         # Whoever has named it goes on with another source.
         weak.import_users(campaign, Upload(many), format_="ndjson", id=campaign)
     assert client.get_campaign(campaign).stats.items == 4_000
+
+
+def test_an_import_that_still_runs_is_waited_for(url: str, client: Client, campaign: str) -> None:
+    is_refused, starts = threading.Event(), itertools.count(1)
+
+    def broken() -> Iterator[str]:
+        yield from itertools.islice(many(), 1_000)
+        assert is_refused.wait(60)
+        raise RuntimeError
+
+    def again() -> Iterator[str]:
+        if next(starts) == 2:
+            is_refused.set()
+        return many()
+
+    def break_off() -> None:
+        with Client(url, KEY) as weak, pytest.raises(RuntimeError):
+            weak.import_users(campaign, Upload(broken), format_="ndjson", id=campaign)
+
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(break_off)
+        while campaign not in [running.id for running in client.list_imports().imports]:
+            pass
+        assert client.import_users(campaign, Upload(again), format_="ndjson", id=campaign).added == 4_000
+        other.result()
 
 
 def test_an_import_is_never_whole_in_memory(client: Client, campaign: str) -> None:

@@ -90,9 +90,9 @@ async function send(
           if (own?.failure !== undefined) {
             return false;
           }
-          // It is this upload that runs: the service has not yet seen that its connection is lost.
+          // Most often it is the same upload that runs: the service has not yet seen that its connection is lost.
           const problem = error instanceof HTTPError ? await problemOf(error.response) : undefined;
-          return problem?.code === "import-running" ? attempts > 1 : undefined;
+          return problem?.code === "import-running" || undefined;
         },
       },
       fetch: async (input) => {

@@ -51,11 +51,10 @@ def error_of(response: httpx.Response, *, attempts: int) -> Exception:
 def is_worth_repeating(error: Exception) -> bool | float:
     """Whether the same request may succeed if it is sent again, or after how many seconds."""
     match error:
-        case ProblemError(code="import-running"):
-            # It is this upload that runs: the service has not yet seen that its connection is lost.
-            return error.attempts > 1
         case ProblemError():
-            return error.status in UNAVAILABLE and (error.retry_after or True)
+            # Most often it is the same upload that runs: the service has not yet seen that its connection is lost.
+            is_passing = error.status in UNAVAILABLE or error.code == "import-running"
+            return is_passing and (error.retry_after or True)
         case httpx.HTTPStatusError():
             return error.response.status_code in UNAVAILABLE
     return isinstance(error, httpx.NetworkError | httpx.TimeoutException | httpx.RemoteProtocolError)

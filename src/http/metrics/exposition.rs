@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 
 /// How figures are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::http) enum Format {
+pub(crate) enum Format {
     /// Prometheus' text, version 0.0.4.
     Prometheus,
     /// Its successor, version 1.0.0.
@@ -16,7 +16,7 @@ pub(in crate::http) enum Format {
 
 impl Format {
     /// The format that a header `Accept` asks for: OpenMetrics if it is named there and not liked less than plain text.
-    pub(in crate::http) fn asked_for(accept: &str) -> Format {
+    pub(crate) fn asked_for(accept: &str) -> Format {
         let wish = |wanted: &str| {
             let wishes =
                 accept.split(',').map(media_range).filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
@@ -27,7 +27,7 @@ impl Format {
     }
 
     /// Its media type.
-    pub(in crate::http) fn media_type(self) -> &'static str {
+    pub(crate) fn media_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

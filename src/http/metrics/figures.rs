@@ -7,31 +7,21 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
 
 /// Where figures are written to.
-pub(in crate::http) struct Figures<'a>(pub(in crate::http) DescriptorEncoder<'a>);
+pub(crate) struct Figures<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl Figures<'_> {
     /// What goes up and down.
-    pub(in crate::http) fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        value: impl EncodeGaugeValue,
-    ) -> fmt::Result {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 
     /// What only goes up; its name does without `_total`.
-    pub(in crate::http) fn counter(
-        &mut self,
-        name: &str,
-        help: &str,
-        value: impl EncodeCounterValue,
-    ) -> fmt::Result {
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 
     /// One figure for each value of a label.
-    pub(in crate::http) fn gauges<'a, V: EncodeGaugeValue>(
+    pub(crate) fn gauges<'a, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
         help: &str,
@@ -43,7 +33,7 @@ impl Figures<'_> {
     }
 
     /// One figure for each set of labels.
-    pub(in crate::http) fn labelled<'a, V: EncodeGaugeValue, const N: usize>(
+    pub(crate) fn labelled<'a, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &str,
         help: &str,

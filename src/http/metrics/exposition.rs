@@ -159,8 +159,7 @@ mod tests {
         registry.register("requests", "Requests", counters.clone());
         let never = Series::<Labels, Counter>::default();
         registry.register("failures", "Failures", never.clone());
-        let histograms =
-            Series::<Labels, Histogram>::new_with_constructor(|| Histogram::new([0.5, 1.0].into_iter()));
+        let histograms = Series::<Labels, Histogram>::new_with_constructor(|| Histogram::new([0.5, 1.0]));
         registry.register("wait_seconds", "Waits", histograms.clone());
         registry.register("free_bytes", "Free", Gauge::<i64>::default());
         registry.register("build", "Build", Info::new([("version", "1")]));

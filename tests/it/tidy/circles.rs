@@ -228,7 +228,9 @@ fn inline_paths(code: &str) -> Vec<Vec<String>> {
         for (at, _) in code.match_indices(start) {
             let before = code[..at].chars().next_back();
             let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-            if before.is_none_or(|c| !is_path(c)) {
+            // `pub(in crate::a)` says who may see something, and takes nothing.
+            let is_visibility = code[..at].ends_with("(in ");
+            if !is_visibility && before.is_none_or(|c| !is_path(c)) {
                 let path: String = code[at..].chars().take_while(|c| is_path(*c)).collect();
                 // A group is a `use` item's.
                 if !path.ends_with(':') {
@@ -274,6 +276,8 @@ fn circles_are_found_in_all_their_forms() {
         file("a/b.rs", "use std::fmt;\nuse super::c;"),
         file("a/c.rs", "use crate::d::D;"),
         file("d.rs", ""),
+        file("e/mod.rs", "mod f;\nuse f::F;"),
+        file("e/f.rs", "pub(in crate::e) struct F;"),
     ];
     assert_eq!(found(&none), Vec::<Vec<String>>::new());
 }

@@ -1,13 +1,12 @@
 //! A running snapshot: which sections it shares with the one before, which it still has to write, and how far it has come. The
 //! snapshotter decides how much is written when.
 
-use super::snapshotter::SnapshotReport;
 use crate::domain::Timestamp;
 use crate::state::{Section, SectionId, State};
 use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A section is written again after this many snapshots have shared it. sled frees space in segments of its file, and a segment
 /// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
@@ -124,17 +123,17 @@ impl RunningSnapshot {
         self.fresh.extend(fresh.into_iter().map(|(_, section)| section));
     }
 
+    /// Time since it began.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
     /// Writes the manifest, which completes the snapshot.
     ///
     /// # Errors
     /// As for [`SnapshotWriter::finish`].
-    pub fn finish(self, store: &Store, state: &mut State) -> Result<(Manifest, SnapshotReport), StoreError> {
+    pub fn finish(self, store: &Store, state: &mut State) -> Result<Manifest, StoreError> {
         state.end_snapshot();
-        let report = SnapshotReport {
-            seq: self.writer.seq(),
-            bytes_written: self.bytes_written,
-            duration: self.began.elapsed(),
-        };
-        Ok((self.writer.finish(store, self.taken_at, self.head)?, report))
+        self.writer.finish(store, self.taken_at, self.head)
     }
 }

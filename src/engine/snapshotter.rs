@@ -183,7 +183,9 @@ impl Snapshotter {
             return Ok(None);
         }
         // With ten thousand filters, this takes a step of its own.
-        let (manifest, report) = running.finish(&self.store, state)?;
+        let (bytes_written, duration) = (running.bytes_written(), running.elapsed());
+        let manifest = running.finish(&self.store, state)?;
+        let report = SnapshotReport { seq: manifest.seq, bytes_written, duration };
         self.latest = Some(manifest);
         self.leftovers = Leftovers::FindLog;
         Ok(Some(report))

@@ -90,7 +90,7 @@ impl<'a> Service<'a> {
             self.running = Some(running);
             return;
         }
-        let (manifest, _) = running.finish(self.store, &mut self.state).unwrap();
+        let manifest = running.finish(self.store, &mut self.state).unwrap();
         self.latest = Some(manifest);
         let mut restored = self.restored();
         assert_equal(&mut restored, &mut self.state);

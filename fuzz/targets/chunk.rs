@@ -174,8 +174,8 @@ fn digests(count: u64) -> Vec<Digest> {
 fn compact(layout: Layout, items: u64) -> Snapshot {
     let mut filter = CompactFilter::new(layout, Growth::Auto);
     filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
-    let image = filter.begin_snapshot();
-    let chunks = all_chunks(&image, |table, chunk, out| filter.take_chunk(table, chunk, out));
+    let image = filter.tables_mut().begin_snapshot();
+    let chunks = all_chunks(&image, |table, chunk, out| filter.tables_mut().take_chunk(table, chunk, out));
     Snapshot { is_strict: false, image, chunks }
 }
 
@@ -196,7 +196,7 @@ fn strict_moving() -> Snapshot {
     let mut filter = StrictFilter::new(Layout::strict(20_000).expect("a layout"), Growth::Auto);
     for digest in digests(40_000) {
         filter.insert(digest).expect("a filter that grows takes it");
-        if filter.begin_snapshot().tables().count() == 2 {
+        if filter.tables_mut().begin_snapshot().tables().count() == 2 {
             return strict_snapshot(&mut filter);
         }
     }
@@ -204,8 +204,8 @@ fn strict_moving() -> Snapshot {
 }
 
 fn strict_snapshot(filter: &mut StrictFilter) -> Snapshot {
-    let image = filter.begin_snapshot();
-    let chunks = all_chunks(&image, |table, chunk, out| filter.take_chunk(table, chunk, out));
+    let image = filter.tables_mut().begin_snapshot();
+    let chunks = all_chunks(&image, |table, chunk, out| filter.tables_mut().take_chunk(table, chunk, out));
     Snapshot { is_strict: true, image, chunks }
 }
 

@@ -1,4 +1,4 @@
-//! Tables as chunks of little-endian bytes, each with a header and a checksum, and the small image beside them.
+//! The snapshot of a filter: a small image, and its tables as chunks of little-endian bytes, each with a header and a checksum.
 
 use super::layout::{Growth, Layout};
 use super::memory::OutOfMemory;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Words of a chunk; the last of a table may have fewer. Small, since a commit waits until the chunk before it is written, and
-/// with every eighth or so sled writes all sixteen of a leaf anew.
+/// Words of a chunk; the last chunk of a table may have fewer. Chunks are small for two reasons: a commit waits until the chunk
+/// before it is written, and sled writes all sixteen chunks of a leaf again with about every eighth.
 pub const CHUNK_WORDS: usize = 1_000;
 
 const MAGIC: [u8; 4] = *b"CKCH";
@@ -24,22 +24,22 @@ const CHECKSUM_BYTES: usize = 8;
 /// The most bytes that a chunk has.
 pub const CHUNK_BYTES_MAX: usize = HEADER_BYTES + CHUNK_WORDS * 8 + CHECKSUM_BYTES;
 
-/// A table's number, never given twice within a filter.
+/// A table's number. A filter gives no number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TableId(pub u64);
 
-/// What a snapshot of a filter says beside its tables' chunks.
+/// What a snapshot says of a filter, except for the contents of its tables, which lie in chunks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FilterImage {
     pub(super) layout: Layout,
     pub(super) growth: Growth,
     /// The number that the next table gets.
     pub(super) next_table: u64,
-    /// Compact: the segments, oldest first. Strict: the table, and the larger one that it is moving to.
+    /// Compact: the segments, oldest first. Strict: the table, and the larger one that its items are moving to.
     pub(super) tables: Vec<TableImage>,
-    /// Strict, while moving: buckets of the smaller table that have moved.
-    pub(super) moved_buckets: u64,
+    /// Buckets that are empty already of the table that is being drained, if one is.
+    pub(super) drained_buckets: u64,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub(super) struct TableImage {
 }
 
 impl FilterImage {
-    /// Each table's number, its number of changes (equal ones mean equal bytes), and its number of chunks.
+    /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
         self.tables.iter().map(|table| (table.id, table.changes, table.chunks()))
     }
@@ -59,7 +59,7 @@ impl FilterImage {
 
 impl TableImage {
     fn chunks(&self) -> u32 {
-        // What a damaged image says of itself is refused by `restore_table`; here it must only do no harm.
+        // `restore_table` refuses a damaged image. Here it must only do no harm.
         if self.plan.is_sane() { chunks(self.plan.words()) } else { 0 }
     }
 }
@@ -67,19 +67,19 @@ impl TableImage {
 /// What is wrong with a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadChunk {
-    /// It is not as long as it says, or says that it is longer than a chunk can be.
+    /// It is not as long as it says, or longer than a chunk can be.
     #[error("its length is wrong")]
     Length,
-    /// It does not begin as a chunk does.
+    /// It does not begin with the bytes that every chunk begins with.
     #[error("it is not a chunk")]
     Magic,
-    /// A later program wrote it.
+    /// A newer program wrote it.
     #[error("it has version {0}")]
     Version(u32),
     /// Its checksum is wrong.
     #[error("its checksum is wrong")]
     Checksum,
-    /// It is whole, but another one.
+    /// It is whole, but belongs to another table or to another place.
     #[error("it is another table's or another place's")]
     Misplaced,
 }
@@ -93,11 +93,11 @@ pub enum RestoreError<E> {
     /// A chunk is not what it should be.
     #[error("chunk {chunk} of table {table}: {fault}", table = table.0)]
     Chunk {
-        /// Whose.
+        /// The table.
         table: TableId,
-        /// Which.
+        /// The chunk's number.
         chunk: u32,
-        /// What is wrong.
+        /// What is wrong with it.
         fault: BadChunk,
     },
     /// There is no memory for a table.
@@ -108,10 +108,10 @@ pub enum RestoreError<E> {
     Image(&'static str),
 }
 
-/// Loads all chunks of a table.
+/// A function that loads all chunks of a table.
 pub type Load<'a, E> = dyn FnMut(&Restoring<'_>) -> Result<(), RestoreError<E>> + 'a;
 
-/// A table that its chunks are loaded into: each once, in any order, and from as many threads as one likes.
+/// A table that is being restored. Each chunk must be loaded once, in any order and from any number of threads.
 pub struct Restoring<'a> {
     id: TableId,
     words: &'a [AtomicU64],
@@ -129,13 +129,13 @@ impl Restoring<'_> {
         chunks(self.words.len() as u64)
     }
 
-    /// Loads these chunks. `load` puts the one of a number in the place of what the bytes held.
+    /// Loads these chunks. `load` replaces the bytes that it is given by the chunk of a number.
     ///
     /// # Errors
-    /// What `load` said, or [`RestoreError::Chunk`] for one that is damaged or another's.
+    /// The error of `load`, or [`RestoreError::Chunk`] for a chunk that is damaged or belongs elsewhere.
     ///
     /// # Panics
-    /// If there are not as many chunks.
+    /// If the table has fewer chunks.
     pub fn load<E>(
         &self,
         chunks: Range<u32>,
@@ -151,7 +151,7 @@ impl Restoring<'_> {
             if loaded.len() != words.len() {
                 return Err(bad(BadChunk::Length));
             }
-            // The words of a table that is being restored are zero: what stays so is not even touched.
+            // The table is all zero so far. Memory that stays zero is not even touched.
             if let ChunkWords::Written(loaded) = loaded {
                 for (word, bytes) in words.iter().zip(loaded) {
                     word.store(u64::from_le_bytes(*bytes), Relaxed);
@@ -163,13 +163,13 @@ impl Restoring<'_> {
     }
 }
 
-/// How many chunks so many words make.
+/// How many chunks so many words take.
 pub(super) fn chunks(words: u64) -> u32 {
     words.div_ceil(CHUNK_WORDS as u64) as u32
 }
 
-/// Writes a chunk in the place of what `out` held. One whose words are all zero says so and has none of them: an empty table
-/// is as many small chunks, each of which must be there when it is restored.
+/// Replaces `out` with an encoded chunk. If all words are zero, only their number is written. Even so, no chunk of an empty table may
+/// be missing when it is restored.
 pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut Vec<u8>) {
     out.clear();
     out.reserve(HEADER_BYTES + words.len() * 8 + CHECKSUM_BYTES);
@@ -192,7 +192,7 @@ pub(super) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut 
 pub enum ChunkWords<'a> {
     /// So many words, all zero.
     Zero(usize),
-    /// These, little-endian.
+    /// These words, little-endian.
     Written(&'a [[u8; 8]]),
 }
 
@@ -211,10 +211,10 @@ impl ChunkWords<'_> {
     }
 }
 
-/// The words of a chunk, if it is whole and the one that is wanted.
+/// Decodes a chunk of which table and number are known.
 ///
 /// # Errors
-/// [`BadChunk`], whatever the bytes are.
+/// [`BadChunk`] if it is damaged, or another chunk. No bytes make it panic.
 pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWords<'_>, BadChunk> {
     if bytes.len() > CHUNK_BYTES_MAX {
         return Err(BadChunk::Length);
@@ -248,7 +248,7 @@ pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWor
     Ok(words)
 }
 
-/// Builds a table from its chunks.
+/// Restores a table from its chunks.
 pub(super) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Result<Table, RestoreError<E>> {
     if !image.plan.is_sane() {
         return Err(RestoreError::Image("a table has an impossible shape"));

@@ -1,61 +1,38 @@
-//! Compact filters: segments of fingerprints that nest, a multiset whose error stays within its bound as it grows.
+//! Compact filters: a multiset of fingerprints, in segments that are added as it grows.
 //!
-//! Segment k has twice the buckets of segment k − 1 and one more bit of fingerprint, so its error is at most half;
-//! the sum over all stays below twice the first's. Segments nest (see [`super::place::Nested`]): two items alike in
-//! one are alike in every older one. So a remove that takes the newest copy alike never takes the last one that
-//! stands for another item, and a newer segment's copies can be folded into an older one.
+//! Each segment has twice as many buckets as the one before and one more bit of fingerprint. So its error rate is at most half
+//! as high, and the sum over all segments stays below twice the first one's.
+//!
+//! Segments nest (see [`super::place::Nested`]): items that look alike in one segment look alike in every older one. So a remove
+//! takes the copy in the newest segment: it may have been stored for another item that looks alike there, but then the copy that is
+//! left serves that item as well. And a newer segment's copies can be folded into an older one.
 
-use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
-use super::layout::{
-    FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout, MAX_SEARCH_DEFAULT, SEGMENT_BUCKETS_MAX,
-};
+use super::codec::{FilterImage, Load, RestoreError};
+use super::hash::Digest;
+use super::insert::{Full, Insert};
+use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
 use super::memory::MemoryNeed;
 use super::plan::Plan;
-use super::sizing;
-use super::table::{GROUP, Table};
-use super::writer::TableWriter;
-use super::{Digest, Full, SegmentStats};
+use super::slot_state::SlotState;
+use super::table::{GROUP, SegmentStats, Table};
+use super::table_set::TableSet;
+use super::writer::{NoPath, TableWriter};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 
-/// Buckets that one remove empties of a segment that is being folded.
+/// Buckets of a segment that is being folded which one remove empties.
 const BUCKETS_FOLDED: u64 = 32;
 
-/// A segment with fewer items than its slots through this is folded into older ones, if they have room.
+/// The newest segment is folded into older ones once fewer than one in so many of its slots is taken, if they have room.
 const FOLD_BELOW: u64 = 64;
 
-/// Smaller segments fill up too unevenly to say how far.
-const SURE_WORDS_MIN: u64 = 8 << 10;
-
-/// Filled to this part of its slots, a segment has a place in one of an item's two buckets for all but one of
-/// [`UNSEARCHED_LEFT`] items, without any search.
-const UNSEARCHED_FILL: u64 = 8;
-/// See [`UNSEARCHED_FILL`]; and so many items more, by chance.
-const UNSEARCHED_LEFT: u64 = 64;
-
-/// What became of an item.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Insert {
-    /// A copy was stored.
-    Added,
-    /// With `if_absent`: it, or one alike, was there.
-    AlreadyPresent,
-    /// There are as many copies alike as two buckets hold: nothing was stored.
-    Saturated,
-}
+/// After folding, one in so many slots of the older segments must be free.
+const SPARE_SLOTS: u64 = 16;
 
 /// The writer's side of a compact filter.
 pub struct CompactFilter {
-    layout: Layout,
-    growth: Growth,
-    next_table: u64,
-    /// Oldest first; never empty.
-    segments: Vec<TableWriter>,
-    /// Buckets of the newest segment whose items were moved to older ones; 0 when it isn't being folded.
-    folded_buckets: u64,
-    /// Segments that are no more, but belong to the running snapshot.
-    retired: Vec<TableWriter>,
-    in_snapshot: bool,
+    /// The segments.
+    set: TableSet,
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
@@ -65,10 +42,16 @@ pub struct CompactReader {
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
-/// Room that older segments keep when a newer one is folded into them, so that the next few items don't make it
-/// anew: the work of folding is paid by as many removes.
+/// Whether the newest segment is nearly empty, and the older ones have ample room for what is left in it.
+fn is_worth_folding(older: &[TableWriter], newest: &TableWriter) -> bool {
+    newest.items() * FOLD_BELOW <= newest.table.slots()
+        && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
+}
+
+/// Room that must be left in older segments after a newer one is folded into them. Without it, the next few items would bring
+/// the segment back, and folding would cost more than the removes that pay for it.
 fn spare(older: &[TableWriter]) -> u64 {
-    older.iter().map(|segment| segment.table.slots()).sum::<u64>() / 16 + 1
+    older.iter().map(|segment| segment.table.slots()).sum::<u64>() / SPARE_SLOTS + 1
 }
 
 fn plan(layout: &Layout, k: u32) -> Plan {
@@ -83,29 +66,22 @@ fn plan(layout: &Layout, k: u32) -> Plan {
 impl CompactFilter {
     /// An empty filter.
     pub fn new(layout: Layout, growth: Growth) -> Self {
-        let first = TableWriter::new(TableId(0), plan(&layout, 0), layout.max_search);
-        Self::of(layout, growth, 1, vec![first], 0)
+        Self::over(TableSet::new(layout, growth, plan(&layout, 0)))
     }
 
-    fn of(
-        layout: Layout,
-        growth: Growth,
-        next_table: u64,
-        segments: Vec<TableWriter>,
-        folded_buckets: u64,
-    ) -> Self {
-        let filter = Self {
-            layout,
-            growth,
-            next_table,
-            segments,
-            folded_buckets,
-            retired: Vec::new(),
-            in_snapshot: false,
-            shared: Arc::new(ArcSwap::from_pointee(Vec::new())),
-        };
-        filter.publish();
-        filter
+    fn over(set: TableSet) -> Self {
+        let shared = Arc::new(ArcSwap::from_pointee(set.shared()));
+        Self { set, shared }
+    }
+
+    /// Its tables, for snapshots and figures.
+    pub fn tables(&self) -> &TableSet {
+        &self.set
+    }
+
+    /// Its tables, for snapshots.
+    pub fn tables_mut(&mut self) -> &mut TableSet {
+        &mut self.set
     }
 
     /// A reader's side.
@@ -114,68 +90,67 @@ impl CompactFilter {
     }
 
     fn publish(&self) {
-        self.shared.store(Arc::new(self.segments.iter().map(|segment| segment.table.clone()).collect()));
+        self.shared.store(Arc::new(self.set.shared()));
     }
 
-    /// Copies that an item, with those alike, can have: the slots of its two buckets.
+    /// The most copies that items which look alike can have together: the slots of their two buckets.
     pub fn copies_max(&self) -> u32 {
-        2 * u32::from(self.layout.bucket_size)
+        2 * u32::from(self.set.layout.bucket_size)
     }
 
     /// Adds a copy of an item.
     ///
     /// # Errors
-    /// [`Full`] if there is no room and the filter can't grow (further); nothing has changed.
+    /// [`Full`] if there is no room and the filter can't grow (any further). Then nothing has changed.
     pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
-        if let [only] = &mut self.segments[..]
+        if let [only] = &mut self.set.tables[..]
             && !if_absent
-            && (self.growth == Growth::Fixed || only.room() > 0)
+            && (self.set.growth == Growth::Fixed || only.room() > 0)
             && let Ok(added) = only.insert_unless_saturated(digest)
         {
-            // The usual case, without counting copies first: two buckets full of them show when there is no slot.
+            // The usual case. Copies need not be counted first: only when there is no free slot can both buckets be full of them.
             return Ok(if added { Insert::Added } else { Insert::Saturated });
         }
-        let copies: u32 = self.segments.iter().map(|segment| segment.table.count(digest)).sum();
+        let copies: u32 = self.set.tables.iter().map(|segment| segment.table.count(digest)).sum();
         if if_absent && copies > 0 {
-            return Ok(Insert::AlreadyPresent);
+            return Ok(Insert::Present(SlotState::Available));
         }
         if copies >= self.copies_max() {
             return Ok(Insert::Saturated);
         }
-        let newest = self.segments.len() - 1;
-        for (k, segment) in self.segments.iter_mut().enumerate() {
-            let has_room = self.growth == Growth::Fixed || segment.room() > 0;
+        let newest = self.set.tables.len() - 1;
+        for (k, segment) in self.set.tables.iter_mut().enumerate() {
+            let has_room = self.set.growth == Growth::Fixed || segment.room() > 0;
             if has_room && segment.insert(digest, 0).is_ok() {
                 if k == newest {
-                    // What is put in may lie in buckets that were emptied already: folding begins anew.
-                    self.folded_buckets = 0;
+                    // The new copy may lie in a bucket that was emptied already, so folding starts over.
+                    self.set.drained_buckets = 0;
                 }
                 return Ok(Insert::Added);
             }
         }
         self.grow()?;
-        let newest = self.segments.last_mut().expect("there is always a segment");
-        newest.insert(digest, 0).map_err(|_| Full)?;
+        self.set.newest().insert(digest, 0).map_err(|NoPath| Full)?;
         Ok(Insert::Added)
     }
 
-    /// Adds copies of many items, all or none: the same as one by one, but that a failure takes back what went before.
+    /// Adds a copy of each of many items, all or none. If all fit, the result is the same as one by one.
     ///
     /// # Errors
     /// [`Full`] as for [`Self::insert`].
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
-        if let [only] = &mut self.segments[..]
+        if let [only] = &mut self.set.tables[..]
             && !if_absent
         {
-            let room = if self.growth == Growth::Fixed { usize::MAX } else { only.room() as usize };
+            let room = if self.set.growth == Growth::Fixed { usize::MAX } else { only.room() as usize };
             only.insert_many(&digests[..digests.len().min(room)], |added| {
                 outcomes.push(if added { Insert::Added } else { Insert::Saturated });
             });
         }
         let rest = &digests[outcomes.len()..];
         for group in rest.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.prefetch(digest));
+            group.iter().for_each(|&digest| self.set.prefetch(digest));
             for &digest in group {
                 match self.insert(digest, if_absent) {
                     Ok(outcome) => outcomes.push(outcome),
@@ -193,34 +168,30 @@ impl CompactFilter {
         Ok(outcomes)
     }
 
-    /// Takes one copy out, from the newest segment that has one.
+    /// Removes one copy of an item, from the newest segment that has one. Returns whether there was one.
     pub fn remove(&mut self, digest: Digest) -> bool {
-        let removed = self.segments.iter_mut().rev().any(|segment| segment.remove(digest).is_some());
-        if removed {
+        let removed = self.set.tables.iter_mut().rev().any(|segment| segment.remove(digest).is_some());
+        if removed && self.set.tables.len() > 1 {
             self.fold_on();
         }
         removed
     }
 
-    /// Takes a copy of each out, in order.
+    /// Removes one copy of each item, in order. Returns for each whether there was one.
     pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
         let mut removed = Vec::with_capacity(digests.len());
-        if let [only] = &mut self.segments[..] {
+        if let [only] = &mut self.set.tables[..] {
             only.remove_many(digests, |was_there| removed.push(was_there));
             return removed;
         }
         for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.prefetch(digest));
+            group.iter().for_each(|&digest| self.set.prefetch(digest));
             removed.extend(group.iter().map(|&digest| self.remove(digest)));
         }
         removed
     }
 
-    fn prefetch(&self, digest: Digest) {
-        self.segments.iter().for_each(|segment| segment.prefetch(digest));
-    }
-
-    /// Takes every copy out; tells how many there were.
+    /// Removes every copy of an item. Returns how many there were.
     pub fn remove_all(&mut self, digest: Digest) -> u32 {
         let mut removed = 0;
         while self.remove(digest) {
@@ -229,63 +200,59 @@ impl CompactFilter {
         removed
     }
 
-    /// Takes everything out and shrinks to the first table; tells how many items went.
+    /// Removes everything and shrinks to the first segment. Returns how many items there were.
     pub fn clear(&mut self) -> u64 {
-        let items = self.segments.iter().map(TableWriter::items).sum();
-        let first = self.new_segment(0);
-        let old = std::mem::replace(&mut self.segments, vec![first]);
-        self.folded_buckets = 0;
+        let items = self.set.items();
+        let first = self.set.make(plan(&self.set.layout, 0));
+        self.set.replace_all(first);
         self.publish();
-        old.into_iter().for_each(|segment| self.retire(segment));
         items
     }
 
-    /// The most memory that so many more items can make it ask for, where so many copies may go meanwhile.
+    /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
     pub fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
-        if self.growth == Growth::Fixed || items == 0 {
+        if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
         let left = (0..)
-            .zip(&self.segments)
-            .fold(items, |items, (k, segment)| self.most_left(k, segment.items(), items));
-        let segments = self.segments.len() as u32;
+            .zip(&self.set.tables)
+            .fold(items, |items, (k, segment)| self.set.layout.most_left(k, segment.items(), items));
+        let segments = self.set.tables.len() as u32;
         let (mut need, end, is_enough) = self.segments_for(segments, left);
-        // Where there is no room in the end, what went in before is taken out again.
+        // If there is no room in the end, the items that were added before are removed again.
         let removes = if is_enough { removes } else { removes + items };
         need += self.made_again(end, removes);
         need
     }
 
-    /// The most memory that so many items can make it ask for beside the first segment, which is empty.
+    /// As [`Self::growth`], of a filter that is empty and has only its first segment.
     pub fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
-        if self.growth == Growth::Fixed || items == 0 {
+        if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
-        let (mut need, end, _) = self.segments_for(1, self.most_left(0, 0, items));
+        let (mut need, end, _) = self.segments_for(1, self.set.layout.most_left(0, 0, items));
         need += self.made_again(end, removes);
         need
     }
 
-    /// The memory of the segments from `first` on that so many items may be put into; where they end, and whether all items
-    /// have a place then.
+    /// The memory of the segments from `first` on that so many items may need. Returns also where these segments end, and whether all
+    /// items have a place in them.
     fn segments_for(&self, first: u32, mut items: u64) -> (MemoryNeed, u32, bool) {
-        let mut need = MemoryNeed::default();
-        for k in first.. {
-            if items == 0 || !self.can_have_segment(k) {
-                return (need, k, items == 0);
-            }
-            need += plan(&self.layout, k).memory();
-            items = self.most_left(k, 0, items);
+        let (mut need, mut k) = (MemoryNeed::default(), first);
+        while items > 0 && self.can_have_segment(k) {
+            need += plan(&self.set.layout, k).memory();
+            items = self.set.layout.most_left(k, 0, items);
+            k += 1;
         }
-        unreachable!("fingerprints end")
+        (need, k, items == 0)
     }
 
-    /// Segments that may be folded and made again while so many copies are removed. What they take is given back in between.
+    /// The memory of segments that may be folded and added again while so many copies are removed. In between it is given back.
     fn made_again(&self, end: u32, removes: u64) -> MemoryNeed {
-        let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(self.folded_buckets);
+        let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(self.set.drained_buckets);
         let mut need = MemoryNeed::default();
         for k in 1..end {
-            let plan = plan(&self.layout, k);
+            let plan = plan(&self.set.layout, k);
             if plan.memory().mapped_bytes() > 0 {
                 (0..emptied / plan.buckets()).for_each(|_| need += plan.memory().passing());
             }
@@ -293,84 +260,39 @@ impl CompactFilter {
         need
     }
 
-    /// The most of so many items that find no place in segment `k`, which holds `held`; as good as never more.
-    fn most_left(&self, k: u32, held: u64, items: u64) -> u64 {
-        let plan = plan(&self.layout, k);
-        let limit = plan.fill_limit();
-        let all = held.saturating_add(items);
-        if self.is_searched_well() {
-            let sure = match plan.words() {
-                // Smaller segments fill up too unevenly to say how far.
-                ..SURE_WORDS_MIN => limit / 2,
-                _ if self.layout.max_search < MAX_SEARCH_DEFAULT => limit - limit / 8,
-                _ => limit - limit / 16,
-            };
-            return items.min(all.saturating_sub(sure));
-        }
-        // A few buckets are full long before, and later segments get the items of just these.
-        let spread = if k == 0 { plan.buckets() } else { plan.buckets() / 16 };
-        if all <= sizing::unsearched_limit(spread, plan.bucket_size()) {
-            return 0;
-        }
-        let most = plan.buckets() * u64::from(plan.bucket_size()) / UNSEARCHED_FILL;
-        items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
-    }
-
-    /// Whether a segment is filled to its limit: where a search is short or fingerprints are, which only growing filters may have,
-    /// an item may find no place long before.
-    fn is_searched_well(&self) -> bool {
-        let Layout { max_search, fingerprint_bits, bucket_size, .. } = self.layout;
-        max_search >= FIXED_SEARCH_MIN && fingerprint_bits >= sizing::planned_bits_min(bucket_size)
-    }
-
-    /// The memory that [`Self::clear`] asks for: the tables that it has go only afterwards.
+    /// The memory that [`Self::clear`] asks for before it gives the old segments back.
     pub fn clearing(&self) -> MemoryNeed {
-        plan(&self.layout, 0).memory()
-    }
-
-    /// Bytes of its tables, those that only the running snapshot wants with them.
-    pub fn memory_bytes(&self) -> u64 {
-        self.segments.iter().chain(&self.retired).map(|segment| segment.table.memory_bytes()).sum()
+        plan(&self.set.layout, 0).memory()
     }
 
     fn can_have_segment(&self, k: u32) -> bool {
-        let bits = u32::from(self.layout.fingerprint_bits) + k;
-        bits <= u32::from(FINGERPRINT_BITS_MAX) && self.layout.buckets <= SEGMENT_BUCKETS_MAX >> k
+        let bits = u32::from(self.set.layout.fingerprint_bits) + k;
+        bits <= u32::from(FINGERPRINT_BITS_MAX) && self.set.layout.buckets <= SEGMENT_BUCKETS_MAX >> k
     }
 
     fn grow(&mut self) -> Result<(), Full> {
-        let k = self.segments.len() as u32;
-        if self.growth == Growth::Fixed || !self.can_have_segment(k) {
+        let k = self.set.tables.len() as u32;
+        if self.set.growth == Growth::Fixed || !self.can_have_segment(k) {
             return Err(Full);
         }
-        let segment = self.new_segment(k);
-        self.segments.push(segment);
+        self.set.add(plan(&self.set.layout, k));
         self.publish();
         Ok(())
     }
 
-    fn new_segment(&mut self, k: u32) -> TableWriter {
-        let id = TableId(self.next_table);
-        self.next_table += 1;
-        TableWriter::new(id, plan(&self.layout, k), self.layout.max_search)
-    }
-
-    /// Folds the newest segment into older ones once it is nearly empty and they have ample room: a few buckets with
-    /// each remove, so that no single one pays for it. A copy is for a moment in both, never in neither.
+    /// Folds the newest segment into older ones, once it is nearly empty and they have ample room. Each remove does a few buckets, so
+    /// that no single one pays for all. While a copy moves it is in both segments for a moment, and always in at least one.
+    #[inline(never)]
     fn fold_on(&mut self) {
-        let [older @ .., newest] = &mut self.segments[..] else { return };
-        let Some(newest_k) = (!older.is_empty()).then_some(older.len()) else { return };
-        let is_worth_it = || {
-            newest.items() * FOLD_BELOW <= newest.table.slots()
-                && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
-        };
-        if self.folded_buckets == 0 && !is_worth_it() {
+        let [older @ .., newest] = &mut self.set.tables[..] else { return };
+        let newest_k = older.len();
+        if self.set.drained_buckets == 0 && !is_worth_folding(older, newest) {
             return;
         }
         let buckets = newest.table.plan.buckets();
-        let last = buckets.min(self.folded_buckets + BUCKETS_FOLDED);
+        let last = buckets.min(self.set.drained_buckets + BUCKETS_FOLDED);
         let mut moving = Vec::new();
-        newest.table.for_each_in(self.folded_buckets..last, |bucket, slot, value| {
+        newest.table.for_each_in(self.set.drained_buckets..last, |bucket, slot, value| {
             moving.push((bucket, slot, value));
         });
         for (bucket, slot, value) in moving {
@@ -379,114 +301,44 @@ impl CompactFilter {
                 segment.room() > 0 && segment.insert_value(bucket, value).is_ok()
             });
             if !moved {
-                self.folded_buckets = 0;
+                self.set.drained_buckets = 0;
                 return;
             }
             newest.free_slot(bucket, slot);
         }
-        self.folded_buckets = last;
+        self.set.drained_buckets = last;
         if last == buckets {
-            debug_assert_eq!(newest.items(), 0, "every bucket was emptied, and nothing was put in since");
-            self.folded_buckets = 0;
-            let newest = self.segments.pop().expect("the newest was looked at");
+            self.set.drop_drained(newest_k);
             self.publish();
-            self.retire(newest);
         }
     }
 
-    fn retire(&mut self, segment: TableWriter) {
-        // One that was made since is not part of it, and would only pile up.
-        if self.in_snapshot && segment.is_in_snapshot() {
-            self.retired.push(segment);
-        }
-    }
-
-    /// Begins a snapshot of the filter as it is; tells what belongs to it beside the tables' chunks.
-    pub fn begin_snapshot(&mut self) -> FilterImage {
-        self.end_snapshot();
-        self.in_snapshot = true;
-        let tables = self.segments.iter_mut().map(|segment| {
-            segment.begin_snapshot();
-            TableImage {
-                id: segment.id,
-                plan: segment.table.plan,
-                items: segment.items(),
-                changes: segment.changes(),
-            }
-        });
-        FilterImage {
-            layout: self.layout,
-            growth: self.growth,
-            next_table: self.next_table,
-            tables: tables.collect(),
-            moved_buckets: self.folded_buckets,
-        }
-    }
-
-    fn segment(&mut self, table: TableId) -> Option<&mut TableWriter> {
-        self.segments.iter_mut().chain(&mut self.retired).find(|segment| segment.id == table)
-    }
-
-    /// Puts a chunk of the running snapshot, as it was at its beginning, in the place of what `out` held.
-    pub fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
-        out.clear();
-        if let Some(segment) = self.segment(table) {
-            segment.take_chunk(chunk, out);
-        }
-    }
-
-    /// Tells that a table need not be taken, because an equal one is stored.
-    pub fn skip_table(&mut self, table: TableId) {
-        if let Some(segment) = self.segment(table) {
-            segment.end_snapshot();
-        }
-    }
-
-    /// Memory kept for the running snapshot, in bytes.
-    pub fn undo_bytes(&self) -> usize {
-        self.segments.iter().chain(&self.retired).map(TableWriter::undo_bytes).sum()
-    }
-
-    /// Ends the running snapshot, whole or not.
-    pub fn end_snapshot(&mut self) {
-        self.in_snapshot = false;
-        self.retired.clear();
-        self.segments.iter_mut().for_each(TableWriter::end_snapshot);
-    }
-
-    /// The filter whose snapshot this is. It goes on exactly as the one that it was taken of.
+    /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.
     ///
     /// # Errors
-    /// When a chunk is missing, damaged or another's, or the image contradicts itself.
+    /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        let mut segments = Vec::with_capacity(image.tables.len());
-        for (k, table) in (0..).zip(&image.tables) {
-            if table.plan != plan(&image.layout, k) || table.id.0 >= image.next_table {
-                return Err(RestoreError::Image("a segment is out of place"));
-            }
-            let restored = restore_table(table, load)?;
-            segments.push(TableWriter::resume(table.id, restored, table.changes, image.layout.max_search));
+        if !(0..).zip(&image.tables).all(|(k, table)| table.plan == plan(&image.layout, k)) {
+            return Err(RestoreError::Image("a segment is out of place"));
         }
-        let Some(newest) = segments.last() else {
-            return Err(RestoreError::Image("a filter has no segment"));
-        };
-        if image.moved_buckets >= newest.table.plan.buckets() {
-            return Err(RestoreError::Image("more buckets were folded than there are"));
+        let mut set = TableSet::restore(image, load)?;
+        if set.drained_buckets >= set.newest().table.plan.buckets() {
+            return Err(RestoreError::Image("more buckets were drained than there are"));
         }
-        Ok(Self::of(image.layout, image.growth, image.next_table, segments, image.moved_buckets))
+        Ok(Self::over(set))
     }
 }
 
-/// What a reader sees of a compact filter: its tables as they are when it is taken, with what is added to them later.
+/// A view of a compact filter, for one request: it shows what the filter's segments hold at any moment, but not segments that are
+/// added later.
 ///
-/// It is to be kept for a request, not for longer: of a table that the filter gets later it knows nothing. Segments are looked
-/// at newest first: a copy that is folded meanwhile goes the same way, so it is met in one or in the other.
+/// Look-ups go from the newest segment to the oldest. A copy that is being folded moves the same way, so no look-up misses it.
 pub struct CompactView {
     segments: Guard<Arc<Vec<Arc<Table>>>>,
 }
 
 impl CompactReader {
-    /// The filter as it is now: all that was added before is in it.
+    /// A view of the filter as it is now. It finds everything that was added before.
     #[inline]
     pub fn view(&self) -> CompactView {
         CompactView { segments: self.shared.load() }
@@ -494,7 +346,7 @@ impl CompactReader {
 }
 
 impl CompactView {
-    /// Whether an item, or one alike, is in. Never false for an item that is.
+    /// Whether the filter holds an item, or one that looks alike. Never false for an item that it holds.
     #[inline]
     pub fn contains(&self, digest: Digest) -> bool {
         match &self.segments[..] {
@@ -510,7 +362,7 @@ impl CompactView {
         self.segments.iter().rev().for_each(|segment| segment.contains_many(digests, found));
     }
 
-    /// Copies of an item over all segments. Never too low; too high by those alike.
+    /// Copies of an item in all segments. Never too low; copies of items that look alike count too.
     pub fn count(&self, digest: Digest) -> u32 {
         self.segments.iter().rev().map(|segment| segment.count(digest)).sum()
     }
@@ -525,13 +377,8 @@ impl CompactView {
         self.segments.iter().map(|segment| segment.memory_bytes()).sum()
     }
 
-    /// The segments, oldest first.
+    /// The figures of each segment, oldest first.
     pub fn segments(&self) -> Vec<SegmentStats> {
         self.segments.iter().map(|segment| segment.stats()).collect()
-    }
-
-    /// The share of strangers for which [`Self::contains`] answers true now: the sum over the segments, for show.
-    pub fn error_rate_now(&self) -> f64 {
-        self.segments.iter().map(|segment| segment.error_rate_now()).sum::<f64>().min(1.0)
     }
 }

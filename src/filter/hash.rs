@@ -1,14 +1,14 @@
-//! Items to digests: XXH3 with a secret of the filter's own, so that nobody outside can craft collisions.
+//! The hash function: XXH3 with a secret for each filter, so that nobody outside can craft collisions.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a [`Secret`]: XXH3 takes 136 and more; 192 is the length that it was analysed with.
+/// Bytes of a [`Secret`]. XXH3 needs at least 136; 192 is the length that it was analysed with.
 pub const SECRET_BYTES: usize = 192;
 
 /// The 64-bit XXH3 hash of an item under one filter's [`Secret`].
 ///
-/// All that a filter, the log or a snapshot ever learns of an item.
+/// It is all that a filter, the log or a snapshot ever gets to know of an item.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(transparent)]
 pub struct Digest(pub u64);
@@ -18,12 +18,12 @@ pub struct Digest(pub u64);
 pub struct Secret(Box<[u8; SECRET_BYTES]>);
 
 impl Secret {
-    /// A secret of these bytes, which the caller drew at random.
+    /// A secret of these bytes. The caller has drawn them at random.
     pub fn new(bytes: [u8; SECRET_BYTES]) -> Self {
         Self(Box::new(bytes))
     }
 
-    /// The digest of `item`, taken exactly as it stands.
+    /// The digest of an item, whose bytes are taken exactly as they are.
     #[inline]
     pub fn digest(&self, item: &[u8]) -> Digest {
         Digest(xxhash_rust::xxh3::xxh3_64_with_secret(item, &self.0[..]))

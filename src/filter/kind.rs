@@ -1,9 +1,9 @@
-//! The kinds of tables that code is compiled for, and the choice among them when it runs.
+//! The kinds of tables that hot code is compiled for, and the choice of the right one at run time.
 
 use super::place::{Dimensions, Place};
 use super::slots::{Lanes, Shape};
 
-/// A shape and a placement: all that the code for one kind of table depends on, and is compiled for.
+/// A kind of table: how its slots lie in words, and how it places items. Hot code is compiled for each kind.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<S, P> {
     pub(super) shape: S,
@@ -17,9 +17,12 @@ impl<S: Shape, P: Place> Kind<S, P> {
     }
 }
 
-/// Names the kind of a planned table as two types, to call the function, or take the one, that is compiled for it: for each
-/// width of the usual four slots, since a filter that grows comes by many, for the usual widths of other buckets, and once
-/// for the rest. The function is not to be inlined, or all those kinds end up in one that spills its registers.
+/// Binds two type names to the kind of a planned table, and evaluates an expression with them: as a rule, a call of a generic
+/// function.
+///
+/// Buckets of four slots are the usual ones, and a filter that grows passes through many widths, so there is a kind for each
+/// width. Other buckets have kinds for their usual widths, and one for the rest. The function must not be inlined, or the code for
+/// all kinds ends up in one function that spills its registers.
 macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
         use $crate::filter::place::{First, Nested, Whole};
@@ -59,3 +62,23 @@ macro_rules! with_kind {
     };
 }
 pub(super) use with_kind;
+
+/// As [`with_kind`], for code that is not hot: it is compiled only twice, for compact and for strict tables, and looks a compact
+/// table's geometry up at run time.
+macro_rules! with_any_kind {
+    ($plan:expr, $shape:ident, $place:ident => $body:expr) => {
+        match $plan {
+            $crate::filter::plan::Plan::Strict { .. } => {
+                type $shape = $crate::filter::slots::StrictShape;
+                type $place = $crate::filter::place::Whole;
+                $body
+            }
+            $crate::filter::plan::Plan::Segment { .. } => {
+                type $shape = $crate::filter::slots::Lanes;
+                type $place = $crate::filter::place::Nested;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_any_kind;

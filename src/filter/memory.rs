@@ -1,7 +1,9 @@
-//! The words that a table lies in: zeroed, aligned to cache lines, on huge pages where that pays. And how they are had
-//! before they are needed: a thread that must not fail later reserves mappings first, and its tables take them from there.
+//! The memory of tables: zeroed atomic words, aligned to cache lines, on huge pages where that pays.
 //!
-//! The one place with `unsafe`: what is not a plain safe slice of atomics stays behind these few functions.
+//! A thread that must not run out of memory later reserves it first ([`Reservation`]); the tables that it makes then take their
+//! memory from there.
+//!
+//! This is the only file with `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -15,9 +17,9 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Bytes of a huge page: memory of this size and more is mapped and advised to lie on huge pages.
+/// Bytes of a huge page. Tables of this size and more are mapped, and the system is advised to put them on huge pages.
 ///
-/// Tests make do with less, so that small tables are mapped. Miri maps nothing: it can't give back a part of a mapping.
+/// In tests it is less, so that small tables are mapped too. Under Miri nothing is mapped: it can't give back a part of a mapping.
 const HUGE_PAGE_BYTES: usize = match (cfg!(miri), cfg!(test)) {
     (true, _) => 1 << 40,
     (_, true) => 64 << 10,
@@ -33,34 +35,34 @@ pub struct OutOfMemory {
     pub bytes: u64,
 }
 
-/// The most memory that something can ask for.
+/// The most memory that an operation can ask for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryNeed {
-    /// What it can come to in the account, in bytes.
+    /// Bytes that count towards the memory limit.
     pub bytes: u64,
-    /// The tables among it that are mapped: bytes of address space.
+    /// Bytes of address space of each table among it that is mapped.
     tables: Vec<u64>,
 }
 
 impl MemoryNeed {
-    /// A table of so many bytes.
+    /// The need of a table of so many bytes.
     pub fn table(bytes: u64) -> Self {
         let is_mapped = bytes >= HUGE_PAGE_BYTES as u64;
         let tables = is_mapped.then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
         Self { bytes, tables: tables.into_iter().collect() }
     }
 
-    /// Memory that is not a table's.
+    /// The need of so many bytes that are not a table's.
     pub fn other(bytes: u64) -> Self {
         Self { bytes, tables: Vec::new() }
     }
 
-    /// The same without a place in the account: what is given back before the command is over.
+    /// The same need, for memory that is given back before the operation ends: it does not count towards the limit.
     pub fn passing(self) -> Self {
         Self { bytes: 0, ..self }
     }
 
-    /// What it is more than another: which tables that one has counts, not their order.
+    /// What is left of it once another need is taken off. The order of their tables makes no difference.
     pub fn beyond(mut self, other: &Self) -> Self {
         for bytes in &other.tables {
             if let Some(at) = self.tables.iter().position(|own| own == bytes) {
@@ -70,12 +72,12 @@ impl MemoryNeed {
         Self { bytes: self.bytes.saturating_sub(other.bytes), ..self }
     }
 
-    /// Whether it is nothing.
+    /// Whether there is no need at all.
     pub fn is_none(&self) -> bool {
         self.bytes == 0 && self.tables.is_empty()
     }
 
-    /// The part that tables map, in bytes of address space.
+    /// Bytes of address space that its tables map.
     pub fn mapped_bytes(&self) -> u64 {
         self.tables.iter().sum()
     }
@@ -89,24 +91,24 @@ impl AddAssign for MemoryNeed {
 }
 
 thread_local! {
-    /// What [`Reservation`] has mapped for this thread's tables.
+    /// The memory that [`Reservation`] has mapped for this thread's tables.
     static RESERVED: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory mapped ahead for the tables that this thread makes while it lasts. What they don't take goes back with it.
+/// Memory that is mapped in advance for the tables that this thread makes. When it is dropped, memory that no table took goes back.
 pub struct Reservation {
-    /// It belongs to its thread.
+    /// Not `Send`: it belongs to its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Reservation {
-    /// Nothing yet.
-    #[allow(clippy::new_without_default)] // A reservation is made for a while, not by default.
+    /// A reservation of nothing yet.
+    #[allow(clippy::new_without_default)] // Nobody makes one by default.
     pub fn new() -> Self {
         Self { _thread: PhantomData }
     }
 
-    /// Maps the tables of `need`, and makes sure that `spare` bytes are left beside them, for all that is not mapped.
+    /// Maps memory for the tables of `need`, and checks that the system would give `spare` more bytes, for all that is not mapped.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system refuses; then nothing has changed.
@@ -121,9 +123,9 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives back what no table has taken.
+    /// Gives back the memory that no table has taken.
     pub fn release(&mut self) {
-        // At the very end of a thread there is nothing left to give back.
+        // While the thread ends, its reserved memory may be gone already.
         let _ = RESERVED.try_with(|reserved| reserved.take());
     }
 }
@@ -134,7 +136,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A mapping of so many bytes, if one is reserved for this thread.
+/// Takes a mapping of so many bytes from those reserved for this thread, if there is one.
 fn take_reserved(bytes: usize) -> Option<Mapping> {
     RESERVED.with_borrow_mut(|reserved| {
         let at = reserved.iter().position(|piece| piece.bytes == bytes)?;
@@ -147,7 +149,7 @@ thread_local! {
     static UNRESERVED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Tables that this thread had to map when they were needed.
+/// How many tables this thread had to map without a reservation.
 #[cfg(test)]
 pub(crate) fn unreserved_tables() -> u64 {
     UNRESERVED.get()
@@ -161,7 +163,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize) -> Option<Self> {
-        // The system aligns to small pages only: with one huge page more there is room to align, and both ends go back.
+        // The system aligns to small pages only. So map one huge page more, align inside, and give both ends back.
         let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
         // SAFETY: a new private mapping at an address of the system's choice touches no memory of ours.
         let start = unsafe {
@@ -225,8 +227,8 @@ fn layout(len: usize) -> Layout {
 }
 
 impl Words {
-    /// So many words, all zero. As with `Vec`, the process ends when the system has no memory left: whoever can't have that
-    /// makes a [`Reservation`] before.
+    /// So many words, all zero. As with `Vec`, the process ends if the system has no memory left. A caller that can't afford that
+    /// makes a [`Reservation`] first.
     pub(super) fn zeroed(len: usize) -> Self {
         Self::try_zeroed(len).unwrap_or_else(|_| handle_alloc_error(layout(len)))
     }
@@ -253,7 +255,7 @@ impl Words {
         Ok(Self { first: mapping.start.cast(), len, source: Source::Mapping { _mapping: mapping } })
     }
 
-    /// Asks for the cache line of a word, without waiting for it. Any index will do.
+    /// Prefetches the cache line of a word. Any index will do, even one past the end.
     #[inline(always)]
     pub(super) fn prefetch(&self, index: usize) {
         #[cfg(target_arch = "x86_64")]

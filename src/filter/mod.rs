@@ -1,55 +1,49 @@
 //! Cuckoo filters (Fan et al., CoNEXT 2014): pure and synchronous. Knows nothing of HTTP, time or storage.
 //!
-//! [`compact`] filters keep fingerprints, [`strict`] ones 62 bits of digest and a state. Each has a writer's side,
-//! owned by one thread, and a reader's side that takes no lock. Both lie in tables ([`table`], written by
-//! [`writer`], as a [`plan`] has them): buckets of slots in atomic words ([`slots`], [`memory`]) at the places that
-//! [`place`] gives. How many buckets a capacity needs is for [`sizing`] to say.
+//! [`compact`] filters keep fingerprints; [`strict`] ones keep 62 bits of each item's digest and a state. [`modes`] puts both
+//! behind one type. A filter has a writer's side, which one thread owns, and a reader's side, which takes no lock.
+//!
+//! Both keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
+//! slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] says how large it is, and [`place`] in which two
+//! buckets an item may lie. How many buckets a capacity needs is for [`sizing`] to say.
 
 pub mod codec;
 pub mod compact;
 pub mod hash;
+mod insert;
 mod kind;
 pub mod layout;
 mod memory;
+mod mixing;
+mod modes;
 mod place;
 mod plan;
 #[cfg(test)]
 mod race;
 mod sizing;
+mod slot_state;
 mod slots;
 pub mod strict;
 mod strict_view;
 mod table;
+mod table_set;
+#[cfg(test)]
+mod table_tests;
 #[cfg_attr(loom, path = "../../tools/filter-alone/src/loom_words.rs")]
 mod words;
 mod writer;
 
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
-pub use compact::{CompactFilter, CompactReader, CompactView, Insert};
+pub use compact::{CompactFilter, CompactReader, CompactView};
 pub use hash::{Digest, Secret};
+pub use insert::{Full, Insert};
 pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
 #[cfg(test)]
 pub(crate) use memory::unreserved_tables;
 pub use memory::{MemoryNeed, OutOfMemory, Reservation};
-pub use strict::{SlotState, StrictFilter, StrictInsert, Walk};
-pub use strict_view::{StateCounts, StrictReader, StrictView};
-
-/// The filter can't take all the items, and has changed nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the filter is full")]
-pub struct Full;
-
-/// One table of a filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SegmentStats {
-    /// Items in it.
-    pub items: u64,
-    /// Items that it is meant for.
-    pub capacity: u64,
-    /// Bits of a fingerprint; 62 in strict filters.
-    pub fingerprint_bits: u8,
-    /// Slots a bucket.
-    pub bucket_size: u8,
-    /// Buckets.
-    pub buckets: u64,
-}
+pub use modes::{Filter, FilterStats, Reader};
+pub use slot_state::{SlotState, StateCounts};
+pub use strict::{StrictFilter, Walk};
+pub use strict_view::{StrictReader, StrictView};
+pub use table::SegmentStats;
+pub use table_set::TableSet;

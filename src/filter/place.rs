@@ -1,16 +1,18 @@
-//! Digest → slot value and bucket pair: where an item may lie, in a compact segment and in a strict table.
+//! Where an item may lie: a digest determines the value of its slot and its two buckets.
 
-use super::Digest;
+use super::hash::Digest;
+use super::mixing::{mix, multiply_high, sum_of_mixed};
 use super::plan::Plan;
+use super::slot_state::{STATE_BITS, STATE_MASK};
 
-/// What an item leaves in a slot, and the two buckets where the slot may be.
+/// The slot value of an item, and the two buckets in which it may lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) value: u64,
     pub(super) buckets: [u64; 2],
 }
 
-/// The numbers that a table's placement computes with, whichever it is.
+/// The numbers from which a table's placement is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dimensions {
     /// Buckets of a strict table, or of a compact filter's first segment.
@@ -38,17 +40,17 @@ impl Dimensions {
 pub(super) trait Place: Copy {
     fn of(dimensions: &Dimensions) -> Self;
 
-    /// The item's slot value, never zero in the bits that tell items apart or in those that are stored, and its buckets.
+    /// An item's slot value and its buckets. A fingerprint is never zero, so that its slot differs from a free one.
     fn probe(&self, digest: Digest) -> Probe;
 
-    /// The other bucket of a slot value that lies in `bucket`. Its own inverse.
+    /// The second bucket of a slot value, given one of the two. It is its own inverse.
     fn other(&self, bucket: u64, value: u64) -> u64;
 }
 
-/// Places fingerprints in segment `k` of a compact filter, `base_buckets · 2^k` buckets of `base_bits + k` bit fingerprints.
+/// Placement in segment `k` of a compact filter: `base_buckets · 2^k` buckets, and fingerprints of `base_bits + k` bits.
 ///
-/// Segments nest: bucket pair and fingerprint, each shifted right by one, are those of the segment before. So two items that are
-/// alike here are alike in every older segment, and a copy can move to an older segment without its digest.
+/// Segments nest: an item's buckets and fingerprint, each shifted right by one bit, are those in the segment before. So items that
+/// look alike in one segment look alike in every older one, and a copy can move to an older segment without its digest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nested(Dimensions);
 
@@ -60,8 +62,9 @@ impl Place for Nested {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        // High digest bits choose the bucket, low ones the fingerprint, both by multiply-high: a factor doubled by each
-        // segment appends one bit to the product. The first 2^k fingerprints are left out, so that none, shifted, is zero.
+        // The high bits of the digest choose the bucket, the low ones the fingerprint, both by multiply-high. The factors double
+        // with each segment, which appends one bit to each product. The first 2^k fingerprints are left out: shifted right by k,
+        // they would be zero.
         let bucket = multiply_high(digest.0, self.0.base_buckets << self.0.k);
         let value = (((digest.0 & 0xffff_ffff) * self.0.fingerprints) >> 32) + (1 << self.0.k);
         Probe { value, buckets: [bucket, self.other(bucket, value)] }
@@ -73,14 +76,14 @@ impl Place for Nested {
         let sum = sum_of_mixed(mixed, self.0.base_buckets);
         let base = bucket >> self.0.k;
         let other = if sum >= base { sum - base } else { sum + self.0.base_buckets - base };
-        // The top k of 32 bits: one more for each segment, the earlier ones the same.
+        // The top k of 32 bits: each segment adds one bit, and the others stay the same.
         let flips = (mixed & 0xffff_ffff) >> (32 - self.0.k);
         let low = (1 << self.0.k) - 1;
         (other << self.0.k) | ((bucket & low) ^ flips)
     }
 }
 
-/// [`Nested`] for the first segment, `k` = 0: most filters have no other, and the compiler drops a third of the work.
+/// [`Nested`] for the first segment, `k` = 0. Most filters have no other, and the compiler drops a third of the work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First(Nested);
 
@@ -101,14 +104,16 @@ impl Place for First {
     }
 }
 
-/// Places 62 digest bits, above 2 bits of state, in a strict table of any even number of buckets.
+/// Placement in a strict table, which has any even number of buckets and slots of 62 bits of digest above 2 of state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
     buckets: u64,
 }
 
-/// The slot bits of a strict table that hold the state, not the digest.
-pub(super) const STATE_MASK: u64 = 3;
+/// The digest of an item, as far as its strict slot keeps it: the two highest bits are lost. It finds the item like the whole one.
+pub(super) fn stored_digest(value: u64) -> Digest {
+    Digest(value >> STATE_BITS)
+}
 
 impl Whole {
     #[inline(always)]
@@ -128,7 +133,7 @@ impl Place for Whole {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        let value = digest.0 << 2;
+        let value = digest.0 << STATE_BITS;
         Probe { value, buckets: self.pair(value) }
     }
 
@@ -137,30 +142,6 @@ impl Place for Whole {
         let [first, second] = self.pair(value);
         if bucket == first { second } else { first }
     }
-}
-
-/// What the two buckets of a fingerprint add up to, modulo their number, in a first segment.
-pub(super) fn sum_of_pair(value: u64, buckets: u64) -> u64 {
-    sum_of_mixed(mix(value), buckets)
-}
-
-/// Odd, against an even number of buckets: the two base buckets differ in parity, so they differ.
-#[inline(always)]
-fn sum_of_mixed(mixed: u64, buckets: u64) -> u64 {
-    multiply_high(mixed, buckets) | 1
-}
-
-#[inline(always)]
-fn multiply_high(value: u64, factor: u64) -> u64 {
-    ((u128::from(value) * u128::from(factor)) >> 64) as u64
-}
-
-/// Two multiplications, so that neighbouring values do not give an arithmetic progression: with one, `d(f) − d(g)` would
-/// depend on `f − g` alone, and relocations would reach few buckets.
-#[inline(always)]
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (value ^ (value >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a table is to be: how many buckets of how many slots, and whose. All else about a table follows from it.
+//! The plan of a table: its mode, and its number of buckets and slots. All else about a table follows from it.
 
 use super::layout::{self, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
 use super::memory::MemoryNeed;
@@ -6,7 +6,7 @@ use super::sizing;
 use super::slots::{Lanes, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
 
-/// What the geometry and the placement of a table are made from.
+/// The plan of a table. A snapshot stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Plan {
     /// Segment `k` of a compact filter.
@@ -50,12 +50,12 @@ impl Plan {
         MemoryNeed::table(self.words() * 8)
     }
 
-    /// Items that the table takes, whatever they are.
+    /// Items that the table takes before it counts as full, whatever they are.
     pub(super) fn fill_limit(&self) -> u64 {
         sizing::fill_limit(self.buckets(), self.bucket_size())
     }
 
-    /// Whether a table can have this shape, wherever it was read.
+    /// Whether a table can have this plan. One that was read from a disk may be damaged.
     pub(super) fn is_sane(&self) -> bool {
         let shape_fits = match *self {
             Self::Segment { base_bits, bucket_size, base_buckets, k } => {
@@ -76,15 +76,6 @@ impl Plan {
             bucket_size: self.bucket_size(),
             buckets: self.buckets(),
             max_search: 1,
-        }
-    }
-
-    pub(super) fn error_rate_at(&self, load: f64) -> f64 {
-        match *self {
-            Self::Segment { base_bits, bucket_size, k, .. } => {
-                layout::error_rate(layout::fingerprints(base_bits, k), bucket_size, load)
-            }
-            Self::Strict { .. } => self.layout().error_rate_at(load),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Readers against the writer while items move: with threads that pause where it hurts, and, built for Loom, in every order.
+//! Readers race with the writer while items move: in threads that pause where it matters and, in a build for Loom, in every order.
 
-use super::Digest;
 use super::codec::TableId;
+use super::hash::Digest;
 use super::plan::Plan;
 use super::writer::TableWriter;
 
@@ -9,13 +9,14 @@ fn scrambled(number: u64) -> Digest {
     Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
 }
 
-/// Buckets and slots as few as let an insert move an item.
+/// A table with as few buckets and slots as an insert needs to move an item.
 fn tiny() -> TableWriter {
     let plan = Plan::Segment { base_bits: 16, bucket_size: 2, base_buckets: 4, k: 0 };
     TableWriter::new(TableId(0), plan, 50)
 }
 
-/// A story for a tiny table: six items are inside, others come and go, and the first makes way, to its second bucket and back.
+/// A sequence of changes of a tiny table that holds six items: others come and go, and the first item is moved to its second bucket
+/// and back.
 struct Story(u64);
 
 impl Story {
@@ -23,7 +24,7 @@ impl Story {
         scrambled(self.0 * 16 + number)
     }
 
-    /// The one that moves.
+    /// The item that is moved.
     fn moving(&self) -> Digest {
         self.item(0)
     }
@@ -36,7 +37,7 @@ impl Story {
         writer
     }
 
-    /// One of those that come, or one of the others that are inside goes.
+    /// Another item comes, or one of the other five goes.
     fn step(&self, writer: &mut TableWriter, number: u64) {
         let choice = scrambled(self.0 ^ number << 60).0;
         if choice.is_multiple_of(2) {
@@ -49,7 +50,7 @@ impl Story {
 
 const STEPS: u64 = 6;
 
-/// The number of the first story that is one.
+/// The lowest number whose sequence moves the first item to and fro.
 const STORY: u64 = 1_126;
 
 #[cfg(not(loom))]
@@ -58,8 +59,8 @@ mod threads {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// A reader who pauses between its two loads, while the writer moves items to and fro. Without the version
-    /// it misses some: an item can leave the second bucket for the first just in between.
+    /// A reader pauses between its two loads while the writer moves items to and fro. Without the sequence lock it would miss some: an
+    /// item can move from the second bucket to the first just in between.
     #[test]
     fn a_reader_misses_nothing_while_items_move() {
         let plan = Plan::Segment { base_bits: 16, bucket_size: 4, base_buckets: 512, k: 0 };
@@ -82,7 +83,7 @@ mod threads {
             });
             let mut next = 1_000;
             while !done.load(Relaxed) {
-                // Up to 97 % full, where nearly every insert moves others, and back.
+                // The table is filled up to 97 %, where nearly every insert moves other items, and emptied again.
                 let passing = (next..next + 980).map(scrambled);
                 next += 980;
                 let came: Vec<Digest> = passing.filter(|digest| writer.insert(*digest, 0).is_ok()).collect();
@@ -94,7 +95,7 @@ mod threads {
         });
     }
 
-    /// The buckets where the item lies that moves, or one alike.
+    /// The buckets that hold the item that is moved, or one that looks alike.
     fn places(story: &Story, writer: &TableWriter) -> Vec<u64> {
         let mut alone = tiny();
         alone.insert(story.moving(), 0).unwrap();
@@ -117,13 +118,13 @@ mod threads {
         route.len() >= 3 && route.iter().all(|places| places.len() == 1)
     }
 
-    /// What is tried in every order is a story in which something happens.
+    /// The sequence that Loom tries in every order really moves the item.
     #[test]
     fn the_story_moves_an_item_to_and_fro() {
         assert!(moves_to_and_fro(&Story(STORY)));
     }
 
-    /// Hits that the reader checks; the long form wants 100 million.
+    /// Look-ups that the reader makes; a long run wants 100 million.
     fn hits() -> usize {
         std::env::var("CUCKOOD_RACE_HITS").ok().and_then(|hits| hits.parse().ok()).unwrap_or(2_000_000)
     }
@@ -134,7 +135,7 @@ mod orders {
     use super::*;
     use loom::thread;
 
-    /// Whatever the order of loads and stores, and whatever a reader may see of them, an item that moves is met.
+    /// Whatever the order of loads and stores, and whatever of them a reader may see, it finds an item that is being moved.
     #[test]
     fn a_moving_item_is_met_in_every_order() {
         let mut model = loom::model::Builder::new();

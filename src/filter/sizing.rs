@@ -1,36 +1,207 @@
-//! Capacity → buckets: how full a table gets before an item finds no place, and how long its fingerprints must be for that.
+//! Sizing: from a capacity and an error rate to the layout of a filter.
 //!
-//! A table takes its capacity with all but certainty: of a hundred million fillings with different items one may fail, by
-//! each of three causes.
+//! The question is how full a table gets before an item finds no place, and how long fingerprints must be for that. A table takes
+//! its capacity almost certainly: if it is filled a hundred million times with different items, each of three causes makes at most
+//! one filling fail.
 //!
-//! - *A crowded pair.* Two buckets of `b` slots hold `2b` items, and no move helps a further one that has both. `n` items
-//!   choose among `(m/2)²` pairs of `m` buckets (one has an even number, the other an odd one), so a pair is wanted by
-//!   `2b + 1` with a probability of at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`.
+//! - *A crowded pair of buckets.* Two buckets of `b` slots hold `2b` items. If one more item has the same two buckets, no move makes
+//!   room. The `n` items choose among the `(m/2)²` pairs of `m` buckets (one even and one odd number). The probability that any pair is
+//!   chosen by `2b + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`.
 //!   This is the first term of the union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation
-//!   and dictionaries with tightly packed constant size bins", 2007); the others together are smaller wherever it limits.
-//! - *A crowded table.* Random pairs fill at most 89.7, 98.0 or 99.8 % of buckets of 2, 4 or 8 slots (Fernholz and
-//!   Ramachandran, "The k-orientability thresholds for G(n, p)", 2007). Where a table of `s` slots is full varies
-//!   by 0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven of them are kept free. And some bucket is wanted by
-//!   fewer items than it has slots: in a small table that weighs more than the spread, so two buckets and two slots are kept
-//!   free besides. With both, [`fill_limit`] lies below what one of a hundred million fillings needs, by the union bound
-//!   where that is sharp (small tables), by measured quantiles of 10⁵ fillings carried on where it isn't.
-//!   A search finds its way with ease only somewhat below: at 80, 95 and 98 % the share of those that find none falls by half
-//!   with every 7, 21 and 10 further buckets that are looked at (measured at a million items).
-//! - *Short fingerprints.* `f` bits are `2^f − 1` values, and all items alike in one share their pairs' sum: see
+//!   and dictionaries with tightly packed constant size bins", 2007). Where it is what limits, the other terms add up to less.
+//! - *A crowded table.* Items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table with buckets of 2, 4 or 8 slots (Fernholz
+//!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007). How many items a table of `s` slots really takes varies
+//!   by 0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven standard deviations are kept free. In a small table another
+//!   effect weighs more: some buckets are chosen by fewer items than they have slots. For that, two buckets and two slots are kept
+//!   free. With both, [`fill_limit`] lies below what all but one of a hundred million fillings take. For small tables the union bound
+//!   shows it; for larger ones, where the bound is too weak, measured quantiles of 10⁵ fillings do, extrapolated.
+//!   Close to these limits few searches succeed. So tables are filled to 80, 95 and 98 %: there the share of searches that fail
+//!   is halved with every 7, 21 and 10 more buckets that they look at (measured at a million items).
+//! - *Short fingerprints.* `f` bits make `2^f − 1` fingerprints, and items with equal ones choose among few pairs: see
 //!   [`crowded_pairs`].
 
-use super::place::sum_of_pair;
+use super::layout::{
+    CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout,
+    LayoutError, MAX_SEARCH_DEFAULT, Mode, STRICT_FINGERPRINT_BITS,
+};
+use super::mixing::sum_of_pair;
+use super::slots::STRICT_SLOTS;
 
-/// Fillings of which one may fail, by each cause.
+/// Fillings of which one may fail for each cause.
 const FILLINGS: u128 = 100_000_000;
 
-/// Longer fingerprints than this crowd no pair that chance doesn't: with 13 bits, and buckets of two slots, less than one of a
-/// million fillings with four thousand million items fails.
+/// The most bits of a fingerprint that counts as short. Longer ones are as good as random pairs: with 13 bits and buckets of two
+/// slots, less than one in a million fillings with four thousand million items fails because of them.
 const SHORT_BITS_MAX: u8 = 12;
 
-/// Bits of the shortest fingerprint with which a large table is filled to its share, measured: a shorter one leads to so few
-/// other buckets that it is full before (Fan et al., section 4 and figure 2). It takes an explicit layout to have one.
-pub(super) const fn planned_bits_min(bucket_size: u8) -> u8 {
+/// Segments of fewer words fill up so unevenly that nobody can say how far.
+const SURE_WORDS_MIN: u64 = 8 << 10;
+
+/// Strict tables of fewer buckets fill up so unevenly that nobody can say how far.
+const SURE_STRICT_BUCKETS_MIN: u64 = 1 << 10;
+
+/// A segment may refuse items before it has reached its limit, by one in so many of that: if it is small, if searches look at few
+/// buckets, and otherwise.
+const REFUSED_SMALL: u64 = 2;
+const REFUSED_SHORT_SEARCH: u64 = 8;
+const REFUSED: u64 = 16;
+
+/// A later segment may get only items of one in so many of its buckets: those that were full early in the segment before.
+const CROWDED_BUCKETS: u64 = 16;
+
+/// Up to this share of its slots, a segment takes nearly every item without any search: at most one of [`UNSEARCHED_LEFT`] finds both
+/// its buckets full.
+const UNSEARCHED_FILL: u64 = 8;
+
+/// See [`UNSEARCHED_FILL`]. By chance, so many more items may find their buckets full.
+const UNSEARCHED_LEFT: u64 = 64;
+
+impl Layout {
+    /// The smallest compact layout that holds `capacity` items and keeps `error_rate` even when every slot is taken.
+    ///
+    /// The first segment of a filter that grows gets half of `error_rate`. Each further segment has half the rate of the one before,
+    /// and 1/2 + 1/4 + … stays below 1.
+    pub fn compact(capacity: u64, error_rate: f64, growth: Growth) -> Result<Self, LayoutError> {
+        check_capacity(capacity)?;
+        if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
+            return Err(LayoutError::ErrorRate(error_rate));
+        }
+        let share = match growth {
+            Growth::Auto => error_rate / 2.0,
+            Growth::Fixed => error_rate,
+        };
+        // Of layouts that take the same memory the first wins: four slots are the best compromise of load and look-up speed.
+        [4, 2, 8]
+            .into_iter()
+            .filter_map(|bucket_size| Self::smallest(capacity, share, growth, bucket_size))
+            .min_by_key(Self::memory_bytes)
+            .ok_or(LayoutError::ErrorRate(error_rate))
+    }
+
+    fn smallest(capacity: u64, error_rate: f64, growth: Growth, bucket_size: u8) -> Option<Self> {
+        let buckets = buckets_for(capacity, bucket_size);
+        (planned_bits_min(bucket_size)..=FINGERPRINT_BITS_MAX)
+            .map(|fingerprint_bits| Self {
+                fingerprint_bits,
+                bucket_size,
+                buckets,
+                max_search: MAX_SEARCH_DEFAULT,
+            })
+            .find(|layout| {
+                let bits = layout.fingerprint_bits;
+                layout.error_rate_at(1.0) <= error_rate
+                    && (growth == Growth::Auto || fingerprints_suffice(capacity, bits, bucket_size, buckets))
+            })
+    }
+
+    /// The compact layout for `capacity` items, with the rest chosen by the caller.
+    ///
+    /// # Errors
+    /// When a value is out of range, or can't promise room for `capacity` items to a filter of fixed size.
+    pub fn compact_with(
+        capacity: u64,
+        fingerprint_bits: u8,
+        bucket_size: u8,
+        max_search: u32,
+        growth: Growth,
+    ) -> Result<Self, LayoutError> {
+        check_capacity(capacity)?;
+        if !matches!(bucket_size, 2 | 4 | 8) {
+            return Err(LayoutError::BucketSize(bucket_size));
+        }
+        let buckets = buckets_for(capacity, bucket_size);
+        let mut layout = Self { fingerprint_bits, bucket_size, buckets, max_search };
+        layout.check(Mode::Compact)?;
+        if growth == Growth::Fixed {
+            layout.buckets = layout.fixed_buckets(capacity)?;
+        }
+        Ok(layout)
+    }
+
+    /// Buckets that hold `capacity` items almost certainly.
+    fn fixed_buckets(&self, capacity: u64) -> Result<u64, LayoutError> {
+        let Self { fingerprint_bits: bits, bucket_size, max_search, .. } = *self;
+        if max_search < FIXED_SEARCH_MIN {
+            return Err(LayoutError::FixedSearch(max_search));
+        }
+        let fewest = buckets_for_search(capacity, bucket_size, max_search);
+        // Short fingerprints need a table that is emptier. But one that is half empty for their sake saves nothing.
+        let fitting = |bits| {
+            (0..=8)
+                .map(|eighths| (fewest + fewest * eighths / 8).next_multiple_of(2))
+                .find(|&buckets| fingerprints_suffice(capacity, bits, bucket_size, buckets))
+        };
+        fitting(bits).ok_or_else(|| {
+            let least = (bits..FINGERPRINT_BITS_MAX).find(|&bits| fitting(bits).is_some());
+            let least = least.unwrap_or(FINGERPRINT_BITS_MAX);
+            LayoutError::FixedFingerprintBits { bits, least, capacity, bucket_size }
+        })
+    }
+
+    /// The strict layout for `capacity` items.
+    pub fn strict(capacity: u64) -> Result<Self, LayoutError> {
+        check_capacity(capacity)?;
+        let bucket_size = STRICT_SLOTS as u8;
+        Ok(Self {
+            fingerprint_bits: STRICT_FINGERPRINT_BITS,
+            bucket_size,
+            buckets: buckets_for(capacity, bucket_size),
+            max_search: MAX_SEARCH_DEFAULT,
+        })
+    }
+
+    /// Items that the first table takes, whatever they are. Beyond that, a filter that may grow does so, and a filter of fixed size
+    /// takes more as long as searches find free slots.
+    pub fn capacity(&self) -> u64 {
+        fill_limit(self.buckets, self.bucket_size)
+    }
+}
+
+impl Layout {
+    /// The most of so many items that find no place in segment `k` of a compact filter, if it holds `held` items already. Almost never
+    /// are there more.
+    pub(super) fn most_left(&self, k: u32, held: u64, items: u64) -> u64 {
+        let segment =
+            Self { fingerprint_bits: self.fingerprint_bits + k as u8, buckets: self.buckets << k, ..*self };
+        let all = held.saturating_add(items);
+        if self.is_searched_well() {
+            let limit = segment.capacity();
+            let refused = match segment.lanes().words(segment.buckets) {
+                ..SURE_WORDS_MIN => REFUSED_SMALL,
+                _ if self.max_search < MAX_SEARCH_DEFAULT => REFUSED_SHORT_SEARCH,
+                _ => REFUSED,
+            };
+            let sure = limit - limit.div_ceil(refused);
+            return items.min(all.saturating_sub(sure));
+        }
+        let spread = if k == 0 { segment.buckets } else { segment.buckets / CROWDED_BUCKETS };
+        if all <= unsearched_limit(spread, self.bucket_size) {
+            return 0;
+        }
+        let most = segment.slots() / UNSEARCHED_FILL;
+        items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
+    }
+
+    /// Whether searches fill a segment to its limit. They may fail long before if they are short or fingerprints are, which only a
+    /// filter that grows may have.
+    fn is_searched_well(&self) -> bool {
+        self.max_search >= FIXED_SEARCH_MIN && self.fingerprint_bits >= planned_bits_min(self.bucket_size)
+    }
+}
+
+/// Items that a strict table surely takes. In a small one an item may find no place though there is room.
+pub(super) fn sure_strict_items(buckets: u64) -> u64 {
+    let limit = fill_limit(buckets, STRICT_SLOTS as u8);
+    if buckets < SURE_STRICT_BUCKETS_MIN { limit - limit.div_ceil(REFUSED_SMALL) } else { limit }
+}
+
+fn check_capacity(capacity: u64) -> Result<(), LayoutError> {
+    if (1..=CAPACITY_MAX).contains(&capacity) { Ok(()) } else { Err(LayoutError::Capacity(capacity)) }
+}
+
+/// The fewest bits of a fingerprint with which a large table can be filled to [`load_percent`], measured. A shorter one leads to so
+/// few other buckets that searches fail before (Fan et al., section 4 and figure 2). Only a caller's own layout can have one.
+const fn planned_bits_min(bucket_size: u8) -> u8 {
     match bucket_size {
         2 => 8,
         4 => 6,
@@ -38,7 +209,7 @@ pub(super) const fn planned_bits_min(bucket_size: u8) -> u8 {
     }
 }
 
-/// Percent of a large table's slots that a search finds its way to.
+/// Percent of a large table's slots that are filled: up to here, searches for a free slot succeed.
 const fn load_percent(bucket_size: u8) -> u64 {
     match bucket_size {
         2 => 80,
@@ -47,8 +218,8 @@ const fn load_percent(bucket_size: u8) -> u64 {
     }
 }
 
-/// Percent of the slots that stay free besides where a search looks at so few buckets: as few searches then fail as with
-/// [`super::layout::MAX_SEARCH_DEFAULT`] in a fuller table, measured.
+/// Percent of the slots that are kept free besides if a search looks at so few buckets. With them, no more searches fail than with
+/// [`MAX_SEARCH_DEFAULT`] (measured).
 const fn spare_percent(max_search: u32) -> u64 {
     match max_search {
         1_000.. => 0,
@@ -57,10 +228,10 @@ const fn spare_percent(max_search: u32) -> u64 {
     }
 }
 
-/// Items that a table of so many buckets takes, whatever they are.
+/// Items that a table of so many buckets takes almost certainly, whatever they are.
 pub(super) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = buckets * u64::from(bucket_size);
-    // In thousandths of the slots, and in tenths of the slots' root.
+    // `full` is in thousandths of the slots, `spread` in tenths of their square root.
     let (full, spread) = match bucket_size {
         2 => (880, 30),
         4 => (980, 15),
@@ -69,15 +240,16 @@ pub(super) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let free = slots.isqrt() * spread / 10 + 2 * u64::from(bucket_size) + 2;
     let whole = (slots * full / 1_000).saturating_sub(free);
     let searched = slots * load_percent(bucket_size) / 100;
-    // A pair of buckets holds as many as it has slots.
+    // One pair of buckets holds as many items as it has slots, whatever they are.
     whole.min(searched).min(pairs_limit(buckets, bucket_size)).max(2 * u64::from(bucket_size))
 }
 
-/// The most items of which hardly ever `2b + 1` want the same pair: `n` with `(n − b)^(2b+1) ≤ (m/2)^(4b) · (2b+1)! / FILLINGS`.
+/// The most items of which `2b + 1` almost never choose the same pair: the greatest `n` with
+/// `(n − b)^(2b+1) ≤ (m/2)^(4b) · (2b+1)! / FILLINGS`.
 fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = u32::from(bucket_size);
     let crowd = 2 * slots + 1;
-    // What passes 128 bits limits no table: there are more such pairs than its slots can crowd.
+    // If the numbers need more than 128 bits there are so many pairs that none is ever crowded.
     let Some(pairs) = u128::from(buckets / 2).checked_pow(4 * slots) else { return u64::MAX };
     let factorial: u128 = (1..=u128::from(crowd)).product();
     let Some(crowds) = (pairs / FILLINGS).checked_mul(factorial) else { return u64::MAX };
@@ -92,19 +264,19 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     least + u64::from(slots)
 }
 
-/// The most items of which hardly ever one finds both its buckets full, though none is moved: `n` with
-/// `n · C(n, b)² · (2/m)^(2b) ≤ 1 / FILLINGS`, an item and those that fill each of its buckets.
-pub(super) fn unsearched_limit(buckets: u64, bucket_size: u8) -> u64 {
+/// The most items of which almost never one finds both its buckets full, if none is ever moved: the greatest `n` with
+/// `n · C(n, b)² · (2/m)^(2b) ≤ 1 / FILLINGS`. That counts an item, and those that fill each of its buckets.
+fn unsearched_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = i32::from(bucket_size);
     let factorial: f64 = (1..=slots).map(f64::from).product();
     let sets = (buckets as f64 / 2.0).powi(2 * slots) * factorial * factorial / FILLINGS as f64;
     let items = sets.powf(1.0 / f64::from(2 * slots + 1)) as u64;
-    // Two buckets hold as many as they have slots.
+    // Two buckets hold as many items as they have slots, whatever they are.
     items.max(u64::from(bucket_size))
 }
 
-/// The fewest buckets that take so many items.
-pub(super) fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
+/// The fewest buckets that take so many items almost certainly.
+fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
     let slots = (capacity * 100).div_ceil(load_percent(bucket_size));
     let mut buckets = slots.div_ceil(u64::from(bucket_size)).next_multiple_of(2);
     while fill_limit(buckets, bucket_size) < capacity {
@@ -113,34 +285,35 @@ pub(super) fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
     buckets
 }
 
-/// As [`buckets_for`], with room to spare for a search that looks at few buckets.
-pub(super) fn buckets_for_search(capacity: u64, bucket_size: u8, max_search: u32) -> u64 {
+/// As [`buckets_for`], with more free slots if searches look at few buckets.
+fn buckets_for_search(capacity: u64, bucket_size: u8, max_search: u32) -> u64 {
     let load = load_percent(bucket_size);
     let with_spare = (capacity * load).div_ceil(load - spare_percent(max_search));
-    // Two buckets hold as many as they have slots without any search.
+    // Two buckets hold as many items as they have slots without any search.
     let needs_search = capacity > 2 * u64::from(bucket_size);
     buckets_for(if needs_search { with_spare } else { capacity }, bucket_size)
 }
 
 /// Whether fingerprints of so many bits are long enough for the capacity.
-pub(super) fn fingerprints_suffice(capacity: u64, bits: u8, bucket_size: u8, buckets: u64) -> bool {
-    // Not every table is as even as the bound on crowded pairs supposes: twice its share is allowed for.
+fn fingerprints_suffice(capacity: u64, bits: u8, bucket_size: u8, buckets: u64) -> bool {
+    // The estimate supposes fingerprints that are spread evenly, which they are not quite: so twice the share may fail.
     capacity <= 2 * u64::from(bucket_size)
         || bits > SHORT_BITS_MAX
         || crowded_pairs(capacity, bits, bucket_size, buckets) <= 2.0 / FILLINGS as f64
 }
 
-/// The pairs, on average, that more items want than their two buckets hold, if fingerprints are short. Each of the `2^f − 1` values
-/// leads from a bucket to one other, so that `(2^f − 1) · m/2` pairs are all there are; fewer, and wanted more often, where
-/// values have the same sum. These are counted: `m/2 · C(n, 2b+1) · Σ p^(2b+1)`, of a sum that `c` values have
-/// `p = c / ((2^f − 1) · m/2)`.
+/// How many pairs, on average, are chosen by more items than their two buckets hold, if fingerprints are short.
+///
+/// Each of the `2^f − 1` fingerprints leads from a bucket to one other. So there are at most `(2^f − 1) · m/2` pairs. There are
+/// fewer, chosen more often, where several fingerprints have the same sum of their pair. The result is
+/// `m/2 · C(n, 2b+1) · Σ p^(2b+1)` over all sums; a sum that `c` fingerprints share has `p = c / ((2^f − 1) · m/2)`.
 fn crowded_pairs(items: u64, bits: u8, bucket_size: u8, buckets: u64) -> f64 {
     let crowd = 2 * i32::from(bucket_size) + 1;
     let values = (1_u64 << bits) - 1;
     let mut sums: Vec<u64> = (1..=values).map(|value| sum_of_pair(value, buckets)).collect();
     sums.sort_unstable();
     let pairs = buckets as f64 / 2.0;
-    // Items over pairs, and n/1 · (n−1)/2 · … split among the factors: neither alone would fit.
+    // The binomial coefficient alone would overflow, and the power alone underflow: so each factor takes its share of both.
     let chances = |alike: usize| {
         let p = alike as f64 / (values as f64 * pairs);
         (0..crowd).map(|taken| (items as f64 - f64::from(taken)) / f64::from(taken + 1) * p).product::<f64>()

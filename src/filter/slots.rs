@@ -1,6 +1,8 @@
-//! How slots of any width lie in words: packed without a gap, compared many at a time (SWAR).
+//! How slots of any width lie in words: packed without gaps, and compared many at a time (SWAR).
 
-/// The geometry of buckets. A bucket is read in parts, runs of slots that together fit a word.
+use super::slot_state::STATE_MASK;
+
+/// The geometry of a table's buckets. A bucket is read in parts: runs of slots that fit into one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lanes {
     /// Bits of a slot.
@@ -11,18 +13,18 @@ pub(super) struct Lanes {
     pub(super) part_slots: u32,
     /// Bits of a part.
     pub(super) part_bits: u32,
-    /// The lowest bit of every slot of a part: times a value, the value in every slot.
+    /// The lowest bit of every slot of a part. Multiplied by a value, it gives the value in every slot.
     ones: u64,
     /// The highest bit of every slot of a part.
     tops: u64,
     /// All the bits of a part.
     mask: u64,
-    /// The bits of a part that tell items apart.
+    /// The bits of a part that tell items apart: all but those of the state.
     identity: u64,
 }
 
 impl Lanes {
-    /// Slots of `bits` bits, `slots` a bucket, of which all bits but those in `state` tell items apart.
+    /// Buckets of `slots` slots of `bits` bits. In each slot, the bits in `state` hold a state, and the others tell items apart.
     pub(super) const fn new(bits: u32, slots: u32, state: u64) -> Self {
         let mut part_slots = slots;
         while part_slots * bits > 64 {
@@ -59,18 +61,18 @@ impl Lanes {
         u64::MAX >> (64 - self.bits)
     }
 
-    /// Words that so many buckets take, and one more when a part may end in the word after its first.
+    /// Words that so many buckets take. Where parts may reach into a second word there is one more, so that the last one can.
     pub(super) const fn words(&self, buckets: u64) -> u64 {
         (buckets * (self.slots * self.bits) as u64).div_ceil(64) + self.straddles() as u64
     }
 
-    /// Whether a part may begin in one word and end in the next.
+    /// Whether a part can begin in one word and end in the next.
     #[inline(always)]
     pub(super) const fn straddles(&self) -> bool {
         !64_u32.is_multiple_of(self.part_bits)
     }
 
-    /// Where a slot of a bucket begins: the word, and the bit of it.
+    /// Where a slot of a bucket begins: the word, and the bit in it.
     #[inline(always)]
     pub(super) const fn position(&self, bucket: u64, slot: u32) -> (usize, u32) {
         let (bucket_bits, slot_bit) = (self.slots * self.bits, slot * self.bits);
@@ -82,62 +84,62 @@ impl Lanes {
         ((bit / 64) as usize, (bit % 64) as u32)
     }
 
-    /// A part's bits, out of the word where it begins and the one after.
+    /// A part's bits, cut from the word where it begins and the one after.
     #[inline(always)]
     pub(super) const fn cut(&self, low: u64, high: u64, shift: u32) -> u64 {
         ((low >> shift) | ((high << 1) << (63 - shift))) & self.mask
     }
 
-    /// A part's bits, out of the word that holds it whole.
+    /// A part's bits, cut from the word that holds all of it.
     #[inline(always)]
     pub(super) const fn cut_whole(&self, word: u64, shift: u32) -> u64 {
         (word >> shift) & self.mask
     }
 
-    /// The top bit of every slot of `part` that holds `value`, by the bits that tell items apart.
+    /// Marks the slots of `part` that hold `value`, whatever their states: the top bit of each.
     #[inline(always)]
     pub(super) const fn equal(&self, part: u64, value: u64) -> u64 {
         self.zero((part ^ value.wrapping_mul(self.ones)) & self.identity)
     }
 
-    /// Whether a slot of `part` holds `value`: one step less than asking which. A borrow can mark further slots, but only above one
-    /// that is truly equal.
+    /// Whether any slot of `part` holds `value`. Cheaper than to find out which: a borrow may mark a slot by mistake, but only above
+    /// one that is really equal.
     #[inline(always)]
     pub(super) const fn any_equal(&self, part: u64, value: u64) -> bool {
         let differences = (part ^ value.wrapping_mul(self.ones)) & self.identity;
         differences.wrapping_sub(self.ones) & !differences & self.tops != 0
     }
 
-    /// As [`Lanes::equal`], without free slots: where slots hold a state, a free one looks like the digest zero.
+    /// As [`Lanes::equal`], but never marks a free slot. Where slots hold a state, a free slot looks like the digest zero.
     #[inline(always)]
     pub(super) const fn held(&self, part: u64, value: u64) -> u64 {
         let marks = self.equal(part, value);
         if self.identity == self.mask { marks } else { marks & !self.zero(part) }
     }
 
-    /// The top bit of every slot of `part` that is zero. Exact: no carry passes from one slot to the next.
+    /// Marks the slots of `part` that are zero: the top bit of each. It is exact, since no carry passes from one slot to the next.
     #[inline(always)]
     pub(super) const fn zero(&self, part: u64) -> u64 {
         let low = self.mask & !self.tops;
         !(((part & low) + low) | part) & self.tops
     }
 
-    /// The slot, counted within its part, that the lowest mark of [`Lanes::equal`] or [`Lanes::zero`] stands for;
-    /// past the last one when there is no mark.
+    /// The number, within its part, of the lowest slot that [`Lanes::equal`] or [`Lanes::zero`] has marked. If none is marked, it is
+    /// past the last slot.
     #[inline(always)]
     pub(super) const fn lowest(&self, marks: u64) -> u32 {
         marks.trailing_zeros() / self.bits
     }
 }
 
-/// Lanes known when compiling or only when running: the same code serves both, at full speed for the first.
+/// A geometry that is known at compile time or only at run time. The same code serves both, and the first at full speed.
 pub(super) trait Shape: Copy {
     fn of(lanes: &Lanes) -> Self;
 
     fn lanes(&self) -> Lanes;
 }
 
-/// A compact shape known when compiling.
+/// The geometry of a compact table, known at compile time.
 #[derive(Clone, Copy)]
 pub(super) struct Fixed<const BITS: u32, const SLOTS: u32>;
 
@@ -153,12 +155,15 @@ impl<const BITS: u32, const SLOTS: u32> Shape for Fixed<BITS, SLOTS> {
     }
 }
 
-/// The one strict shape.
+/// The geometry of every strict table.
 #[derive(Clone, Copy)]
 pub(super) struct StrictShape;
 
 /// Slots of a bucket of a strict table.
 pub(super) const STRICT_SLOTS: u32 = 4;
+
+/// Bits of a slot of a strict table: 62 of digest and 2 of state.
+pub(super) const STRICT_SLOT_BITS: u32 = 64;
 
 impl Shape for StrictShape {
     #[inline(always)]
@@ -168,7 +173,7 @@ impl Shape for StrictShape {
 
     #[inline(always)]
     fn lanes(&self) -> Lanes {
-        const { Lanes::new(64, STRICT_SLOTS, super::place::STATE_MASK) }
+        const { Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS, STATE_MASK) }
     }
 }
 

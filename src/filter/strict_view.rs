@@ -1,29 +1,19 @@
-//! Strict filters as readers see them, while items may be moving to a larger table.
+//! The reader's side of strict filters, whose items may be moving to a larger table.
 
-use super::strict::SlotState;
-use super::table::Table;
-use super::{Digest, SegmentStats};
+use super::hash::Digest;
+use super::slot_state::{SlotState, StateCounts};
+use super::table::{SegmentStats, Table};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Items by state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StateCounts {
-    /// Available ones.
-    pub available: u64,
-    /// Held ones.
-    pub held: u64,
-    /// Redeemed ones.
-    pub redeemed: u64,
-}
-
-/// What readers share with the writer.
+/// What the readers of a strict filter share with its writer.
+#[derive(Default)]
 pub(super) struct Shared {
-    /// The table; while it moves, the smaller one first and the larger one second.
+    /// One table, or two while items move: the smaller, then the larger.
     pub(super) tables: ArcSwap<Vec<Arc<Table>>>,
-    /// How often the tables were replaced: counted after it was done and before an item moves.
+    /// How often `tables` has been replaced. The writer counts after it has stored them, and before it moves an item.
     pub(super) published: AtomicU64,
     pub(super) held: AtomicU64,
     pub(super) redeemed: AtomicU64,
@@ -35,8 +25,8 @@ pub struct StrictReader {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What a reader sees of a strict filter, for a request: its tables as they are when it is taken, and newer ones when
-/// an item has moved there.
+/// A view of a strict filter, for one request. It has the tables from when it was taken, and gets newer ones if an item may have
+/// moved there.
 pub struct StrictView<'a> {
     shared: &'a Shared,
     tables: Guard<Arc<Vec<Arc<Table>>>>,
@@ -44,17 +34,18 @@ pub struct StrictView<'a> {
 }
 
 impl StrictReader {
-    /// The filter as it is now: all that was added before is in it.
+    /// A view of the filter as it is now. It finds everything that was added before.
     #[inline]
     pub fn view(&self) -> StrictView<'_> {
-        // Counted first: tables newer than the count cost a second look, older ones would miss an item.
+        // The count must be loaded first. If the tables are newer than the count, that costs a second look; if they were older,
+        // an item could be missed.
         let published = self.shared.published.load(Acquire);
         StrictView { shared: &self.shared, tables: self.shared.tables.load(), published }
     }
 }
 
 impl StrictView<'_> {
-    /// The item's state, if it is in.
+    /// The state of an item, if it is there.
     #[inline]
     pub fn get(&self, digest: Digest) -> Option<SlotState> {
         let held = self.tables.iter().find_map(|table| table.get(digest));
@@ -77,7 +68,7 @@ impl StrictView<'_> {
         }
     }
 
-    /// Whether no table has come since: an item that was not found can't have moved to one.
+    /// Whether the tables are still the same. Then an item that was not found in them is not there.
     #[inline]
     fn is_current(&self) -> bool {
         self.shared.published.load(Acquire) == self.published
@@ -97,7 +88,7 @@ impl StrictView<'_> {
         }
     }
 
-    /// Whether each of many is in, in whatever state; `found` is cleared first.
+    /// Whether the filter holds each of many items, in whatever state; `found` is cleared first.
     pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
         let mut states = Vec::new();
         self.get_many(digests, &mut states);
@@ -121,7 +112,7 @@ impl StrictView<'_> {
         self.tables.iter().map(|table| table.memory_bytes()).sum()
     }
 
-    /// The table; while it moves, the smaller and the larger.
+    /// The figures of its table, or of both while items move.
     pub fn segments(&self) -> Vec<SegmentStats> {
         self.tables.iter().map(|table| table.stats()).collect()
     }

@@ -1,25 +1,42 @@
-//! Buckets of slots in atomic words, as readers see them: look-ups without a lock, sure even while items move.
+//! A table: buckets of slots, packed into atomic words. Readers look items up without a lock while one writer moves them.
 //!
-//! One writer changes a table ([`super::writer`]). It moves an item by writing the new slot before it frees the old one, and makes
-//! the version odd while it moves items along one path. So a hit is always true to the bits, and a miss is sure when the
-//! version was even and has not changed.
+//! The writer ([`super::writer`]) moves an item in two steps: it writes the new slot, then frees the old one. So an item is
+//! always in one of its two buckets, and a hit is always right. But a reader that looks at one bucket and then at the other may
+//! miss an item that moves the opposite way in between. A sequence lock tells: the version is odd while items move along a path,
+//! and even otherwise. A reader that found nothing compares the version with the one from before. If it was even and is still
+//! the same, no item moved, and the item is not there. Otherwise the reader looks again.
 
 use std::hint::select_unpredictable;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::kind::{Kind, with_kind};
+use super::hash::Digest;
+use super::kind::{Kind, with_any_kind, with_kind};
 use super::memory::OutOfMemory;
 use super::place::{Dimensions, Place, Probe, Whole};
 use super::plan::Plan;
 use super::slots::{Lanes, Shape, StrictShape};
 use super::words::{AtomicU64, Words};
-use super::{Digest, SegmentStats};
 
-/// Items whose cache lines are asked for before the first is looked at: enough to keep the memory system busy.
+/// One table of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentStats {
+    /// Items in it.
+    pub items: u64,
+    /// Items that it takes before the filter grows (`auto`) or may refuse more (`fixed`).
+    pub capacity: u64,
+    /// Bits of a fingerprint; 62 in strict filters.
+    pub fingerprint_bits: u8,
+    /// Slots a bucket.
+    pub bucket_size: u8,
+    /// Buckets.
+    pub buckets: u64,
+}
+
+/// Items whose cache lines are prefetched before the first one is looked at: enough to keep the memory system busy.
 pub(super) const GROUP: usize = 32;
 
-/// What the writer changes beside the slots, on a cache line of its own: the rest stays in every reader's cache.
+/// What the writer changes beside the slots. It has a cache line of its own, so that the rest stays in every reader's cache.
 #[derive(Default)]
 #[repr(align(64))]
 struct Progress {
@@ -33,7 +50,7 @@ pub(super) struct Table {
     lanes: Lanes,
     dimensions: Dimensions,
     pub(super) plan: Plan,
-    /// [`Table::contains_in`] for the table's kind: to choose it anew would take a fifth of a look-up's instructions.
+    /// [`Table::contains_in`] compiled for this kind of table. To choose it for each look-up would take a fifth of its instructions.
     contains: fn(&Table, Digest) -> bool,
     progress: Progress,
 }
@@ -106,29 +123,27 @@ impl Table {
         }
     }
 
-    pub(super) fn error_rate_now(&self) -> f64 {
-        self.plan.error_rate_at(self.items() as f64 / self.slots() as f64)
-    }
-
-    /// Odd while items move. Read before a look-up and after a miss.
+    /// The version of the sequence lock: odd while items move. A reader loads it before a look-up and after a miss.
     #[inline(always)]
     fn version(&self) -> u64 {
         self.progress.version.load(Acquire)
     }
 
-    /// Whether a miss of a look that began at this version is sure: it was even, and is the same. Without its lowest bit an
-    /// odd one is none of those that follow.
+    /// Whether a look-up that began at this version and found nothing can be believed: the version was even and is unchanged.
+    ///
+    /// One comparison does for both: an odd version loses its lowest bit here, and so equals no version from now on.
     #[inline(always)]
     fn is_sure(&self, before: u64) -> bool {
         self.version() == before & !1
     }
 
-    /// The writer's: one step of the version. The stores that follow are `Release`, so that who sees one sees the step.
-    pub(super) fn step_version(&self, steps: u64) {
-        self.progress.version.store(self.progress.version.load(Relaxed) + steps, Release);
+    /// Steps the version: the writer calls this before the first and after the last store of a path. Those stores are `Release`, so
+    /// a reader that sees one of them sees the step too.
+    pub(super) fn step_version(&self) {
+        self.progress.version.store(self.progress.version.load(Relaxed) + 1, Release);
     }
 
-    /// Whether the item, or one alike, is here.
+    /// Whether the table holds the item, or one with the same fingerprint and buckets.
     #[inline(always)]
     pub(super) fn contains(&self, digest: Digest) -> bool {
         (self.contains)(self, digest)
@@ -138,7 +153,7 @@ impl Table {
         self.contains_with::<S, P>(digest, || ())
     }
 
-    /// As [`Table::contains`], with something that happens between the two loads: what a test needs to make a race likely.
+    /// As [`Table::contains`], with a pause between the two loads: a test needs it to make the race likely.
     #[cfg(test)]
     pub(super) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
         with_kind!(self.plan, S, P => self.contains_with::<S, P>(digest, pause))
@@ -152,7 +167,7 @@ impl Table {
         hit || (!self.is_sure(before) && self.contains_moving::<S, P>(digest, pause))
     }
 
-    /// [`Table::contains`] while items move; apart, so that the usual case needs no stack.
+    /// [`Table::contains`] while items move. It is a function of its own so that the usual case needs no stack.
     #[cold]
     #[inline(never)]
     fn contains_moving<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
@@ -161,7 +176,7 @@ impl Table {
         self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
     }
 
-    /// What the slot of an item of a strict table holds, its state with it.
+    /// The slot value of an item of a strict table: its digest and its state.
     #[inline]
     pub(super) fn get(&self, digest: Digest) -> Option<u64> {
         let kind = self.strict_kind();
@@ -169,7 +184,7 @@ impl Table {
         self.look(|| self.locate(kind, &probe).map(|(_, _, held)| held))
     }
 
-    /// Copies of the item, and of those alike. Never too low: counted again when items moved meanwhile.
+    /// Copies of the item, and of items that look alike. Never too low: the copies are counted again if items moved meanwhile.
     pub(super) fn count(&self, digest: Digest) -> u32 {
         with_kind!(self.plan, S, P => self.count_in::<S, P>(digest))
     }
@@ -184,14 +199,14 @@ impl Table {
             let count = self.copies(kind, &probe);
             most = most.max(count);
             if before == self.version() {
-                // Within one odd version a copy moves at most once: seen twice it can be, and looked at from the
-                // other side it can't be missed.
+                // Within one odd version a copy moves at most once. So the first count may have missed one copy or
+                // counted it twice, but the greater of two counts is not too low.
                 return if before & 1 == 0 { count } else { most.max(self.copies(kind, &probe)) };
             }
         }
     }
 
-    /// Sets to true what is found; the others are left as they are.
+    /// Sets `found` to true for the items that the table holds, and leaves it as it is for the others.
     #[inline]
     pub(super) fn contains_many(&self, digests: &[Digest], found: &mut [bool]) {
         with_kind!(self.plan, S, P => self.contains_many_in::<S, P>(digests, found));
@@ -219,7 +234,7 @@ impl Table {
         });
     }
 
-    /// [`Table::get`] for those of many that were not found yet, each turned into what is wanted of it.
+    /// [`Table::get`] for each item that has nothing in `found` yet; `of` turns its slot value into what is wanted.
     pub(super) fn get_many<T>(&self, digests: &[Digest], found: &mut [Option<T>], of: impl Fn(u64) -> T) {
         let kind = self.strict_kind();
         let mut found = found.chunks_mut(GROUP);
@@ -232,8 +247,8 @@ impl Table {
         });
     }
 
-    /// Works through the probes of many items in groups, until told to stop. The cache lines of a group are asked for before
-    /// the one before it is worked on, so that the memory is never idle.
+    /// Calls `work` with the probes of many items, group by group, until it says to stop. The next group's cache lines are prefetched
+    /// while this one is worked on, so that the memory is never idle.
     #[inline(always)]
     pub(super) fn for_each_group<S: Shape, P: Place>(
         &self,
@@ -254,7 +269,7 @@ impl Table {
         }
     }
 
-    /// The probes of a group, whose cache lines are asked for; tells how many there are.
+    /// Computes the probes of a group and prefetches their cache lines. Returns how many there are.
     #[inline(always)]
     fn probe_group<S: Shape, P: Place>(
         &self,
@@ -269,10 +284,11 @@ impl Table {
         digests.len()
     }
 
-    /// Looks until it has found, or can be sure that there was nothing to find.
+    /// Looks for an item until it is found, or until a miss can be believed.
     ///
-    /// Waits for nobody: within one odd version a copy moves at most once, so the second look, begun after the move, finds it
-    /// where it went. Only a version that changes makes it begin anew.
+    /// Readers never wait for the writer. Within one odd version an item moves at most once. A first look may just miss that
+    /// move; a second one under the same version begins after it, so it finds the item where it went. Only if the version has
+    /// changed does the reader have to start over.
     #[inline(always)]
     fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
@@ -294,7 +310,7 @@ impl Table {
 
     #[inline(always)]
     fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
-        // No branch: in which of the two an item is, if in any, is not to be predicted.
+        // No branch: which of the two buckets has the item can't be predicted.
         let words = &*self.words;
         let first = holds(words, kind, probe.buckets[0], probe.value);
         pause();
@@ -306,7 +322,7 @@ impl Table {
         probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));
     }
 
-    /// Asks for a bucket's cache line.
+    /// Prefetches a bucket's cache line.
     #[inline(always)]
     pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) {
         self.words.prefetch(kind.shape.lanes().position(bucket, 0).0);
@@ -331,8 +347,8 @@ impl Table {
         copies
     }
 
-    /// Where an item's value lies, and all that the slot holds. In which of the two buckets is not to be
-    /// predicted, so that is chosen without a branch.
+    /// The bucket and the slot where an item lies, and the slot's whole value. Which of the two buckets it is can't be predicted,
+    /// so they are told apart without a branch.
     #[inline(always)]
     pub(super) fn locate<S: Shape, P: Copy>(
         &self,
@@ -360,7 +376,7 @@ impl Table {
         Some((bucket, part * lanes.part_slots + lane, held))
     }
 
-    /// The first free slot of a bucket; as many as it has slots when none is.
+    /// The first free slot of a bucket, or the number of its slots if none is free.
     #[inline(always)]
     fn first_free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
         let lanes = kind.shape.lanes();
@@ -372,15 +388,15 @@ impl Table {
         slot
     }
 
-    /// The first free slot of a bucket.
+    /// The first free slot of a bucket, if there is one.
     #[inline(always)]
     pub(super) fn free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
         let slot = self.first_free(kind, bucket);
         (slot < kind.shape.lanes().slots).then_some(slot)
     }
 
-    /// A free slot in one of an item's buckets: the lower one, as a rule in the emptier bucket, so that both fill
-    /// evenly and the first items to be moved come late (Azar et al., "Balanced Allocations", 1999).
+    /// A free slot in one of an item's two buckets: the lower of the two first free ones. That is mostly in the emptier bucket, so
+    /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
     #[inline(always)]
     pub(super) fn free_of_pair<S: Shape, P: Copy>(
         &self,
@@ -394,7 +410,7 @@ impl Table {
         (slot < kind.shape.lanes().slots).then_some((bucket, slot))
     }
 
-    /// What a slot holds; zero when it is free.
+    /// The value of a slot; zero if it is free.
     #[inline(always)]
     pub(super) fn slot<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, slot: u32) -> u64 {
         let lanes = kind.shape.lanes();
@@ -402,26 +418,33 @@ impl Table {
         (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
     }
 
-    /// Calls with every taken slot's bucket, number and value, in order.
+    /// Calls `visit` with the bucket, number and value of every taken slot in these buckets, in order.
     pub(super) fn for_each_in(&self, buckets: Range<u64>, visit: impl FnMut(u64, u32, u64)) {
-        with_kind!(self.plan, S, P => self.for_each_of::<S, P>(buckets, visit));
+        with_any_kind!(self.plan, S, P => self.for_each_of::<S, P>(buckets, visit));
     }
 
     #[inline(never)]
     fn for_each_of<S: Shape, P: Place>(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
         let kind = self.kind::<S, P>();
+        let lanes = kind.shape.lanes();
         for bucket in buckets {
-            for slot in 0..kind.shape.lanes().slots {
-                let value = self.slot(kind, bucket, slot);
-                if value != 0 {
-                    visit(bucket, slot, value);
+            for part in 0..lanes.parts() {
+                let mut rest = self.part(kind, bucket, part);
+                let mut slot = part * lanes.part_slots;
+                while rest != 0 {
+                    let value = rest & lanes.slot_mask();
+                    if value != 0 {
+                        visit(bucket, slot, value);
+                    }
+                    rest = rest.checked_shr(lanes.bits).unwrap_or(0);
+                    slot += 1;
                 }
             }
         }
     }
 }
 
-/// One part of a bucket of a table's words. A slice that is at hand is not looked up anew for every load.
+/// One part of a bucket. It takes the words as a slice: a caller that loads many parts looks the slice up once.
 #[inline(always)]
 fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
     let lanes = kind.shape.lanes();
@@ -440,4 +463,38 @@ fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, 
     let lanes = kind.shape.lanes();
     (0..lanes.parts())
         .fold(false, |found, part| found | lanes.any_equal(part_of(words, kind, bucket, part), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A miss is believed at once only if no item moved. While one moves, one more look is enough. If the version changes, the look
+    /// starts over.
+    #[test]
+    fn a_miss_is_believed_only_if_nothing_moved_meanwhile() {
+        let table = Table::new(Plan::Segment { base_bits: 8, bucket_size: 4, base_buckets: 2, k: 0 });
+        let looks = Cell::new(0);
+        let look = |moves_at: Option<u32>, found_at: Option<u32>| {
+            looks.set(0);
+            let found = table.look(|| {
+                looks.set(looks.get() + 1);
+                if moves_at == Some(looks.get()) {
+                    table.step_version();
+                }
+                (found_at == Some(looks.get())).then_some(())
+            });
+            (found.is_some(), looks.get())
+        };
+        assert_eq!(look(None, None), (false, 1));
+        assert_eq!(look(None, Some(1)), (true, 1));
+        // The version becomes odd during the first look.
+        assert_eq!(look(Some(1), None), (false, 4));
+        assert_eq!(look(None, None), (false, 2));
+        assert_eq!(look(None, Some(2)), (true, 2));
+        // And even again.
+        assert_eq!(look(Some(1), Some(3)), (true, 3));
+        assert_eq!(look(None, None), (false, 1));
+    }
 }

@@ -1,4 +1,4 @@
-//! What tables are made of. Built for Loom (`make loom`) it is something else, which tries every order of loads and stores.
+//! The words of tables. A build for Loom (`make loom`) replaces this file by one that tries every order of loads and stores.
 
 pub(super) use super::memory::Words;
 pub(super) use std::sync::atomic::AtomicU64;

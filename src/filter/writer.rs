@@ -1,8 +1,8 @@
-//! The one writer of a table: inserts by breadth-first search, removes, and keeps what a running snapshot needs.
+//! The writer's side of a table: it inserts by breadth-first search, removes, and keeps the undo log of a running snapshot.
 
-use super::Digest;
 use super::codec::{CHUNK_WORDS, TableId, chunks, encode_chunk};
-use super::kind::{Kind, with_kind};
+use super::hash::Digest;
+use super::kind::{Kind, with_any_kind, with_kind};
 use super::place::{Place, Probe};
 use super::plan::Plan;
 use super::slots::Shape;
@@ -11,42 +11,42 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// No path to a free slot was found; nothing was changed.
+/// The search found no path to a free slot. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NoPath;
 
-/// A bucket on the way to a free slot.
+/// A node of the search: a bucket that an item could move to.
 #[derive(Clone, Copy)]
 struct Node {
     bucket: u64,
-    /// The node whose item moves here; [`ROOT`] for the item's own two buckets.
+    /// The node whose item would move here; [`ROOT`] for the two buckets of the item to be inserted.
     parent: u32,
-    /// The slot of the parent's bucket that this item leaves.
+    /// The slot of the parent's bucket that the item would leave.
     slot: u32,
 }
 
 const ROOT: u32 = u32::MAX;
 
-/// What the words of chunks that a running snapshot has not taken yet were when it began.
+/// The undo log of a running snapshot: the old values of words that have changed since it began.
 #[derive(Default)]
 struct Undo {
-    /// For each chunk the words changed since, in order, as they were; none once the chunk is taken.
+    /// For each chunk the changed words with their old values, in the order of the changes; none once the chunk is taken.
     chunks: Vec<Option<Vec<(u32, u64)>>>,
     records: usize,
 }
 
-/// The writer's side of a table.
+/// The writer's side of a table. One thread owns it.
 pub(super) struct TableWriter {
     pub(super) id: TableId,
     pub(super) table: Arc<Table>,
-    /// Counts every change of a word, so that an unchanged table is not written again.
+    /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
     changes: u64,
     max_search: u32,
     undo: Option<Undo>,
     nodes: Vec<Node>,
-    /// Items that the table is meant for: kept, since every insert asks for the room.
+    /// Items that the table takes before it counts as full. Kept here because every insert asks for the room that is left.
     fill_limit: u64,
-    /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] for the table's kind, chosen once.
+    /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] compiled for this kind of table, chosen once.
     insert_unless_saturated: Insert,
     remove: Remove,
 }
@@ -59,7 +59,7 @@ impl TableWriter {
         Self::resume(id, Table::new(plan), 0, max_search)
     }
 
-    /// The writer of a table that was restored.
+    /// The writer of a restored table.
     pub(super) fn resume(id: TableId, table: Table, changes: u64, max_search: u32) -> Self {
         let (insert_unless_saturated, remove): (Insert, Remove) = with_kind!(table.plan, S, P => {
             (Self::insert_unless_saturated_in::<S, P>, Self::remove_in::<S, P>)
@@ -86,12 +86,12 @@ impl TableWriter {
         self.changes
     }
 
-    /// Items that it may still take before it is as full as it is meant to be.
+    /// Items that it takes from now on before it counts as full.
     pub(super) fn room(&self) -> u64 {
         self.fill_limit.saturating_sub(self.items())
     }
 
-    /// Asks for the cache lines of an item's buckets.
+    /// Prefetches the cache lines of an item's buckets.
     #[inline]
     pub(super) fn prefetch(&self, digest: Digest) {
         with_kind!(self.table.plan, S, P => self.prefetch_in::<S, P>(digest));
@@ -103,7 +103,7 @@ impl TableWriter {
         self.table.prefetch(kind, &kind.place.probe(digest));
     }
 
-    /// Puts the item in, with these bits of state.
+    /// Inserts an item, with these bits of state.
     #[inline]
     pub(super) fn insert(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
         with_kind!(self.table.plan, S, P => self.insert_in::<S, P>(digest, state))
@@ -117,7 +117,7 @@ impl TableWriter {
         self.place(kind, &probe)
     }
 
-    /// Puts an item in a strict table, with these bits of state, unless it is there: then tells what its slot holds.
+    /// Inserts an item into a strict table, with these bits of state. If it is there already, returns its slot value instead.
     pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
         let kind = self.table.strict_kind();
         let mut probe = kind.place.probe(digest);
@@ -128,7 +128,7 @@ impl TableWriter {
         self.place(kind, &probe).map(|()| None)
     }
 
-    /// Puts the item in unless both its buckets are full of copies alike; tells whether it did.
+    /// Inserts an item unless both its buckets are full of copies that look alike. Returns whether it did.
     #[inline(always)]
     pub(super) fn insert_unless_saturated(&mut self, digest: Digest) -> Result<bool, NoPath> {
         (self.insert_unless_saturated)(self, digest)
@@ -139,7 +139,7 @@ impl TableWriter {
         self.place_unless_saturated(kind, kind.place.probe(digest))
     }
 
-    /// [`Self::insert_unless_saturated`] for many, until an item finds no path: reports the outcomes before it.
+    /// [`Self::insert_unless_saturated`] for many. It stops at the first item that finds no path, and reports the outcomes before it.
     pub(super) fn insert_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
         with_kind!(self.table.plan, S, P => self.insert_many_in::<S, P>(digests, report));
     }
@@ -159,7 +159,7 @@ impl TableWriter {
         });
     }
 
-    /// [`Self::remove`] for many: reports whether each was there.
+    /// [`Self::remove`] for many. It reports for each whether it was there.
     pub(super) fn remove_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
         with_kind!(self.table.plan, S, P => self.remove_many_in::<S, P>(digests, report));
     }
@@ -204,9 +204,9 @@ impl TableWriter {
         Ok(true)
     }
 
-    /// Puts a slot value in that lay in another table, where `bucket` was one of its two here.
+    /// Inserts a slot value from another table; `bucket` is one of its two buckets in this one.
     pub(super) fn insert_value(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
-        with_kind!(self.table.plan, S, P => self.insert_value_in::<S, P>(bucket, value))
+        with_any_kind!(self.table.plan, S, P => self.insert_value_in::<S, P>(bucket, value))
     }
 
     #[inline(never)]
@@ -216,7 +216,7 @@ impl TableWriter {
         self.place(kind, &probe)
     }
 
-    /// Takes one copy of the item out and tells what its slot held.
+    /// Removes one copy of an item, if there is one, and returns its slot value.
     #[inline(always)]
     pub(super) fn remove(&mut self, digest: Digest) -> Option<u64> {
         (self.remove)(self, digest)
@@ -227,7 +227,7 @@ impl TableWriter {
         self.take(kind, &kind.place.probe(digest))
     }
 
-    /// Gives the slot of an item of a strict table another state, in place; tells what it held.
+    /// Changes the state of an item of a strict table in place, and returns the slot value from before.
     pub(super) fn set_state(&mut self, digest: Digest, state: u64) -> Option<u64> {
         let kind = self.table.strict_kind();
         let probe = kind.place.probe(digest);
@@ -236,9 +236,9 @@ impl TableWriter {
         Some(held)
     }
 
-    /// Frees a slot by its place.
+    /// Frees a slot.
     pub(super) fn free_slot(&mut self, bucket: u64, slot: u32) {
-        with_kind!(self.table.plan, S, P => self.free_slot_in::<S, P>(bucket, slot));
+        with_any_kind!(self.table.plan, S, P => self.free_slot_in::<S, P>(bucket, slot));
     }
 
     #[inline(never)]
@@ -267,14 +267,14 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Makes room along the shortest path to a free slot. Items move from its far end backwards, each into a slot
-    /// that is free or whose item has moved on, so that every item is always in one of its buckets.
+    /// Makes room for an item along the shortest path to a free slot. The last item of the path moves first, into the free slot; then
+    /// each moves into the slot that the one behind it has left. So every item is always in one of its two buckets.
     #[inline(never)]
     fn relocate<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: Probe) -> Result<(), NoPath> {
         let mut nodes = std::mem::take(&mut self.nodes);
         let found = self.search(kind, &probe, &mut nodes);
         if let Some((mut node, mut free)) = found {
-            self.table.step_version(1);
+            self.table.step_version();
             let mut there = 0;
             while node.parent != ROOT {
                 let parent = nodes[node.parent as usize];
@@ -283,16 +283,16 @@ impl TableWriter {
                 (free, there, node) = (node.slot, moving, parent);
             }
             self.change_slot(kind, node.bucket, free, there, probe.value);
-            self.table.step_version(1);
+            self.table.step_version();
         }
         self.nodes = nodes;
         found.map(drop).ok_or(NoPath)
     }
 
-    /// Finds the shortest path; tells its last node, and the free slot of its bucket.
+    /// Finds the shortest path to a free slot by breadth-first search. Returns its last node, and the free slot of that bucket.
     ///
-    /// The buckets that one node leads to are all asked for before the first is looked at. Deeper nodes are made only once
-    /// all that are there have no free slot: most searches end at the first ones.
+    /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
+    /// so far has a free slot: most searches end early.
     fn search<S: Shape, P: Place>(
         &self,
         kind: Kind<S, P>,
@@ -322,7 +322,7 @@ impl TableWriter {
         None
     }
 
-    /// Puts a value in the place of the one that a slot holds, and whose bits may reach into a second word.
+    /// Replaces the value `held` of a slot by another. A slot may begin in one word and end in the next.
     #[inline(always)]
     fn change_slot<S: Shape, P: Place>(
         &mut self,
@@ -353,7 +353,7 @@ impl TableWriter {
         self.table.words[word].store(value, Release);
     }
 
-    /// Apart, so that the usual case needs no stack.
+    /// Adds a word's old value to the undo log. It is a function of its own so that the usual case needs no stack.
     #[inline(never)]
     fn keep_for_undo(&mut self, word: usize, before: u64) {
         if let Some(undo) = &mut self.undo
@@ -377,7 +377,7 @@ impl TableWriter {
         self.undo = None;
     }
 
-    /// The chunk as it was when the snapshot began; its records are not needed any more.
+    /// Replaces `out` with a chunk as it was when the snapshot began, and drops the chunk's undo log.
     pub(super) fn take_chunk(&mut self, chunk: u32, out: &mut Vec<u8>) {
         let first = chunk as usize * CHUNK_WORDS;
         let last = self.table.words.len().min(first + CHUNK_WORDS);
@@ -394,18 +394,18 @@ impl TableWriter {
         encode_chunk(self.id, chunk, &words, out);
     }
 
-    /// Whether the running snapshot still wants it.
+    /// Whether the running snapshot still needs this table.
     pub(super) fn is_in_snapshot(&self) -> bool {
         self.undo.is_some()
     }
 
-    /// Memory of the records kept for a running snapshot.
+    /// Bytes of the undo log.
     pub(super) fn undo_bytes(&self) -> usize {
         self.undo.as_ref().map_or(0, |undo| undo.records * size_of::<(u32, u64)>())
     }
 }
 
-/// Whether a bucket is on the way from a root to a node: a path must not cross itself.
+/// Whether a bucket lies on the path to a node: a path must not cross itself.
 fn on_path(nodes: &[Node], node: usize, bucket: u64) -> bool {
     let mut node = nodes[node];
     loop {

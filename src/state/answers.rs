@@ -1,5 +1,5 @@
-//! How the answer to a command is packed, to be given again when the request is repeated. What the repeated command
-//! tells itself is left out, and times are told as differences.
+//! The encoding of a stored answer, which is given again when the request is repeated. It leaves out what the repeated command says
+//! itself, and stores times as differences.
 
 use crate::domain::{
     Command, Digests, Inserted, ItemOutcome, Outcome, Redemption, RedemptionId, Reference, Removed, Status,
@@ -8,35 +8,49 @@ use crate::domain::{
 use crate::filter::Digest;
 use serde::{Deserialize, Serialize};
 
-/// More items than this are in no answer.
+/// No answer has more items than this.
 const COUNT_MAX: u32 = 1 << 20;
 
-/// The most bytes that the answer to a command can take up when packed.
+/// The most bytes of an answer that has items, except for the outcomes of the items.
+const ITEMS_HEAD_BYTES: usize = 64;
+
+/// The most bytes of an answer that has a redemption.
+const REDEMPTION_BYTES: usize = 256;
+
+/// The most bytes of an answer that has a number or nothing.
+const SHORT_BYTES: usize = 32;
+
+/// The most bytes of an answer that has a description of a filter or of an import.
+const DESCRIPTION_BYTES: usize = 4_096;
+
+/// The most bytes that the packed answer to a command can take.
 pub fn bytes_max(command: &Command) -> usize {
-    let items = |digests: &Digests| 64 + digests.0.len().div_ceil(2);
+    let items = |digests: &Digests| ITEMS_HEAD_BYTES + digests.0.len().div_ceil(2);
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => 256,
-        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack => 32,
-        Command::Create { .. } | Command::Reschedule { .. } | Command::Configure(_) => 4_096,
-        Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => 4_096,
+        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_BYTES,
+        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack => SHORT_BYTES,
+        Command::Create { .. } | Command::Reschedule { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
+        Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
+            DESCRIPTION_BYTES
+        }
     }
 }
 
-/// What a command tells of its answer: the same when the request is repeated.
-pub struct Asked {
+/// What a command says of its own answer. It says the same when the request is repeated.
+pub struct Asked<'a> {
     redemption: Option<RedemptionId>,
-    code: Option<(Digest, Reference)>,
+    code: Option<(Digest, &'a Reference)>,
 }
 
-impl Asked {
-    /// What this command tells.
-    pub fn of(command: &Command) -> Self {
+impl<'a> Asked<'a> {
+    /// What this command says of its answer.
+    pub fn of(command: &'a Command) -> Self {
         match command {
-            // The id that it carries is drawn anew for each request.
+            // It carries an id too, but each request draws a new one.
             Command::Redeem { digest, reference, .. } => {
-                Self { redemption: None, code: Some((*digest, reference.clone())) }
+                Self { redemption: None, code: Some((*digest, reference)) }
             }
             Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => {
                 Self { redemption: Some(*redemption), code: None }
@@ -56,34 +70,34 @@ enum Packed {
     Other(Outcome),
 }
 
-/// Outcomes of items. Few are of more than two kinds, and those of one kind mostly lie side by side.
+/// The outcomes of items. An answer rarely has more than two kinds of them, and those of one kind mostly stand side by side.
 #[derive(Serialize, Deserialize)]
 enum Items {
     Alike(u32, ItemOutcome),
-    /// Each run is its length times the number of kinds, plus the kind.
+    /// The kinds, and the runs of one kind each: the length times the number of kinds, plus the kind.
     Runs(Vec<ItemOutcome>, Vec<u32>),
-    /// As many bits an item as tell the kinds apart: 1, 2 or 4.
+    /// The kinds, and 1, 2 or 4 bits for each item that say which.
     Bits(u32, Vec<ItemOutcome>, #[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 #[derive(Serialize, Deserialize)]
 struct PackedRedemption {
-    /// None: the command's.
+    /// None if the command says it.
     id: Option<RedemptionId>,
-    /// None: the command's.
+    /// None if the command says it.
     code: Option<(Digest, Reference)>,
     status: Status,
-    /// Milliseconds from then until the answer was stored.
+    /// Milliseconds from that time until the answer was stored.
     created: u64,
     changed: u64,
-    /// Milliseconds from when the answer was stored.
+    /// Milliseconds from when the answer was stored until that time.
     expires: Option<i64>,
-    /// As `created`.
+    /// As for `created`.
     redeemed: Option<u64>,
 }
 
-/// Packs the answer to a command that was stored at `stored_at`.
-pub fn pack(asked: &Asked, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
+/// Packs the answer to a command; `stored_at` is the time of storing it.
+pub fn pack(asked: &Asked<'_>, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
     let packed = match outcome {
         Outcome::Inserted(inserted) => Packed::Inserted(Items::pack(&inserted.outcomes), inserted.added),
         Outcome::Removed(removed) => Packed::Removed(Items::pack(&removed.outcomes), removed.removed),
@@ -95,8 +109,8 @@ pub fn pack(asked: &Asked, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
     postcard::to_stdvec(&packed).expect("plain data always encodes")
 }
 
-/// The answer to a command that was packed for the same request; none if it can't be one.
-pub fn unpack(bytes: &[u8], asked: &Asked, stored_at: Timestamp) -> Option<Outcome> {
+/// Unpacks the answer to a repeated request; none if the bytes are no answer to it.
+pub fn unpack(bytes: &[u8], asked: &Asked<'_>, stored_at: Timestamp) -> Option<Outcome> {
     Some(match postcard::from_bytes(bytes).ok()? {
         Packed::Inserted(items, added) => Outcome::Inserted(Inserted { outcomes: items.unpack()?, added }),
         Packed::Removed(items, removed) => Outcome::Removed(Removed { outcomes: items.unpack()?, removed }),
@@ -107,11 +121,11 @@ pub fn unpack(bytes: &[u8], asked: &Asked, stored_at: Timestamp) -> Option<Outco
     })
 }
 
-fn pack_redemption(asked: &Asked, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
+fn pack_redemption(asked: &Asked<'_>, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
     let Redemption { id, digest, reference, status, created_at, changed_at, expires_at, redeemed_at } =
         redemption;
     let since = |at: &Timestamp| stored_at.0.wrapping_sub(at.0);
-    let is_told = asked.code.as_ref().is_some_and(|(d, r)| (d, r) == (digest, reference));
+    let is_told = asked.code == Some((*digest, reference));
     PackedRedemption {
         id: (asked.redemption != Some(*id)).then_some(*id),
         code: (!is_told).then(|| (*digest, reference.clone())),
@@ -124,8 +138,9 @@ fn pack_redemption(asked: &Asked, redemption: &Redemption, stored_at: Timestamp)
 }
 
 impl PackedRedemption {
-    fn unpack(self, asked: &Asked, stored_at: Timestamp) -> Option<Redemption> {
-        let (digest, reference) = self.code.or_else(|| asked.code.clone())?;
+    fn unpack(self, asked: &Asked<'_>, stored_at: Timestamp) -> Option<Redemption> {
+        let (digest, reference) =
+            self.code.or_else(|| asked.code.map(|(digest, reference)| (digest, reference.clone())))?;
         let before = |since: u64| Timestamp(stored_at.0.wrapping_sub(since));
         Some(Redemption {
             id: self.id.or(asked.redemption)?,
@@ -140,7 +155,7 @@ impl PackedRedemption {
     }
 }
 
-/// Bits that tell so many kinds apart, such that a byte holds whole items.
+/// Bits that tell so many kinds apart; a byte holds the bits of a whole number of items.
 fn bits(kinds: usize) -> usize {
     match kinds {
         0..=2 => 1,
@@ -168,7 +183,7 @@ impl Items {
             return Items::Alike(count, kind);
         }
         let bits = bits(kinds.len());
-        // A run takes a byte at least.
+        // A run takes at least a byte.
         if runs.len() * 8 < outcomes.len() * bits {
             let lengths = runs.iter().map(|(length, kind)| length * kinds.len() as u32 + kind);
             let (lengths, kinds) = (lengths.collect(), kinds.clone());

@@ -1,431 +1,371 @@
-//! `apply`: what each command does to the state.
+//! `apply`: an entry of the log changes the state and gets its answer.
 
 use super::answers::Asked;
+use super::filters::Creation;
 use super::idempotency::{Bounds, Lookup, Records};
-use super::kept::ChangeKind;
-use super::ledger::Ledger;
-use super::tables::Tables;
-use super::view::{Counters, FilterView};
-use super::{Bearer, SWEEP_MAX, State};
-use crate::domain::{
-    Applied, Command, Digests, Entry, FilterId, IdempotencyKey, Inserted, ItemOutcome, Kind, Name, Outcome,
-    Refusal, Removed, Target, Timestamp,
-};
-use crate::filter::{Digest, SlotState};
-use parking_lot::RwLock;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use super::importing::Piece;
+use super::machine::{SWEEP_MAX, State};
+use crate::domain::{Applied, Command, Entry, FilterId, IdempotencyKey, Outcome, Refusal, Target, Timestamp};
+
+/// The answers to deletions are stored under this id, which no filter has: a repeated deletion finds no filter any more.
+const NO_FILTER: FilterId = FilterId(0);
 
 impl State {
-    /// Applies the entry that follows the last one, and answers.
+    /// Applies the entry that follows the last one, and returns its answer.
     ///
     /// # Panics
     /// When the entry does not follow the last one: the log has a gap, and going on would lose writes.
     pub fn apply(&mut self, entry: Entry) -> Applied {
         assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
         self.applied = entry.seq;
-        if entry.proposal.command == Command::TurnBack && entry.proposal.at < self.now {
-            return Applied { outcome: self.turn_back(entry.proposal.at), replayed: false };
+        let (at, command) = (entry.proposal.at, &entry.proposal.command);
+        if matches!(command, Command::TurnBack) && at < self.shared.now {
+            return Applied { outcome: self.turn_back(at), replayed: false };
         }
-        self.now = self.now.max(entry.proposal.at);
+        self.shared.now = self.shared.now.max(at);
         self.sweep();
 
-        let command = entry.proposal.command;
-        match entry.proposal.idempotency {
+        match &entry.proposal.idempotency {
             None => Applied { outcome: self.execute(command), replayed: false },
-            Some(key) => self.execute_once(command, &key),
+            Some(key) => self.execute_once(command, key),
         }
     }
 
-    /// Executes a command unless it was before under the same key.
-    fn execute_once(&mut self, command: Command, key: &IdempotencyKey) -> Applied {
-        let (bounds, asked) = (self.idempotency_bounds(), Asked::of(&command));
-        let scope = IdempotencyScope::of(&command);
-        if let Some(filter) = self.scope_filter(&scope) {
+    /// Executes a command unless it was executed before under the same key.
+    fn execute_once(&mut self, command: &Command, key: &IdempotencyKey) -> Applied {
+        let (bounds, asked) = (self.idempotency_bounds(), Asked::of(command));
+        let filter = self.answers_of(command);
+        if let Some(filter) = filter {
             match self.records.look_up(filter, key, &asked, bounds.forgotten) {
                 Lookup::New => {}
                 Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
                 Lookup::Reused => return refused(Refusal::KeyReused),
             }
         }
-        let room = self.records.make_room(Records::bytes_max(&command), &bounds, SWEEP_MAX);
+        let room = self.records.make_room(Records::bytes_max(command), &bounds, SWEEP_MAX);
         if let Err(full) = room {
-            let until = full.oldest.unwrap_or(self.now).0.saturating_add(self.retention_min_milliseconds());
-            let retry_after_seconds = until.saturating_sub(self.now.0).div_ceil(1_000).max(1);
+            let now = self.shared.now;
+            let until = full.oldest.unwrap_or(now).0.saturating_add(self.retention_min_milliseconds());
+            let retry_after_seconds = until.saturating_sub(now.0).div_ceil(1_000).max(1);
             return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }
         let outcome = self.execute(command);
-        if let Some(filter) = self.scope_filter(&scope) {
-            self.records.store(filter, key, &asked, &outcome, self.now);
+        // A filter that did not exist before has its id only now.
+        let created = if let Outcome::Created(created) = &outcome { Some(created.id) } else { None };
+        if let Some(filter) = filter.or(created) {
+            self.records.store(filter, key, &asked, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
     }
 
-    fn scope_filter(&self, scope: &IdempotencyScope) -> Option<FilterId> {
-        match scope {
-            IdempotencyScope::Filter(filter) => Some(*filter),
-            IdempotencyScope::Bearer(kind, name) => self.catalog.get(*kind, name).map(|view| view.id),
-            IdempotencyScope::None => None,
+    /// The filter under which the answer to a command is stored, if there is one yet.
+    fn answers_of(&self, command: &Command) -> Option<FilterId> {
+        match command {
+            Command::Create { kind, name, .. } => self.shared.catalog.get(*kind, name).map(|view| view.id),
+            Command::Delete { .. } => Some(NO_FILTER),
+            _ => command.target().map(|Target(filter)| filter),
         }
     }
 
-    /// What is kept of answers at this time.
+    /// How long answers are kept as of now, and how much of them.
     fn idempotency_bounds(&self) -> Bounds {
-        let before = |milliseconds| self.now.0.checked_sub(milliseconds).map(Timestamp);
+        let before = |milliseconds| self.shared.now.0.checked_sub(milliseconds).map(Timestamp);
+        let settings = &self.shared.settings;
         Bounds {
-            forgotten: before(self.settings.idempotency_retention_seconds.saturating_mul(1_000)),
+            forgotten: before(settings.idempotency_retention_seconds.saturating_mul(1_000)),
             expendable: before(self.retention_min_milliseconds()),
-            room_bytes: self.settings.idempotency_room_bytes,
+            room_bytes: settings.idempotency_room_bytes,
         }
     }
 
-    /// Nothing is kept for longer than the retention.
+    /// How long answers are kept at least; never longer than at most.
     fn retention_min_milliseconds(&self) -> u64 {
-        let settings = &self.settings;
+        let settings = &self.shared.settings;
         let seconds = settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds);
         seconds.saturating_mul(1_000)
     }
 
-    /// Expires holds that are due, and forgets redemptions and answers whose retention is over.
+    /// Expires holds that have run out, and forgets redemptions, answers and imports whose retention has passed.
     fn sweep(&mut self) {
-        // What deleted filters have left in the queues goes uncounted: a state restored from a snapshot hasn't
-        // got it, and must expire the same holds.
+        // Redemptions of deleted filters don't count. They may linger in the queues, but not in those of a state that was restored
+        // from a snapshot, and both states must expire the same holds.
+        let now = self.shared.now;
         let mut left = SWEEP_MAX;
-        while let Some(&(expires_at, id, filter)) = self.holds.first()
-            && expires_at <= self.now
-            && left > 0
+        while left > 0
+            && let Some(&(expires_at, id, filter)) = self.shared.holds.first()
+            && expires_at <= now
         {
-            left -= usize::from(self.filters.contains_key(&filter));
-            self.expire_hold(filter, &id);
+            self.shared.holds.pop_first();
+            left -= usize::from(self.on(filter, |filter| filter.expire_hold(&id)).is_ok());
         }
-        let retention = self.settings.redemptions_retention_seconds;
+        let retention = self.shared.settings.redemptions_retention_seconds;
         let mut left = SWEEP_MAX;
-        while let Some(&(changed_at, id, filter)) = self.ended.first()
-            && changed_at.plus_seconds(retention) <= self.now
-            && left > 0
+        while left > 0
+            && let Some(&(changed_at, id, filter)) = self.shared.ended.first()
+            && changed_at.plus_seconds(retention) <= now
         {
-            left -= usize::from(self.filters.contains_key(&filter));
-            self.ended.pop_first();
-            self.forget_redemption(filter, &id);
+            self.shared.ended.pop_first();
+            left -= usize::from(self.on(filter, |filter| filter.forget_redemption(&id)).is_ok());
         }
         self.records.forget(&self.idempotency_bounds(), SWEEP_MAX);
         self.forget_unmoved_imports();
     }
 
-    fn execute(&mut self, command: Command) -> Outcome {
+    fn execute(&mut self, command: &Command) -> Outcome {
+        self.try_execute(command).unwrap_or_else(Outcome::Refused)
+    }
+
+    fn try_execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {
         match command {
             Command::Configure(settings) => {
-                self.configure(settings);
-                Outcome::Configured
+                self.shared.configure(settings.clone());
+                Ok(Outcome::Configured)
             }
-            // The time is not later than the entry says: nothing is to be turned back.
-            Command::TurnBack => Outcome::TurnedBack { redemptions: 0, holds: 0 },
-            Command::Create { .. } => self.create(command),
-            Command::Reschedule { target, starts_at, ends_at } => self.reschedule(target, starts_at, ends_at),
-            Command::Delete { kind, name } => match self.catalog.get(kind, &name).map(|view| view.id) {
-                None => Outcome::Refused(Refusal::FilterGone),
-                Some(id) => self.delete(id),
-            },
+            // An entry whose time is not in the past has nothing to turn back.
+            Command::TurnBack => Ok(Outcome::TurnedBack { redemptions: 0, holds: 0 }),
+            Command::Create { kind, name, id, secret, spec, layout, window } => {
+                let (kind, id, layout, window) = (*kind, *id, *layout, *window);
+                self.create(&Creation { kind, name, id, secret, spec, layout, window })
+            }
+            Command::Delete { kind, name } => self.delete(*kind, name),
+            Command::Reschedule { target, starts_at, ends_at } => {
+                self.on(target.0, |filter| filter.reschedule(*starts_at, *ends_at))?
+            }
+            Command::Insert { target, digests, if_absent, revive } => {
+                self.on(target.0, |filter| filter.insert(&digests.0, *if_absent, *revive))?
+            }
+            Command::Remove { target, digests, all } => {
+                self.on(target.0, |filter| filter.remove(&digests.0, *all))
+            }
+            Command::Replace { target, from, to } => {
+                self.on(target.0, |filter| filter.replace(&from.0, &to.0))?
+            }
+            Command::Clear { target } => self.on(target.0, |filter| filter.clear()),
             Command::Redeem { target, digest, redemption, reference, hold_seconds } => {
-                self.redeem(target, digest, redemption, reference, hold_seconds)
+                self.on(target.0, |filter| filter.redeem(*digest, *redemption, reference, *hold_seconds))?
             }
-            Command::Confirm { target, redemption } => self.confirm(target, &redemption),
-            Command::Cancel { target, redemption } => self.cancel(target, &redemption),
-            Command::ImportBegin { .. } => self.import_begin(command),
-            Command::ImportLines { .. } => self.import_lines(command),
+            Command::Confirm { target, redemption } => {
+                self.on(target.0, |filter| filter.confirm(redemption))?
+            }
+            Command::Cancel { target, redemption } => {
+                self.on(target.0, |filter| filter.cancel(redemption))?
+            }
+            Command::ImportBegin { target, import, mode, owner, is_named } => {
+                self.on(target.0, |filter| filter.import_begin(import, *mode, owner, *is_named))?
+            }
+            Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
+                let piece =
+                    Piece { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
+                let mode = self.running_import(target.0, import)?;
+                self.on(target.0, |filter| filter.import_lines(import, mode, &piece))?
+            }
             Command::ImportEnd { target, import, complete, entries_max } => {
-                self.import_end(target, &import, complete, entries_max)
+                let (complete, entries_max) = (*complete, u64::from(*entries_max));
+                let mode = self.running_import(target.0, import)?;
+                self.on(target.0, |filter| filter.import_end(import, mode, complete, entries_max))?
             }
-            Command::Insert { target, .. }
-            | Command::Remove { target, .. }
-            | Command::Replace { target, .. }
-            | Command::Clear { target } => self.write(target, command),
-        }
-    }
-
-    fn create(&mut self, command: Command) -> Outcome {
-        let Command::Create { kind, name, id, secret, spec, layout, window } = command else {
-            unreachable!("create is called for creations")
-        };
-        if let Some(view) = self.catalog.get(kind, &name) {
-            let mut differences = view.spec.differences(&spec);
-            if view.window.starts_at != window.starts_at {
-                differences.push("starts_at");
-            }
-            if view.window.ends_at != window.ends_at {
-                differences.push("ends_at");
-            }
-            return if differences.is_empty() {
-                Outcome::Exists(Box::new(view.describe()))
-            } else {
-                Outcome::Refused(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()))
-            };
-        }
-        if !window.is_ordered() {
-            return Outcome::Refused(Refusal::WindowEndsFirst);
-        }
-        if self.catalog.len() as u64 >= self.settings.filters_max || self.filters.contains_key(&id) {
-            return Outcome::Refused(Refusal::TooManyFilters);
-        }
-        let tables = Tables::new(self.next_epoch(), spec.mode, layout, spec.growth);
-        let ledger = Ledger::new(self.next_epoch());
-        let view = Arc::new(FilterView {
-            id,
-            kind,
-            name,
-            spec,
-            layout,
-            window,
-            created_at: self.now,
-            secret,
-            reader: tables.reader(),
-            counters: Arc::new(Counters::default()),
-            ledger: Arc::new(RwLock::new(ledger)),
-            redemptions_retention: self.view.redemptions_retention.clone(),
-        });
-        self.tables_bytes += tables.memory_bytes();
-        self.show(view.clone());
-        let description = view.describe();
-        self.filters.insert(id, Bearer { view, tables, staging: None });
-        Outcome::Created(Box::new(description))
-    }
-
-    fn reschedule(
-        &mut self,
-        target: Target,
-        starts_at: Option<Option<Timestamp>>,
-        ends_at: Option<Option<Timestamp>>,
-    ) -> Outcome {
-        let Some(bearer) = self.filters.get_mut(&target.0) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        let mut window = bearer.view.window;
-        window.starts_at = starts_at.unwrap_or(window.starts_at);
-        window.ends_at = ends_at.unwrap_or(window.ends_at);
-        if !window.is_ordered() {
-            return Outcome::Refused(Refusal::WindowEndsFirst);
-        }
-        let view = Arc::new(bearer.view.with_window(window));
-        bearer.view = view.clone();
-        self.show(view.clone());
-        Outcome::Rescheduled(Box::new(view.describe()))
-    }
-
-    fn delete(&mut self, id: FilterId) -> Outcome {
-        let staging = self.take_staging(id);
-        let Some(bearer) = self.filters.remove(&id) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        self.catalog.remove(bearer.view.kind, &bearer.view.name);
-        self.catalog_changed = true;
-        self.tables_bytes -= bearer.tables.memory_bytes();
-        {
-            let ledger = bearer.view.ledger.read();
-            self.redemptions -= ledger.len() as u64;
-            self.references_bytes -= ledger.references_bytes();
-        }
-        if let Some(staging) = staging {
-            self.interrupt(&staging.import);
-            self.drop_staging(staging);
-        }
-        self.snapshot.keep_alive(bearer);
-        Outcome::Deleted
-    }
-
-    /// Puts a filter's new view where readers find it.
-    pub(super) fn show(&mut self, view: Arc<FilterView>) {
-        self.catalog.insert(view);
-        self.catalog_changed = true;
-    }
-
-    /// A change to a filter's items.
-    fn write(&mut self, target: Target, command: Command) -> Outcome {
-        let Some(bearer) = self.filters.get_mut(&target.0) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        let before = bearer.tables.memory_bytes();
-        let outcome = match command {
-            Command::Insert { digests, if_absent, revive, .. } => {
-                self.insert(target.0, &digests.0, if_absent, revive)
-            }
-            Command::Remove { digests, all, .. } => self.remove(target.0, &digests.0, all),
-            Command::Replace { from, to, .. } => self.replace(target.0, &from, &to),
-            Command::Clear { .. } => {
-                let removed = bearer.tables.clear();
-                bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
-                self.note_cleared(target.0);
-                Outcome::Cleared(removed)
-            }
-            _ => unreachable!("write is called for changes to items"),
-        };
-        if let Some(bearer) = self.filters.get_mut(&target.0) {
-            self.tables_bytes = self.tables_bytes + bearer.tables.memory_bytes() - before;
-        }
-        outcome
-    }
-
-    fn insert(&mut self, filter: FilterId, digests: &[Digest], if_absent: bool, revive: bool) -> Outcome {
-        let Some(bearer) = self.filters.get_mut(&filter) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        let Ok(mut outcomes) = bearer.tables.insert_many(digests, if_absent) else {
-            return Outcome::Refused(Refusal::FilterFull);
-        };
-        let counters = bearer.view.counters.clone();
-        if revive {
-            for (outcome, &digest) in outcomes.iter_mut().zip(digests) {
-                if *outcome == ItemOutcome::AlreadyRedeemed {
-                    *outcome = if self.revive(filter, digest) {
-                        ItemOutcome::Revived
-                    } else {
-                        ItemOutcome::AlreadyPresent
-                    };
-                }
-            }
-        }
-        let added = outcomes
-            .iter()
-            .filter(|outcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived))
-            .count() as u64;
-        counters.adds.fetch_add(added, Ordering::Relaxed);
-        self.keep_inserted(filter, digests, &outcomes, if_absent);
-        Outcome::Inserted(Inserted { outcomes, added })
-    }
-
-    /// Keeps what was inserted for the import that builds aside: all but used codes is to be there from now on.
-    pub(super) fn keep_inserted(
-        &mut self,
-        filter: FilterId,
-        digests: &[Digest],
-        outcomes: &[ItemOutcome],
-        if_absent: bool,
-    ) {
-        let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
-        let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
-        self.keep(filter, kind, taken.map(|(_, &digest)| digest));
-    }
-
-    fn remove(&mut self, filter: FilterId, digests: &[Digest], all: bool) -> Outcome {
-        let Some((removed, leaving)) = self.take_out(filter, digests, all) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
-        self.keep(filter, kind, leaving);
-        Outcome::Removed(removed)
-    }
-
-    /// Takes items out, as if one by one: used codes stay, a hold is withdrawn before its code goes. Tells besides which
-    /// items were to go and are gone, whether they were there or not.
-    fn take_out(
-        &mut self,
-        filter: FilterId,
-        digests: &[Digest],
-        all: bool,
-    ) -> Option<(Removed, Vec<Digest>)> {
-        let states = self.filters.get(&filter)?.tables.states(digests);
-        let is_used = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
-        let mut leaving = Vec::with_capacity(digests.len());
-        for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_used(state)) {
-            if *state == Some(SlotState::Held) {
-                self.withdraw_hold(filter, digest);
-            }
-            leaving.push(digest);
-        }
-        let bearer = self.filters.get_mut(&filter)?;
-        let copies = bearer.tables.remove_many(&leaving, all);
-        let mut left = copies.iter();
-        let outcomes = states.iter().map(|state| match is_used(state) {
-            true => ItemOutcome::AlreadyRedeemed,
-            false if left.next().is_some_and(|copies| *copies > 0) => ItemOutcome::Removed,
-            false => ItemOutcome::Absent,
-        });
-        let outcomes = outcomes.collect();
-        let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
-        bearer.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
-        Some((Removed { outcomes, removed }, leaving))
-    }
-
-    /// Replaces pairs in order; all or none. Every `to` goes in before any `from` goes out, so that undoing
-    /// means removing only: that can't fail.
-    fn replace(&mut self, filter: FilterId, from: &Digests, to: &Digests) -> Outcome {
-        let Some(bearer) = self.filters.get_mut(&filter) else {
-            return Outcome::Refused(Refusal::FilterGone);
-        };
-        let mut outcomes = Vec::with_capacity(from.0.len());
-        let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
-        let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
-        for (&from, &to) in from.0.iter().zip(&to.0) {
-            let used = |digest| bearer.tables.state(digest) == Some(SlotState::Redeemed);
-            if used(from) || used(to) {
-                outcomes.push(ItemOutcome::AlreadyRedeemed);
-                continue;
-            }
-            if bearer.tables.count(from) <= leaving.get(&from).copied().unwrap_or(0) {
-                outcomes.push(ItemOutcome::Absent);
-                continue;
-            }
-            // An item that takes its own place stays.
-            if from != to {
-                match bearer.tables.insert_many(&[to], false) {
-                    Ok(inserted) => {
-                        if inserted == [ItemOutcome::Added] {
-                            added.push(to);
-                        } else if let Some(count) = leaving.get_mut(&to).filter(|_| bearer.tables.is_strict())
-                        {
-                            // It was about to leave, and now comes back: it stays where it is.
-                            *count = 0;
-                        }
-                    }
-                    Err(_) => {
-                        for &digest in added.iter().rev() {
-                            bearer.tables.remove(digest);
-                        }
-                        return Outcome::Refused(Refusal::FilterFull);
-                    }
-                }
-                *leaving.entry(from).or_default() += 1;
-                coming.push(to);
-            } else {
-                staying.push(to);
-            }
-            outcomes.push(ItemOutcome::Replaced);
-        }
-        let counters = bearer.view.counters.clone();
-        let leaving: Vec<Digest> = leaving
-            .into_iter()
-            .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
-            .collect();
-        self.take_out(filter, &leaving, false);
-        self.keep(filter, ChangeKind::Add, coming);
-        self.keep(filter, ChangeKind::AddIfAbsent, staying);
-        self.keep(filter, ChangeKind::Remove, leaving);
-        counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
-        Outcome::Replaced(outcomes)
-    }
-}
-
-/// Whose answers a command's key is looked up among.
-enum IdempotencyScope {
-    /// The answers about this filter.
-    Filter(FilterId),
-    /// Those about the filter that bears a name: a creation's has an id only afterwards.
-    Bearer(Kind, Name),
-    /// A command that goes to no filter has none.
-    None,
-}
-
-impl IdempotencyScope {
-    fn of(command: &Command) -> Self {
-        match command {
-            Command::Create { kind, name, .. } => Self::Bearer(*kind, name.clone()),
-            // A deletion's answer outlives its filter.
-            Command::Delete { .. } => Self::Filter(FilterId(0)),
-            _ => command.target().map_or(Self::None, |target| Self::Filter(target.0)),
         }
     }
 }
 
 fn refused(refusal: Refusal) -> Applied {
     Applied { outcome: Outcome::Refused(refusal), replayed: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        Digests, ImportId, ImportMode, KeyName, Kind, Name, Proposal, Redemption, RedemptionId, Reference,
+        Seq, Settings, Sizing, Spec, Status, Window,
+    };
+    use crate::filter::{Digest, Growth, Layout, Mode, Secret};
+    use proptest::prelude::*;
+
+    struct Machine {
+        state: State,
+        at: u64,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            Self { state: State::new(), at: 1_000_000 }
+        }
+
+        fn apply(&mut self, command: Command, key: Option<u64>) -> Applied {
+            let idempotency = key.map(|key| IdempotencyKey { scope: u128::from(key), request: 1 });
+            let proposal = Proposal { at: Timestamp(self.at), command, idempotency };
+            self.state.apply(Entry { seq: self.state.applied().next(), proposal })
+        }
+
+        fn outcome(&mut self, command: Command) -> Outcome {
+            self.apply(command, None).outcome
+        }
+
+        fn redemption(&self, id: u64) -> Option<Redemption> {
+            let coupon = self.state.shared.catalog.get(Kind::Coupon, &name("c1"))?;
+            coupon.redemption(&redemption_id(id), self.state.now())
+        }
+    }
+
+    fn name(name: &str) -> Name {
+        Name::new(name).unwrap()
+    }
+
+    fn create(id: u64, window: Window) -> Command {
+        let layout = Layout::strict(2_000).unwrap();
+        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+        let spec = Spec { capacity: 2_000, mode, growth, sizing, ignore_case: false };
+        let (name, secret) = (name(&format!("c{id}")), Secret::new([7; 192]));
+        Command::Create { kind: Kind::Coupon, name, id: FilterId(id), secret, spec, layout, window }
+    }
+
+    fn delete(id: u64) -> Command {
+        Command::Delete { kind: Kind::Coupon, name: name(&format!("c{id}")) }
+    }
+
+    fn insert(id: u64, codes: std::ops::Range<u64>) -> Command {
+        let digests = Digests(codes.map(|code| Digest(code << 40)).collect());
+        Command::Insert { target: Target(FilterId(id)), digests, if_absent: false, revive: false }
+    }
+
+    fn redemption_id(id: u64) -> RedemptionId {
+        RedemptionId(u128::from(id).to_be_bytes())
+    }
+
+    fn hold(filter: u64, code: u64, seconds: u64) -> Command {
+        Command::Redeem {
+            target: Target(FilterId(filter)),
+            digest: Digest(code << 40),
+            redemption: redemption_id(code),
+            reference: Reference::new("order").unwrap(),
+            hold_seconds: seconds,
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the log has a gap")]
+    fn a_gap_in_the_log_is_not_passed_over() {
+        let mut machine = Machine::new();
+        let proposal = Proposal { at: Timestamp(0), command: delete(1), idempotency: None };
+        machine.state.apply(Entry { seq: Seq(2), proposal });
+    }
+
+    #[test]
+    fn time_never_runs_backwards() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        machine.at -= 500_000;
+        machine.outcome(create(2, Window::default()));
+        assert_eq!(machine.state.now(), Timestamp(1_000_000));
+        let second = machine.state.shared.catalog.get(Kind::Coupon, &name("c2")).unwrap();
+        assert_eq!(second.created_at, Timestamp(1_000_000));
+    }
+
+    /// An answer is found again where the command would go, though the filter was not there before, or is not any more.
+    #[test]
+    fn a_repeated_command_is_answered_and_not_executed() {
+        let mut machine = Machine::new();
+        let created = machine.apply(create(1, Window::default()), Some(1));
+        assert!(matches!(created.outcome, Outcome::Created(_)) && !created.replayed);
+        machine.outcome(insert(1, 1..100));
+        let again = machine.apply(create(1, Window::default()), Some(1));
+        assert_eq!(again, Applied { replayed: true, ..created });
+
+        let inserted = machine.apply(insert(1, 100..200), Some(2));
+        machine.outcome(Command::Clear { target: Target(FilterId(1)) });
+        assert_eq!(machine.apply(insert(1, 100..200), Some(2)), Applied { replayed: true, ..inserted });
+
+        let deleted = machine.apply(delete(1), Some(3));
+        assert_eq!(deleted, Applied { outcome: Outcome::Deleted, replayed: false });
+        machine.outcome(create(2, Window::default()));
+        assert_eq!(machine.apply(delete(1), Some(3)), Applied { replayed: true, ..deleted });
+    }
+
+    /// A refused creation has no filter whose answer it could be: repeated, it is judged again.
+    #[test]
+    fn a_creation_that_leaves_no_filter_is_judged_again() {
+        let mut machine = Machine::new();
+        let window = Window { starts_at: Some(Timestamp(2)), ends_at: Some(Timestamp(1)) };
+        for _ in 0..2 {
+            let refused = refused(Refusal::WindowEndsFirst);
+            assert_eq!(machine.apply(create(1, window), Some(1)), refused);
+        }
+        assert_eq!(machine.state.idempotency_records(), 0);
+        // Refused because another one exists, it has.
+        machine.outcome(create(1, Window::default()));
+        let window = Window { starts_at: Some(Timestamp(2)), ends_at: None };
+        let differs = machine.apply(create(1, window), Some(2));
+        assert!(matches!(differs.outcome, Outcome::Refused(Refusal::AlreadyExists(_))));
+        assert_eq!(machine.apply(create(1, window), Some(2)), Applied { replayed: true, ..differs });
+    }
+
+    #[test]
+    fn another_request_under_the_same_key_is_refused() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        machine.apply(insert(1, 1..2), Some(1));
+        let idempotency = Some(IdempotencyKey { scope: 1, request: 2 });
+        let proposal = Proposal { at: Timestamp(machine.at), command: insert(1, 2..3), idempotency };
+        let seq = machine.state.applied().next();
+        assert_eq!(machine.state.apply(Entry { seq, proposal }), refused(Refusal::KeyReused));
+    }
+
+    #[test]
+    fn without_room_for_the_answer_nothing_is_executed() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        machine.outcome(Command::Configure(Settings { idempotency_room_bytes: 0, ..Settings::default() }));
+        let full = machine.apply(insert(1, 1..2), Some(1));
+        assert_eq!(full, refused(Refusal::IdempotencyFull { retry_after_seconds: 3_600 }));
+        let outcome = machine.outcome(hold(1, 1, 60));
+        assert_eq!(outcome, Outcome::Refused(Refusal::CodeUnknown));
+    }
+
+    #[test]
+    fn an_import_ends_with_its_filter() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        let (target, import) = (Target(FilterId(1)), ImportId::new("nightly").unwrap());
+        let (mode, owner) = (ImportMode::Replace, KeyName::new("key"));
+        let begun = machine.outcome(Command::ImportBegin {
+            target,
+            import: import.clone(),
+            mode,
+            owner,
+            is_named: true,
+        });
+        assert!(matches!(begun, Outcome::Import(_)));
+        machine.outcome(delete(1));
+        let ended = machine.outcome(Command::ImportEnd { target, import, complete: true, entries_max: 10 });
+        assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
+        assert_eq!((machine.state.tables_bytes(), machine.state.shared.kept_changes), (0, 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        /// One entry expires no more holds than it may, the first ones first, and those of deleted filters cost it nothing.
+        #[test]
+        fn an_entry_expires_a_bounded_number_of_holds(deleted in 0_u64..1_500, held in 1_u64..1_500) {
+            let mut machine = Machine::new();
+            machine.outcome(create(1, Window::default()));
+            machine.outcome(create(2, Window::default()));
+            for (filter, holds) in [(2, deleted), (1, held)] {
+                machine.outcome(insert(filter, 1..holds + 1));
+                (1..=holds).for_each(|code| drop(machine.outcome(hold(filter, code, 60 + code / 100))));
+            }
+            machine.outcome(delete(2));
+            machine.at += 1_000_000;
+            let mut expired = 0;
+            while expired < held {
+                machine.outcome(delete(3));
+                expired = held.min(expired + SWEEP_MAX as u64);
+                prop_assert_eq!(machine.state.shared.ended.len() as u64, expired);
+                prop_assert_eq!(machine.redemption(expired).unwrap().changed_at, Timestamp(machine.at));
+                prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
+            }
+            prop_assert_eq!(machine.redemption(held).unwrap().status, Status::Expired);
+        }
+    }
 }

@@ -1,8 +1,8 @@
-//! The answers that are kept for repeated requests. They are state like everything else, so they survive a
-//! crash, and a replica would give the same.
+//! Idempotency: the answers that are kept for repeated requests. They are part of the state, so they survive a crash, and a replica
+//! has the same ones.
 //!
-//! A record is a string in a queue, the oldest first, and a place in an index. Time never runs backwards in the
-//! log, so the oldest record is always the next one to go.
+//! A record is a byte string in a queue, with an entry in an index. Time never runs backwards in the log, so the record at the head of
+//! the queue is the oldest, and the next to be forgotten.
 
 use super::answers::{self, Asked};
 use super::queue::{self, ByteQueue, DamagedQueue, Extent, PAGE_BYTES};
@@ -10,48 +10,52 @@ use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
 use crate::domain::{Command, FilterId, IdempotencyKey, Outcome, Timestamp};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Bytes of a record before its answer: when it was stored, the hash of its request, and its key.
-const HEADER_BYTES: usize = 30;
+/// Bytes of the time in a record: its milliseconds last until the year 10889.
+const TIME_BYTES: usize = 6;
 
-/// Memory of a record's place in the index, in bytes: eight, and what lists have in reserve.
+/// Bytes of a record before its answer: the time when it was stored, the hash of the request, and the key.
+const HEADER_BYTES: usize = TIME_BYTES + size_of::<u64>() + size_of::<u128>();
+
+/// Memory of a record's entry in the index, in bytes: eight, and its share of the lists' spare capacity.
 const PLACE_BYTES: u64 = 10;
 
-/// The index is so many lists: each stays short enough to be moved for one record.
+/// Lists in the index. With so many, each is short enough that an insert may move half of it.
 const LISTS: usize = 4_096;
 
-/// Memory that goes with the first record: the ends of the queue's pages, and the index's lists with a place each.
+/// Memory that the first record takes in advance, in bytes: parts of pages that no string fills, and the index's lists with an entry
+/// each.
 pub const FIXED_BYTES: u64 = (2 * PAGE_BYTES + LISTS * (size_of::<Vec<u64>>() + 8)) as u64;
 
-/// What is known of a key.
+/// What the records say of an idempotency key.
 #[derive(Debug, PartialEq)]
 pub enum Lookup {
-    /// It is new.
+    /// No request has come under it.
     New,
-    /// The same request was answered before.
+    /// The same request has come under it before, and got this answer.
     Answered(Outcome),
-    /// Another request came under it.
+    /// Another request has come under it.
     Reused,
 }
 
-/// How long answers are kept, and how much of them, as of one moment.
+/// How long answers are kept, and how much memory they may take, as of one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// What was stored by then is forgotten in any case; none is that old if there is no such time.
+    /// Answers stored at this time or earlier are forgotten. None if no answer can be that old.
     pub forgotten: Option<Timestamp>,
-    /// What was stored by then may go to make room for others.
+    /// Answers stored at this time or earlier may be forgotten to make room for others.
     pub expendable: Option<Timestamp>,
-    /// What all records may take up, in bytes.
+    /// Bytes that all records may take.
     pub room_bytes: u64,
 }
 
-/// There is no room, and nobody's record may go.
+/// There is no room for another record, and none may be forgotten yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full {
     /// When the oldest record was stored, if there is one.
     pub oldest: Option<Timestamp>,
 }
 
-/// The answers that are kept.
+/// The answers that are kept for repeated requests.
 #[derive(Debug, Default)]
 pub struct Records {
     queue: ByteQueue,
@@ -59,7 +63,7 @@ pub struct Records {
     count: u64,
 }
 
-/// A record as it lies in the queue.
+/// A record of the queue, decoded.
 #[derive(Clone, Copy)]
 struct Record<'a> {
     stored_at: Timestamp,
@@ -68,7 +72,7 @@ struct Record<'a> {
     answer: &'a [u8],
 }
 
-/// What a record is found by: a filter that was deleted and made again is another.
+/// The key under which a record is found. It has the filter's id in it: a filter that was deleted and created again is another one.
 fn record_key(filter: FilterId, key: &IdempotencyKey) -> u128 {
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&filter.0.to_le_bytes());
@@ -76,18 +80,18 @@ fn record_key(filter: FilterId, key: &IdempotencyKey) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Six bytes of milliseconds last until the year 10889.
+/// A time as a record can store it.
 fn stored(now: Timestamp) -> Timestamp {
-    Timestamp(now.0.min((1 << 48) - 1))
+    Timestamp(now.0.min((1 << (8 * TIME_BYTES)) - 1))
 }
 
 impl<'a> Record<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
-        let (stored_at, rest) = bytes.split_first_chunk::<6>()?;
+        let (stored_at, rest) = bytes.split_first_chunk::<TIME_BYTES>()?;
         let (request, rest) = rest.split_first_chunk()?;
         let (key, answer) = rest.split_first_chunk()?;
         let mut milliseconds = [0; 8];
-        milliseconds[..6].copy_from_slice(stored_at);
+        milliseconds[..TIME_BYTES].copy_from_slice(stored_at);
         Some(Self {
             stored_at: Timestamp(u64::from_le_bytes(milliseconds)),
             request: u64::from_le_bytes(*request),
@@ -98,15 +102,17 @@ impl<'a> Record<'a> {
 
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..6].copy_from_slice(&self.stored_at.0.to_le_bytes()[..6]);
-        bytes[6..14].copy_from_slice(&self.request.to_le_bytes());
-        bytes[14..].copy_from_slice(&self.key.to_le_bytes());
+        let (time, rest) = bytes.split_at_mut(TIME_BYTES);
+        let (request, key) = rest.split_at_mut(size_of::<u64>());
+        time.copy_from_slice(&self.stored_at.0.to_le_bytes()[..TIME_BYTES]);
+        request.copy_from_slice(&self.request.to_le_bytes());
+        key.copy_from_slice(&self.key.to_le_bytes());
         bytes
     }
 }
 
 impl Records {
-    /// The records whose snapshot these pages are.
+    /// Restores the records from the pages of a snapshot.
     ///
     /// # Errors
     /// When the pages can't be read.
@@ -127,7 +133,7 @@ impl Records {
         self.count
     }
 
-    /// Their memory: at least what they really take.
+    /// The memory of all records, in bytes: what they really take, or more.
     pub fn memory_bytes(&self) -> u64 {
         let fixed = if self.queue.has_pages() { FIXED_BYTES } else { 0 };
         fixed + self.queue.span_bytes() + self.count * PLACE_BYTES
@@ -138,20 +144,20 @@ impl Records {
         queue::stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
     }
 
-    /// The most memory that the record of a command can make the queue and the index ask for, in bytes, whatever else is
-    /// stored before it; `begun` tells that another record is.
+    /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
+    /// before it; `begun` says that some record is.
     pub fn growth_bytes(&self, command: &Command, begun: bool) -> u64 {
         let first = if begun || self.queue.has_pages() { 0 } else { FIXED_BYTES };
-        // One that does not fit leaves less than its own size of a page behind.
+        // If the string does not fit into the last page, less than its own size is wasted there.
         first + 2 * Self::bytes_max(command)
     }
 
-    /// What is known of a key, by the records that are younger than `forgotten`.
+    /// Looks a key up among the records that are younger than `forgotten`.
     pub fn look_up(
         &self,
         filter: FilterId,
         key: &IdempotencyKey,
-        asked: &Asked,
+        asked: &Asked<'_>,
         forgotten: Option<Timestamp>,
     ) -> Lookup {
         let wanted = record_key(filter, key);
@@ -159,7 +165,7 @@ impl Records {
         let found = self.index.find(wanted, head).filter_map(|position| {
             Some((position, Record::read(self.queue.get(position)?).filter(|record| record.key == wanted)?))
         });
-        // An older one under the same key may wait to be forgotten.
+        // An older record with the same key may be waiting to be forgotten.
         let newest = found.max_by_key(|(position, _)| *position).map(|(_, record)| record);
         match newest.filter(|record| Some(record.stored_at) > forgotten) {
             None => Lookup::New,
@@ -171,12 +177,12 @@ impl Records {
         }
     }
 
-    /// Keeps the answer to a new key. There must be room for it.
+    /// Stores the answer to a request with a new key. The caller has made room for it.
     pub fn store(
         &mut self,
         filter: FilterId,
         key: &IdempotencyKey,
-        asked: &Asked,
+        asked: &Asked<'_>,
         outcome: &Outcome,
         now: Timestamp,
     ) {
@@ -189,8 +195,8 @@ impl Records {
         self.count += 1;
     }
 
-    /// Brings times that are later than `now` back to it: those records are stored anew, in their order. The times in an
-    /// answer are told from when it was stored, and go back with it.
+    /// Turns the time back: records from after `now` are stored again as of `now`, in the same order. The times inside an answer count
+    /// from when it was stored, so they move with it.
     pub fn turn_back(&mut self, now: Timestamp) {
         let now = stored(now);
         for _ in 0..self.count {
@@ -204,7 +210,8 @@ impl Records {
         }
     }
 
-    /// Forgets what is too old, and what is beyond the room and may go; the oldest first, at most so many.
+    /// Forgets records that are too old, and those that may be forgotten while all together take too much memory: the oldest first,
+    /// and at most so many.
     pub fn forget(&mut self, bounds: &Bounds, records_max: usize) {
         for _ in 0..records_max {
             let Some(oldest) = self.oldest() else { break };
@@ -216,11 +223,11 @@ impl Records {
         }
     }
 
-    /// Makes room for a record of at most so many bytes. Where the room has just become much smaller, it is enough that
-    /// so many have gone: that is more than one record takes.
+    /// Makes room for a record of up to so many bytes, by forgetting at most so many others. If the room has just become much smaller,
+    /// that may not be enough for the new limit, but it is always more than the record takes.
     ///
     /// # Errors
-    /// [`Full`] when there is none, and the oldest record may not go.
+    /// [`Full`] when there is no room, and the oldest record may not be forgotten yet.
     pub fn make_room(&mut self, bytes: u64, bounds: &Bounds, records_max: usize) -> Result<(), Full> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
@@ -248,12 +255,12 @@ impl Records {
         }
     }
 
-    /// Their queue, for the snapshot.
+    /// The queue, for a snapshot.
     pub(super) fn queue(&self) -> &ByteQueue {
         &self.queue
     }
 
-    /// Their queue, for the snapshot.
+    /// The queue, for a snapshot.
     pub(super) fn queue_mut(&mut self) -> &mut ByteQueue {
         &mut self.queue
     }
@@ -264,14 +271,15 @@ fn is_by(at: Timestamp, limit: Option<Timestamp>) -> bool {
 }
 
 impl Bounds {
-    /// Beyond this the index could not tell positions apart.
+    /// The room that counts: with more, the index could not tell positions apart.
     fn room(&self) -> u64 {
         self.room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES)
     }
 }
 
-/// Where the record of a key lies: 32 bits of its key over 32 bits of its position, sorted, in the list that other
-/// bits of the key tell.
+/// The index: it finds the positions of the records of a key.
+///
+/// The high bits of a key choose a list. The list is sorted; an entry has 32 more bits of the key above 32 bits of the position.
 #[derive(Debug, Default)]
 struct Index(Vec<Vec<u64>>);
 
@@ -284,7 +292,7 @@ fn place(key: u128, position: u64) -> u64 {
 }
 
 impl Index {
-    /// The list that a place is to be entered into: it has room for one more, and little more than that.
+    /// The list of a key, with room for one more entry and few others.
     fn list_for_one_more(&mut self, key: u128) -> &mut Vec<u64> {
         if self.0.is_empty() {
             self.0.resize_with(LISTS, Vec::new);
@@ -296,7 +304,7 @@ impl Index {
         list
     }
 
-    /// The positions of the records that may be this key's; none lies before `head`.
+    /// The positions of all records that may have this key. The oldest record is at `head`.
     fn find(&self, key: u128, head: u64) -> impl Iterator<Item = u64> {
         let (tag, head) = (key as u32, head / queue::ALIGNMENT as u64);
         let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
@@ -323,7 +331,7 @@ impl Index {
         }
     }
 
-    /// Enters a place where it may be out of order, until [`Self::sort`].
+    /// Adds an entry without sorting it in. [`Self::sort`] must follow.
     fn append(&mut self, key: u128, position: u64) {
         let place = place(key, position);
         self.list_for_one_more(key).push(place);
@@ -344,8 +352,10 @@ mod tests {
     use super::*;
     use crate::domain::{Digests, Target};
 
-    fn asked() -> Asked {
-        Asked::of(&Command::Clear { target: Target(FilterId(1)) })
+    static CLEAR: Command = Command::Clear { target: Target(FilterId(1)) };
+
+    fn asked() -> Asked<'static> {
+        Asked::of(&CLEAR)
     }
 
     fn key(number: u64) -> IdempotencyKey {
@@ -368,7 +378,7 @@ mod tests {
         records.queue.extent().pages * PAGE_BYTES as u64 + records.index.memory_bytes() as u64
     }
 
-    /// While records come, stay and go, and after a restart.
+    /// It is so while records come, stay and go, and after a restart.
     #[test]
     fn memory_is_what_is_told_or_less() {
         let mut records = Records::default();
@@ -404,7 +414,7 @@ mod tests {
         assert!(real_bytes(&records) <= records.memory_bytes());
     }
 
-    /// Positions go round in the index after 32 GiB; a record is found on both sides of that.
+    /// The index's positions wrap around after 32 GiB. Records on both sides are found.
     #[test]
     fn positions_may_go_round() {
         let extent = Extent { first: (1 << 35) / PAGE_BYTES as u64 - 1, pages: 1, head: 0 };

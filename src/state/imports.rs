@@ -1,29 +1,29 @@
-//! The records of imports. One that somebody can go on with is kept: for good while it runs, for a time once it was
-//! broken off. Of those that are over the last ones are. Each owner has places of their own.
+//! The records of imports. An unfinished one is kept while it runs, and for a time after it was broken off. Of the finished ones, each
+//! owner's last few are kept.
 
 use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
 use crate::domain::{Import, ImportId, KeyName, Name, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Memory of a record with its places in the indexes, in bytes, without texts and line errors: rounded up.
+/// Memory of a record and its entries in the indexes, in bytes, rounded up. Texts and line errors are not counted.
 const IMPORT_BYTES: u64 = 600;
 
-/// An owner has as many unfinished imports as anybody may have.
+/// The owner has as many unfinished imports as one may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooMany;
 
-/// Records of imports by id.
+/// The records of all imports.
 #[derive(Debug, Default)]
 pub struct Imports {
     records: BTreeMap<ImportId, Arc<Import>>,
     of_owner: BTreeMap<KeyName, BTreeSet<ImportId>>,
-    /// No unfinished import last moved before this.
+    /// No unfinished import has its last change before this time.
     unmoved_since: Timestamp,
     bytes: u64,
 }
 
-/// Memory of a record without rejected lines, in bytes.
+/// Memory of a record without line errors, in bytes.
 pub(super) fn record_bytes(id: &ImportId, owner: &KeyName, name: &Name) -> u64 {
     let texts = 3 * id.as_str().len() + 2 * owner.as_str().len() + name.as_str().len();
     IMPORT_BYTES + texts as u64
@@ -34,7 +34,7 @@ fn bytes_of(import: &Import) -> u64 {
 }
 
 impl Imports {
-    /// The records of a snapshot.
+    /// Restores the records from a snapshot.
     pub fn restore(imports: Vec<Import>) -> Self {
         let mut all = Self::default();
         imports.into_iter().for_each(|import| all.insert(import));
@@ -56,7 +56,7 @@ impl Imports {
         self.bytes
     }
 
-    /// Changes a record.
+    /// Changes a record, if it is there, and returns it.
     pub fn update(
         &mut self,
         id: &ImportId,
@@ -71,11 +71,11 @@ impl Imports {
         Some(import)
     }
 
-    /// Makes sure that an owner may have this import under way: it is already, or there is a place for it. Forgets the
-    /// owner's imports that are over, but for the last ones.
+    /// Checks that an owner may have this import under way, which may be so already. Forgets the owner's finished imports, except for the
+    /// last ones.
     ///
     /// # Errors
-    /// [`TooMany`] when all places are taken by others that are unfinished.
+    /// [`TooMany`] when the owner has as many other unfinished imports as one may have.
     pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), TooMany> {
         let ids = self.of_owner.get(owner).into_iter().flatten().filter(|other| *other != id);
         let (unfinished, mut over): (Vec<_>, Vec<_>) =
@@ -92,7 +92,7 @@ impl Imports {
         Ok(())
     }
 
-    /// Brings times that are later than `now` back to it.
+    /// Turns the time back: times after `now` become `now`.
     pub fn turn_back(&mut self, now: Timestamp) {
         for import in self.records.values_mut() {
             let import = Arc::make_mut(import);
@@ -102,7 +102,7 @@ impl Imports {
         self.unmoved_since = self.unmoved_since.min(now);
     }
 
-    /// Enters a record, in the place of an earlier one of its id.
+    /// Stores a record. It replaces one with the same id.
     pub fn insert(&mut self, import: Import) {
         self.remove(&import.id);
         self.of_owner.entry(import.owner.clone()).or_default().insert(import.id.clone());
@@ -123,13 +123,13 @@ impl Imports {
         Some(import)
     }
 
-    /// Whether there may be an unfinished import that has not moved since `before`. Cheap, unlike
+    /// Whether there may be an unfinished import whose last change is not after `before`. This is cheap, unlike
     /// [`Self::forget_unmoved`].
     pub fn may_be_unmoved(&self, before: Timestamp) -> bool {
         self.unmoved_since <= before && !self.records.is_empty()
     }
 
-    /// Forgets unfinished imports that have not moved since `before`, at most so many, and tells which.
+    /// Forgets unfinished imports whose last change is not after `before`, at most so many, and returns them.
     pub fn forget_unmoved(&mut self, before: Timestamp, imports_max: usize) -> Vec<Arc<Import>> {
         let unfinished = self.records.values().filter(|import| import.is_unfinished());
         let unmoved = unfinished.filter(|import| import.changed_at <= before);
@@ -176,8 +176,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whoever begins, ends or breaks off imports: what somebody can go on with leaves by age alone, what is over
-        /// leaves only for others of its owner, and none has more than so many of each.
+        /// Whoever begins, ends or breaks off imports: an unfinished one is forgotten by age alone, a finished one only for others of its
+        /// owner, and no owner has more than so many of each.
         #[test]
         fn only_what_is_over_makes_room(
             steps in proptest::collection::vec((0..8u8, 0..3u64, 0..200usize), 1..600),

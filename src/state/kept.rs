@@ -1,9 +1,9 @@
-//! The changes that an import with `mode=replace` has to repeat: a queue, whose snapshot is taken page by page while changes
-//! come in at its end and go at its beginning.
+//! The queue of changes that an import with `mode=replace` has to repeat on the tables it builds aside.
 //!
-//! A change that is in the queue never changes any more. So a snapshot shares the pages, and copies none.
+//! A snapshot of it is taken page by page while changes come and go. What is in the queue never changes, so the snapshot shares its
+//! pages, and copies none.
 
-use super::Epoch;
+use super::epoch::Epoch;
 use super::slab::DamagedSlab;
 use crate::filter::Digest;
 use serde::{Deserialize, Serialize};
@@ -13,25 +13,25 @@ use std::sync::Arc;
 /// Memory of a kept change, in bytes.
 pub(super) const KEPT_CHANGE_BYTES: u64 = size_of::<KeptChange>() as u64;
 
-/// Changes a page, which is a chunk of a snapshot, of 8 KB.
+/// Changes in a page. A page is a chunk of a snapshot, and so has 8 KB there.
 const PAGE_CHANGES: usize = 880;
 
-/// Bytes of a change in a chunk: its kind and its item.
+/// Bytes of a change in a chunk: its kind and the item's digest.
 const ENCODED_BYTES: usize = 9;
 
-/// What was done to an item.
+/// What a change did to an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum ChangeKind {
     /// A copy was added.
     Add = 0,
-    /// It was to be there.
+    /// A copy was added if there was none.
     AddIfAbsent = 1,
-    /// A copy was taken out.
+    /// A copy was removed.
     Remove = 2,
-    /// Every copy was taken out.
+    /// All copies were removed.
     RemoveAll = 3,
-    /// A code was held, used or given back.
+    /// A code was held, redeemed or given back.
     State = 4,
 }
 
@@ -43,7 +43,7 @@ impl ChangeKind {
     }
 }
 
-/// A change to one item.
+/// A change of one item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KeptChange {
     pub(super) kind: ChangeKind,
@@ -52,15 +52,15 @@ pub(super) struct KeptChange {
 
 type Page = Arc<Vec<KeptChange>>;
 
-/// Changes in order: the oldest goes first.
+/// A queue of changes: the oldest leaves first.
 #[derive(Debug)]
 pub(super) struct KeptChanges {
     epoch: Epoch,
-    /// Changes that have gone. A change's number says what page it is on.
+    /// How many changes have left. Changes are numbered as they come, and a change's number says which page has it.
     gone: u64,
-    /// Changes that have come.
+    /// How many changes have come.
     come: u64,
-    /// From the page of the oldest change to that of the newest.
+    /// The pages from the oldest change to the newest.
     pages: VecDeque<Page>,
     snapshot: Option<Snapshot>,
 }
@@ -68,14 +68,14 @@ pub(super) struct KeptChanges {
 /// A snapshot in progress.
 #[derive(Debug)]
 struct Snapshot {
-    /// The next change to be taken, and the end of all that belong to it.
+    /// The number of the next change to be taken, and of the first that does not belong to the snapshot.
     next: u64,
     end: u64,
-    /// From the page of the next one on.
+    /// The pages from the next change on.
     pages: VecDeque<Page>,
 }
 
-/// What a snapshot says of the changes beside their chunks.
+/// What a snapshot says of the queue, except for its changes, which lie in chunks.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct KeptImage {
     pub(super) epoch: Epoch,
@@ -107,14 +107,14 @@ impl KeptChanges {
         self.epoch
     }
 
-    /// Changes in it.
+    /// How many changes are in the queue.
     pub(super) fn len(&self) -> u64 {
         self.come - self.gone
     }
 
     pub(super) fn push(&mut self, change: KeptChange) {
         if self.pages.is_empty() || place(self.come) == 0 {
-            // What has gone of a page is not there after a restore; the others keep their places.
+            // After a restore the changes that had left are missing at the beginning of a page. Others stand in for them.
             let page = vec![change; place(self.come)];
             self.pages.push_back(Arc::new(page));
         }
@@ -124,7 +124,7 @@ impl KeptChanges {
         self.come += 1;
     }
 
-    /// The oldest changes: those of one kind in a row, on one page, at most so many.
+    /// The oldest changes, at most so many: only those of one kind in a row, and on one page.
     pub(super) fn first(&self, changes_max: u64) -> &[KeptChange] {
         let Some(page) = self.pages.front() else { return &[] };
         let waiting = &page[place(self.gone)..];
@@ -132,7 +132,7 @@ impl KeptChanges {
         &waiting[..same.min(usize::try_from(changes_max).unwrap_or(usize::MAX))]
     }
 
-    /// Drops so many of the oldest, all on one page.
+    /// Drops so many of the oldest changes, which must lie on one page.
     pub(super) fn drop_first(&mut self, changes: usize) {
         let before = page(self.gone);
         self.gone += changes as u64;
@@ -142,19 +142,19 @@ impl KeptChanges {
         }
     }
 
-    /// Drops all.
+    /// Drops all changes.
     pub(super) fn clear(&mut self) {
         self.gone = self.come;
         self.pages.clear();
     }
 
-    /// From here on [`Self::take_chunk`] tells what is in it now.
+    /// Begins a snapshot: [`Self::take_chunk`] gives out what is in the queue now.
     pub(super) fn begin_snapshot(&mut self) -> KeptImage {
         self.snapshot = Some(Snapshot { next: self.gone, end: self.come, pages: self.pages.clone() });
         KeptImage { epoch: self.epoch, gone: self.gone, come: self.come }
     }
 
-    /// The next chunk of the running snapshot; false, and nothing, after the last.
+    /// Replaces `out` with the next chunk of the running snapshot; false, and nothing, after the last.
     pub(super) fn take_chunk(&mut self, out: &mut Vec<u8>) -> bool {
         out.clear();
         let Some(Snapshot { next, end, pages }) = &mut self.snapshot else { return false };
@@ -172,18 +172,18 @@ impl KeptChanges {
         self.snapshot = None;
     }
 
-    /// Memory of what the running snapshot has not taken yet but is gone otherwise, in bytes.
+    /// Bytes of changes that have left the queue, but not been taken by the running snapshot yet.
     pub(super) fn snapshot_bytes(&self) -> u64 {
         let Some(snapshot) = &self.snapshot else { return 0 };
         self.gone.min(snapshot.end).saturating_sub(snapshot.next) * KEPT_CHANGE_BYTES
     }
 
-    /// Memory of all that the running snapshot has not taken yet, in bytes.
+    /// Bytes of all changes that the running snapshot has not taken yet.
     pub(super) fn untaken_bytes(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.end - snapshot.next) * KEPT_CHANGE_BYTES
     }
 
-    /// The changes whose snapshot these chunks are, in order and joined.
+    /// Restores a queue from the chunks of its snapshot, joined in order.
     pub(super) fn restore(image: KeptImage, bytes: &[u8]) -> Result<Self, DamagedSlab> {
         let KeptImage { epoch, gone, come } = image;
         let mut kept = Self { gone, come: gone, ..Self::new(epoch) };
@@ -260,7 +260,7 @@ mod tests {
                 prop_assert!(KeptChanges::restore(image, &bytes[..bytes.len() - 1]).is_err());
                 prop_assert!(KeptChanges::restore(image, &bytes[..bytes.len() - ENCODED_BYTES]).is_err());
             }
-            // It goes on as the one that it was taken of, and its own snapshot has the same chunks.
+            // The restored queue goes on as the first one does, and its snapshot has the same chunks.
             let (mut one, mut two) = (KeptChanges::restore(image, &bytes).unwrap(), restored.begin_snapshot());
             prop_assert_eq!(two.changes(), image.changes());
             prop_assert_eq!(taken(&mut restored, |_| ()), chunks);

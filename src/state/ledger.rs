@@ -1,9 +1,9 @@
-//! A coupon's redemptions, and the ways to find one: by its id, by its code, by its reference, by its last change.
+//! The ledger of a coupon: its redemptions, found by id, by code, by reference or by their last change.
 //!
-//! A code has at most one redemption that stands (held or redeemed): its **current** one. Ended ones stay
-//! for the retention time, so that a repeated confirm or cancel still gets its answer.
+//! At most one redemption of a code stands, which is to say, is held or redeemed: the code's **current** one. A redemption that has
+//! ended is kept for the retention time, so that a repeated confirm or cancel still gets its answer.
 
-use super::Epoch;
+use super::epoch::Epoch;
 use super::slab::Slab;
 use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
@@ -12,21 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Memory of one redemption with its places in the indexes, in bytes, without its reference: measured, and
-/// rounded up.
+/// Memory of a redemption and its entries in the indexes, in bytes, without its reference. Measured, and rounded up.
 pub const REDEMPTION_BYTES: u64 = 456;
 
-/// Bits of a [`Change`] that tell changes of one millisecond apart.
+/// Bits of a [`Change`] that tell changes within one millisecond apart.
 const CHANGE_BITS: u32 = 20;
 
-/// Places a change of a redemption in the order of all changes of its coupon's: its time in milliseconds over a count, so
-/// that no two are alike, and none comes before one that a reader has seen.
+/// The position of a redemption in the order of last changes, over all redemptions of a coupon.
+///
+/// It is the time of the change in milliseconds, with a count below it. No two are equal, and a new one is always greater than all that a
+/// reader has seen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Change(pub u64);
 
 impl Change {
-    /// The last one that there can be at this time.
+    /// The greatest position that a change at this time can have.
     fn at_last(at: Timestamp) -> Self {
         Self(at.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS | ((1 << CHANGE_BITS) - 1))
     }
@@ -37,31 +38,31 @@ impl Change {
     }
 }
 
-/// Which redemptions a reader wants.
+/// A query: which redemptions a reader wants.
 #[derive(Clone, Debug, Default)]
 pub struct RedemptionQuery {
-    /// Those under this reference.
+    /// Only those with this reference.
     pub reference: Option<Reference>,
-    /// Those that the reader sees in this status.
+    /// Only those that the reader sees in this status.
     pub status: Option<Status>,
-    /// Those that changed after this time.
+    /// Only those that changed after this time.
     pub changed_after: Option<Timestamp>,
 }
 
-/// Some of the redemptions that a reader wants, in the order of their last change.
+/// A page of the redemptions that a reader wants, in the order of their last change.
 #[derive(Debug)]
 pub struct RedemptionPage {
-    /// Those found.
+    /// The redemptions that were found.
     pub redemptions: Vec<Redemption>,
-    /// Where to go on; none once all have been looked at.
+    /// Where the next page begins; none if this is the last one.
     pub next: Option<Change>,
 }
 
-/// A redemption as the ledger keeps it.
+/// A redemption, as a slab of the ledger stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
     redemption: Redemption,
-    /// Its last change.
+    /// The position of its last change.
     change: Change,
 }
 
@@ -91,7 +92,7 @@ impl Ledger {
         Self::restore(epoch, Slab::default(), Change::default())
     }
 
-    /// The ledger whose redemptions these are, and whose last change was `last_change`.
+    /// Restores a ledger from its redemptions and the position of its last change.
     pub(super) fn restore(epoch: Epoch, redemptions: Slab<Kept>, last_change: Change) -> Self {
         let mut ledger = Self {
             epoch,
@@ -117,12 +118,12 @@ impl Ledger {
         self.epoch
     }
 
-    /// Redemptions in it.
+    /// How many redemptions there are.
     pub fn len(&self) -> usize {
         self.redemptions.len()
     }
 
-    /// The last change of any redemption, those forgotten included.
+    /// The position of the last change of any redemption, even if that is forgotten by now.
     pub fn last_change(&self) -> Change {
         self.last_change
     }
@@ -151,8 +152,8 @@ impl Ledger {
         self.redemptions.get(slot).map(|kept| &kept.redemption)
     }
 
-    /// Redemptions in the order of their last change, those after `after`: the first `limit` that `wanted` accepts, among
-    /// the first `looked_at_max`.
+    /// A page of redemptions after `after`, in the order of their last change: the first `limit` that `wanted` accepts, out of the first
+    /// `looked_at_max`.
     pub fn page(
         &self,
         query: &RedemptionQuery,
@@ -177,7 +178,7 @@ impl Ledger {
         page
     }
 
-    /// The changes that a query has to look at.
+    /// The positions of all redemptions that a query has to look at.
     fn changes_after(&self, query: &RedemptionQuery, begin: Change) -> Box<dyn Iterator<Item = Change> + '_> {
         match &query.reference {
             None => {
@@ -192,7 +193,7 @@ impl Ledger {
         }
     }
 
-    /// Enters a redemption that stands from now on.
+    /// Adds a redemption, which stands from now on.
     pub fn insert(&mut self, redemption: Redemption) {
         let (id, digest, hash) = (redemption.id, redemption.digest, reference_hash(&redemption.reference));
         debug_assert!(stands(&redemption) && !self.current.contains_key(&digest));
@@ -209,40 +210,27 @@ impl Ledger {
         self.last_change
     }
 
-    /// Gives a redemption another status (and end of hold), and answers it as it is then. One that no longer
-    /// stands makes way for the next of its code.
-    pub fn settle(
-        &mut self,
-        id: &RedemptionId,
-        status: Status,
-        expires_at: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Option<Redemption> {
-        let slot = *self.by_id.get(id)?;
-        let change = self.next_change(now);
-        let before = self.redemptions.get(slot)?.change;
+    /// Stores a redemption after a change, in the place of what it was before. If it no longer stands, its code can have another current
+    /// one.
+    pub fn settle(&mut self, redemption: &Redemption) {
+        let Some(&slot) = self.by_id.get(&redemption.id) else { return };
+        let change = self.next_change(redemption.changed_at);
+        let mut before = change;
         self.redemptions.update(slot, |kept| {
-            kept.redemption.status = status;
-            kept.redemption.expires_at = expires_at;
-            kept.redemption.changed_at = now;
-            if status == Status::Redeemed {
-                kept.redemption.redeemed_at = Some(now);
-            }
-            kept.change = change;
+            before = kept.change;
+            *kept = Kept { redemption: redemption.clone(), change };
         });
-        let redemption = self.in_slot(slot)?.clone();
         let hash = reference_hash(&redemption.reference);
         self.by_change.remove(&before);
         self.by_change.insert(change, slot);
         self.by_reference.remove(&(hash, before));
         self.by_reference.insert((hash, change));
-        if !stands(&redemption) {
+        if !stands(redemption) {
             self.detach(redemption.digest, slot);
         }
-        Some(redemption)
     }
 
-    /// Forgets a redemption.
+    /// Removes a redemption.
     pub fn remove(&mut self, id: &RedemptionId) -> Option<Redemption> {
         let slot = self.by_id.remove(id)?;
         let Kept { redemption, change } = self.redemptions.remove(slot)?;
@@ -252,7 +240,7 @@ impl Ledger {
         Some(redemption)
     }
 
-    /// Gives redemptions other times, and leaves the order of their changes as it is. Tells how many were changed.
+    /// Changes the times of those redemptions for which `amended` returns others. Their order stays as it is. Returns how many changed.
     pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
         let changes: Vec<_> = self
             .redemptions
@@ -271,7 +259,7 @@ impl Ledger {
         count
     }
 
-    /// Lets an ended hold stand again, if no other redemption of its code stands; tells whether it does.
+    /// Lets a hold that has ended stand again, unless another redemption of its code stands. Returns whether it does.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
         let Some(&slot) = self.by_id.get(id) else { return false };
         let Some(digest) = self.in_slot(slot).map(|redemption| redemption.digest) else { return false };
@@ -289,20 +277,20 @@ impl Ledger {
         }
     }
 
-    /// Its slab, for the snapshot.
+    /// The slab, for a snapshot.
     pub fn slab(&self) -> &Slab<Kept> {
         &self.redemptions
     }
 
-    /// Its slab, for the snapshot.
+    /// The slab, for a snapshot.
     pub fn slab_mut(&mut self) -> &mut Slab<Kept> {
         &mut self.redemptions
     }
 }
 
 impl RedemptionQuery {
-    /// Whether a redemption is asked for, whatever its status: hashes collide, and a change may have been put off into the
-    /// next millisecond.
+    /// Whether the query asks for a redemption, whatever its status. The indexes alone can't tell: hashes of references collide, and in a
+    /// crowded millisecond a position runs ahead of the time.
     fn asks_for(&self, redemption: &Redemption) -> bool {
         self.reference.as_ref().is_none_or(|reference| *reference == redemption.reference)
             && self.changed_after.is_none_or(|after| redemption.changed_at > after)
@@ -330,8 +318,8 @@ mod tests {
     }
 
     proptest! {
-        /// Page by page comes what one look would show; and a reader who goes on where its last page ended misses nothing that
-        /// has changed meanwhile.
+        /// All pages together have what one look would show. A reader that goes on where its last page ended misses nothing that has
+        /// changed meanwhile.
         #[test]
         fn pages_are_in_the_order_of_changes_and_miss_nothing(
             steps in proptest::collection::vec((0..6u8, 0..60u64, 0..3u64), 1..200),
@@ -358,7 +346,9 @@ mod tests {
                     }
                     (1..6, true) => {
                         let status = STATUSES[usize::from(step) % 4];
-                        let settled = ledger.settle(&id, status, None, Timestamp(now)).unwrap();
+                        let before = ledger.get(&id).unwrap().clone();
+                        let settled = Redemption { status, expires_at: None, changed_at: Timestamp(now), ..before };
+                        ledger.settle(&settled);
                         order.retain(|r| r.id != id);
                         order.push(settled);
                     }

@@ -1,49 +1,50 @@
-//! The memory account: what the state takes, and the most that a command can make it ask for, so that it can be refused
-//! before it is logged. `apply` knows nothing of it.
+//! The memory account: how much memory the state takes, and the most that a command can make it ask for. With it, a command is refused
+//! before it is logged if its memory can't be had. `apply` itself never looks at it.
 
 use super::imports::record_bytes;
+use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use super::{Bearer, SWEEP_MAX, State, kept, ledger};
+use super::{kept, ledger};
 use crate::domain::{Command, FilterId, ImportMode, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-/// Commands that were admitted but not applied yet, as far as later ones depend on them.
+/// What the account has to know of commands that were admitted, but not applied yet.
 #[derive(Debug, Default)]
 pub struct Waiting {
     filters: BTreeMap<FilterId, WaitingHere>,
     commands: u64,
-    /// Some command will have its answer stored.
+    /// The answer to some command will be stored.
     keyed: bool,
     /// Some import may begin to catch up: from then on, holds that run out are kept for it.
     catches_up: bool,
 }
 
-/// What waits for one filter.
+/// What the account has to know of such commands to one filter.
 #[derive(Debug, Default)]
 struct WaitingHere {
     demand: Demand,
-    /// Its tables will be others.
+    /// A command will replace the filter's tables: what comes after that can't be judged yet.
     reshaped: bool,
 }
 
-/// The most that commands do to one filter, as far as it can take memory.
+/// The most that commands can do to one filter, as far as it may take memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Demand {
-    /// Items that come into the live tables.
+    /// Items added to the live tables.
     items: u64,
-    /// Copies that leave them.
+    /// Copies removed from them.
     removes: u64,
-    /// Items that come into the tables that an import builds aside.
+    /// Items added to the tables that an import builds aside.
     staged: u64,
-    /// Copies that leave those.
+    /// Copies removed from those.
     unstaged: u64,
-    /// Changes that are kept for it.
+    /// Changes kept for that import.
     changes: u64,
-    /// Of them, those that are repeated.
+    /// Kept changes that are repeated.
     repeated: u64,
-    /// Codes that become held or used.
+    /// Codes that become held or redeemed.
     uses: u64,
 }
 
@@ -60,16 +61,16 @@ impl AddAssign for Demand {
 }
 
 impl Waiting {
-    /// Whether what a command needs can only be told once those that wait are applied.
+    /// Whether the need of a command can't be judged until the waiting ones are applied.
     pub fn must_be_applied_before(&self, command: &Command) -> bool {
         let target = command.target().and_then(|Target(filter)| self.filters.get(&filter));
         target.is_some_and(|waiting| {
-            // What is used stays when a filter is cleared.
+            // Clearing keeps codes that are held or redeemed.
             waiting.reshaped || matches!(command, Command::Clear { .. }) && waiting.demand.uses > 0
         })
     }
 
-    /// Whether nothing waits that later commands depend on.
+    /// Whether the need of later commands depends on none that waits.
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
@@ -80,58 +81,59 @@ impl Waiting {
 }
 
 impl State {
-    /// Bytes of all tables, those that only a running snapshot wants with them.
+    /// Bytes of all tables, including those that only the running snapshot still needs.
     pub fn tables_bytes(&self) -> u64 {
-        self.tables_bytes + self.snapshot.tables_bytes()
+        self.shared.tables_bytes + self.shared.snapshot.tables_bytes()
     }
 
-    /// Bytes of redemptions, stored answers, records of imports and changes kept for them, about.
+    /// Bytes of redemptions, stored answers, records of imports and the changes kept for them, estimated.
     pub fn records_bytes(&self) -> u64 {
-        let redemptions_bytes = self.redemptions * ledger::REDEMPTION_BYTES + self.references_bytes;
+        let shared = &self.shared;
+        let redemptions_bytes = shared.redemptions * ledger::REDEMPTION_BYTES + shared.references_bytes;
         let imports_bytes =
-            self.view.imports.read().memory_bytes() + self.kept_changes * kept::KEPT_CHANGE_BYTES;
+            shared.view.imports.read().memory_bytes() + shared.kept_changes * kept::KEPT_CHANGE_BYTES;
         redemptions_bytes + self.records.memory_bytes() + imports_bytes
     }
 
-    /// The most memory that a command can make the state ask for, once those that wait are applied.
+    /// The most memory that a command can make the state ask for after the waiting ones are applied.
     pub fn memory_needed(&self, command: &Command, is_keyed: bool, waiting: &Waiting) -> MemoryNeed {
         let mut need = self.memory_of(command, waiting);
         if is_keyed {
             need += MemoryNeed::other(self.records.growth_bytes(command, waiting.keyed));
         }
-        if self.catching_up > 0 || waiting.catches_up {
+        if self.shared.catching_up > 0 || waiting.catches_up {
             let swept = self.swept_after(waiting.commands + 1) - self.swept_after(waiting.commands);
             need += MemoryNeed::other(swept * kept::KEPT_CHANGE_BYTES);
         }
         need
     }
 
-    /// Holds, whosever they are, that can run out before the last of so many commands.
+    /// The most holds, of any filter, that so many commands expire before they are executed.
     fn swept_after(&self, commands: u64) -> u64 {
-        (commands * SWEEP_MAX as u64).min(self.holds.len() as u64)
+        (commands * SWEEP_MAX as u64).min(self.shared.holds.len() as u64)
     }
 
     fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
         if let Command::Create { layout, .. } = command {
             return MemoryNeed::table(layout.memory_bytes());
         }
-        let Some((filter, bearer)) = self.targeted(command) else { return MemoryNeed::default() };
-        let before = waiting.of(filter);
+        let Some((id, filter)) = self.targeted(command) else { return MemoryNeed::default() };
+        let before = waiting.of(id);
         let mut all = before;
-        all += bearer.demand(command);
-        let mut need = bearer.growth(&all).beyond(&bearer.growth(&before));
-        match (command, &bearer.staging) {
+        all += filter.demand(command);
+        let mut need = filter.growth(&all).beyond(&filter.growth(&before));
+        match (command, &filter.staging) {
             (Command::Clear { .. }, staging) => {
-                // It takes back more than it asks for, but only afterwards.
-                need += bearer.tables.clearing().passing();
+                // In the end it gives back more than it asks for, so it does not count towards the limit.
+                need += filter.tables.filter.clearing().passing();
                 if staging.as_ref().is_some_and(Staging::is_catching_up) {
-                    need += MemoryNeed::table(bearer.view.layout.memory_bytes());
+                    need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
             }
             (Command::ImportBegin { mode, import, owner, .. }, _) => {
-                need += MemoryNeed::other(record_bytes(import, owner, &bearer.view.name));
+                need += MemoryNeed::other(record_bytes(import, owner, &filter.view.name));
                 if *mode == ImportMode::Replace {
-                    need += MemoryNeed::table(bearer.view.layout.memory_bytes());
+                    need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
             }
             (Command::ImportLines { errors, .. }, _) => {
@@ -141,7 +143,7 @@ impl State {
                 let (entries_max, swept) =
                     (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
                 let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
-                need += bearer.catching_up(staging, &before, entries_max, repeated);
+                need += filter.catching_up(staging, &before, entries_max, repeated);
             }
             (Command::Redeem { reference, .. }, _) => {
                 need += MemoryNeed::other(ledger::REDEMPTION_BYTES + reference.as_str().len() as u64);
@@ -151,7 +153,7 @@ impl State {
         need
     }
 
-    /// Notes that a command was admitted.
+    /// Adds a command that was admitted to the waiting ones.
     pub fn note_waiting(&self, command: &Command, is_keyed: bool, waiting: &mut Waiting) {
         waiting.keyed |= is_keyed;
         waiting.commands += 1;
@@ -159,27 +161,27 @@ impl State {
         if let Command::Create { id, .. } = command {
             waiting.filters.entry(*id).or_default().reshaped = true;
         }
-        let Some((filter, bearer)) = self.targeted(command) else { return };
-        let demand = bearer.demand(command);
+        let Some((id, filter)) = self.targeted(command) else { return };
+        let demand = filter.demand(command);
         let is_reshaping = matches!(
             command,
             Command::Clear { .. } | Command::ImportBegin { .. } | Command::ImportEnd { .. }
         );
         if demand != Demand::default() || is_reshaping {
-            let here = waiting.filters.entry(filter).or_default();
+            let here = waiting.filters.entry(id).or_default();
             here.demand += demand;
             here.reshaped |= is_reshaping;
         }
     }
 
-    fn targeted(&self, command: &Command) -> Option<(FilterId, &Bearer)> {
-        let Target(filter) = command.target()?;
-        Some((filter, self.filters.get(&filter)?))
+    fn targeted(&self, command: &Command) -> Option<(FilterId, &FilterState)> {
+        let Target(id) = command.target()?;
+        Some((id, self.filters.get(&id)?))
     }
 }
 
-impl Bearer {
-    /// The most that a command does to the filter; what it takes to clear it and to end an import is not in it.
+impl FilterState {
+    /// The most that a command can do to the filter. What clearing it or ending an import takes is not included.
     fn demand(&self, command: &Command) -> Demand {
         let mut demand = Demand::default();
         match command {
@@ -188,7 +190,7 @@ impl Bearer {
                 demand.items = items;
                 demand.changes = items * if *revive { 2 } else { 1 };
             }
-            // Which of the two the lines go to depends on the import.
+            // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
             Command::ImportLines { digests, import, .. } => {
                 let items = digests.0.len() as u64;
                 match &self.staging {
@@ -198,8 +200,8 @@ impl Bearer {
             }
             Command::Remove { digests, all, .. } => {
                 let items = digests.0.len() as u64;
-                demand.removes = if *all { items * self.tables.copies_max() } else { items };
-                // Holds are ended besides.
+                demand.removes = if *all { items * self.tables.filter.copies_max() } else { items };
+                // Each item may also end a hold.
                 demand.changes = 2 * items;
             }
             Command::Replace { from, to, .. } => {
@@ -219,22 +221,22 @@ impl Bearer {
         demand
     }
 
-    /// The most memory that so much can make the filter ask for.
+    /// The most memory that such demand can make the filter ask for.
     fn growth(&self, demand: &Demand) -> MemoryNeed {
-        let mut need = self.tables.growth(demand.items, demand.removes);
+        let mut need = self.tables.filter.growth(demand.items, demand.removes);
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * kept::KEPT_CHANGE_BYTES);
-            let removes = demand.unstaged + demand.repeated * staging.tables.copies_max();
-            need += staging.tables.growth(demand.staged + demand.repeated, removes);
+            let removes = demand.unstaged + demand.repeated * staging.tables.filter.copies_max();
+            need += staging.tables.filter.growth(demand.staged + demand.repeated, removes);
         }
         need
     }
 
-    /// The most memory that it can ask for to take over so many codes and repeat so many changes, once what waits is applied.
+    /// The most memory that copying so many codes and repeating so many changes can ask for after the waiting commands are applied.
     fn catching_up(&self, staging: &Staging, waiting: &Demand, codes_max: u64, repeated: u64) -> MemoryNeed {
         let (held, redeemed) = self.tables.used();
         let taken_over = (codes_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
-        let (staged, unstaged) = (taken_over + repeated, repeated * staging.tables.copies_max());
+        let (staged, unstaged) = (taken_over + repeated, repeated * staging.tables.filter.copies_max());
         if staging.cleared {
             return staging.tables.growth_from_empty(staged, unstaged);
         }

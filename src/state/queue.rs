@@ -1,7 +1,7 @@
-//! A queue of byte strings in pages: the newest is appended, the oldest leaves first, none changes in between.
+//! A queue of byte strings, which never change while they are in it. It lies in pages.
 //!
-//! A page is only ever appended to, so its number and its length tell its contents for good: a snapshot writes a full
-//! page once, and needs no copy of what comes later.
+//! Pages are append-only: a page's number and length determine its contents for good. So a full page is written to a snapshot once, and
+//! a running snapshot need not copy what is appended meanwhile.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,46 +10,46 @@ use thiserror::Error;
 /// Bytes of a page, in memory and as a section of a snapshot.
 pub const PAGE_BYTES: usize = 256 << 10;
 
-/// Bytes of a snapshot's chunk, about as many as those of a table's.
+/// Bytes of a snapshot's chunk, about as many as in a chunk of a table.
 const CHUNK_BYTES: usize = 8_000;
 
-/// Every string begins at a multiple of this, so that its place can be told in few bits.
+/// Every string begins at a multiple of this, so that its position takes fewer bits.
 pub const ALIGNMENT: usize = 8;
 
-/// Bytes before each string: its length.
+/// Bytes of the length that stands before each string.
 const LENGTH_BYTES: usize = 2;
 
-/// A queue's snapshot could not be read back.
+/// The snapshot of a queue is damaged, and in which way.
 #[derive(Debug, Error)]
 #[error("the snapshot of stored answers is damaged: {0}")]
 pub struct DamagedQueue(pub(super) &'static str);
 
 impl DamagedQueue {
-    /// A page is not there: none is ever empty.
+    /// A page is missing.
     pub fn missing() -> Self {
         Self("a page is missing")
     }
 }
 
-/// Where the pages of a queue stand; their contents are sections of their own.
+/// What a snapshot says of a queue, except for the contents of its pages, which lie in sections of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Extent {
-    /// The number of the first page; numbers are never used twice.
+    /// The number of the first page. No number is used twice.
     pub first: u64,
     /// How many pages there are.
     pub pages: u64,
-    /// Where the oldest string begins in the first.
+    /// Where in the first page the oldest string begins.
     pub head: u64,
 }
 
-/// Byte strings, the oldest first.
+/// A queue of byte strings: the oldest leaves first.
 #[derive(Debug, Default)]
 pub struct ByteQueue {
     /// The number of the first page.
     first: u64,
-    /// Where the oldest string begins in it.
+    /// Where in the first page the oldest string begins.
     head: usize,
-    /// Each as long as it is filled.
+    /// The pages. Each is as long as it is filled.
     pages: VecDeque<Vec<u8>>,
     snapshot: Option<Snapshot>,
 }
@@ -57,13 +57,13 @@ pub struct ByteQueue {
 /// A snapshot in progress.
 #[derive(Debug)]
 struct Snapshot {
-    /// Pages that are still to be taken, and how long they were when it began.
+    /// The pages that are still to be taken, with their lengths when it began.
     wanted: BTreeMap<u64, usize>,
-    /// Those of them that have left the queue since.
+    /// The pages among them that have left the queue since.
     kept: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Bytes that a string takes up, with its length and padding.
+/// Bytes that a string takes in a page, with its length and padding.
 pub fn stored_bytes(length: usize) -> usize {
     (LENGTH_BYTES + length).next_multiple_of(ALIGNMENT)
 }
@@ -75,10 +75,10 @@ fn read(page: &[u8], offset: usize) -> Option<&[u8]> {
 }
 
 impl ByteQueue {
-    /// Appends a string, given in two pieces, and tells its position: a multiple of [`ALIGNMENT`].
+    /// Appends a string, given in two pieces. Returns its position, a multiple of [`ALIGNMENT`].
     ///
     /// # Panics
-    /// When it is longer than a length can tell.
+    /// When the string is longer than 65 535 bytes.
     pub fn push(&mut self, start: &[u8], end: &[u8]) -> u64 {
         let length = u16::try_from(start.len() + end.len()).expect("answers are short");
         let bytes = stored_bytes(usize::from(length));
@@ -103,7 +103,7 @@ impl ByteQueue {
         read(page, offset as usize)
     }
 
-    /// The position of the oldest string, or of the next one if there is none.
+    /// The position of the oldest string; if there is none, of the next one to come.
     pub fn head(&self) -> u64 {
         self.first * PAGE_BYTES as u64 + self.head as u64
     }
@@ -113,7 +113,7 @@ impl ByteQueue {
         read(self.pages.front()?, self.head)
     }
 
-    /// Takes the oldest string away.
+    /// Removes the oldest string.
     pub fn pop(&mut self) {
         if let Some(length) = self.front().map(<[u8]>::len) {
             self.head += stored_bytes(length);
@@ -134,24 +134,24 @@ impl ByteQueue {
         })
     }
 
-    /// Bytes from the oldest string to the end of the newest. Pages take up to two pages more.
+    /// Bytes from the oldest string to the end of the newest. The pages take up to twice [`PAGE_BYTES`] more.
     pub fn span_bytes(&self) -> u64 {
         let last = self.pages.back().map_or(0, Vec::len);
         (self.pages.len().saturating_sub(1) * PAGE_BYTES + last - self.head) as u64
     }
 
-    /// Bytes that a string which takes up `bytes` would add to the span: it may have to begin a new page.
+    /// Bytes that a string which takes `bytes` would add to [`Self::span_bytes`]. It may have to begin a new page.
     pub fn growth_bytes(&self, bytes: usize) -> u64 {
         let left = self.pages.back().map_or(0, |page| PAGE_BYTES - page.len());
         (if bytes <= left { bytes } else { left + bytes }) as u64
     }
 
-    /// Whether it has pages; once it has, it always does.
+    /// Whether it has pages. Once it has one it always does.
     pub fn has_pages(&self) -> bool {
         !self.pages.is_empty()
     }
 
-    /// Drops the first page once nothing in it is left; the last one stays, to be appended to.
+    /// Drops the first page once all its strings have left, unless it is the last one, which strings are appended to.
     fn drop_spent_page(&mut self) {
         if self.pages.len() > 1 && self.pages.front().is_some_and(|page| page.len() <= self.head) {
             let page = self.pages.pop_front();
@@ -165,12 +165,12 @@ impl ByteQueue {
         }
     }
 
-    /// Where its pages stand.
+    /// What a snapshot says of the queue.
     pub fn extent(&self) -> Extent {
         Extent { first: self.first, pages: self.pages.len() as u64, head: self.head as u64 }
     }
 
-    /// From here on [`Self::take_chunk`] tells what the pages hold now. Answers their numbers and lengths.
+    /// Begins a snapshot: [`Self::take_chunk`] gives out what the pages hold now. Returns their numbers and lengths.
     pub fn begin_snapshot(&mut self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let wanted: BTreeMap<u64, usize> =
             (self.first..).zip(&self.pages).map(|(number, page)| (number, page.len())).collect();
@@ -179,7 +179,7 @@ impl ByteQueue {
         pages.into_iter()
     }
 
-    /// A chunk of a page as it was when the snapshot began; false, and nothing, after the last.
+    /// Replaces `out` with a chunk of a page as it was when the snapshot began; false, and nothing, after the last.
     pub fn take_chunk(&mut self, number: u64, chunk: u32, out: &mut Vec<u8>) -> bool {
         out.clear();
         if let Some(snapshot) = &self.snapshot
@@ -199,7 +199,7 @@ impl ByteQueue {
         !out.is_empty()
     }
 
-    /// A page that need not be taken (any more).
+    /// Leaves a page, or the rest of it, out of the running snapshot.
     pub fn skip_page(&mut self, number: u64) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.wanted.remove(&number);
@@ -207,20 +207,20 @@ impl ByteQueue {
         }
     }
 
-    /// Forgets the running snapshot, whole or not.
+    /// Ends the running snapshot, whether all of it was taken or not.
     pub fn end_snapshot(&mut self) {
         self.snapshot = None;
     }
 
-    /// Bytes of pages that are kept for the running snapshot alone.
+    /// Bytes of pages that only the running snapshot still needs.
     pub fn snapshot_bytes(&self) -> usize {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.kept.len() * PAGE_BYTES)
     }
 
-    /// The queue whose pages these are.
+    /// Restores a queue from its pages.
     ///
     /// # Errors
-    /// When they don't hold whole strings.
+    /// When the pages are damaged: they don't hold whole strings.
     pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Result<Self, DamagedQueue> {
         let mut pages = VecDeque::from(pages);
         for page in &mut pages {
@@ -237,7 +237,7 @@ impl ByteQueue {
         if queue.boundaries() { Ok(queue) } else { Err(DamagedQueue("a page holds no whole strings")) }
     }
 
-    /// Whether each page is a row of whole strings, and the oldest one begins where one does.
+    /// Whether every page is a sequence of whole strings, and one of them begins where the oldest one should.
     fn boundaries(&self) -> bool {
         let mut begins = BTreeSet::from([0]);
         self.pages.iter().enumerate().all(|(index, page)| {
@@ -262,7 +262,7 @@ mod tests {
         queue.iter().map(|(_, string)| string.to_vec()).collect()
     }
 
-    /// Pops or pushes; long strings, so that pages come and go.
+    /// Pops or pushes. Strings are long, so that pages come and go.
     fn change(queue: &mut ByteQueue, model: &mut VecDeque<Vec<u8>>, operation: u16) {
         if operation.is_multiple_of(3) {
             queue.pop();

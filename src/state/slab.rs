@@ -1,45 +1,45 @@
-//! A slab: numbered slots in pages, with a snapshot that is taken page by page while changes go on.
+//! A slab: numbered slots in pages, of which a snapshot can be taken page by page while changes go on.
 //!
-//! Redemptions, idempotency records and the writes kept for an import lie in slabs. A slot's number depends
-//! on the operations alone, the lowest free one first, so that a replay fills the same slots.
+//! The redemptions of a coupon lie in a slab. An insert takes the lowest free slot, so a replay of the same operations fills the same
+//! slots.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// Slots a page: the unit in which a snapshot is taken.
+/// Slots in a page, which is the unit of a snapshot.
 const PAGE_SLOTS: usize = 256;
 
-/// Bytes of a snapshot's chunk, about as many as those of a table's.
+/// The most bytes of a snapshot's chunk: about as many as in a chunk of a table.
 pub const CHUNK_BYTES_MAX: usize = 8_000;
 
-/// A slab's snapshot could not be read back.
+/// The snapshot of a slab is damaged, and in which way.
 #[derive(Debug, Error)]
 #[error("a slab's snapshot is damaged: {0}")]
 pub struct DamagedSlab(pub(super) &'static str);
 
-/// Slots of `T`, some of them free.
+/// Numbered slots, each with a value or free.
 #[derive(Debug)]
 pub struct Slab<T> {
-    /// Pages of their own, so that growth never copies what is there.
+    /// Each page is allocated by itself, so that growth never copies values.
     pages: Vec<Vec<Option<T>>>,
     free: BTreeSet<u32>,
-    /// Counts every change, so that an unchanged slab is not written again.
+    /// Changes so far. A snapshot need not write a slab again whose count is unchanged.
     changes: u64,
     snapshot: Option<Snapshot<T>>,
 }
 
-/// A snapshot in progress: what the slots from `page` on were when it began.
+/// A snapshot in progress, which copies on write.
 #[derive(Debug)]
 struct Snapshot<T> {
     /// The next page to be taken.
     page: usize,
-    /// Slots there were when it began.
+    /// How many slots there were when it began.
     slots: usize,
-    /// Slots changed since, as they were.
+    /// The undo log: slots that have changed since, with their old values.
     before: BTreeMap<u32, Option<T>>,
-    /// Encoded, but not yet handed out.
+    /// Bytes that are encoded, but not given out yet.
     pending: Vec<u8>,
 }
 
@@ -50,12 +50,12 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
-    /// Slots, free ones included.
+    /// How many slots there are, free ones included.
     fn slots(&self) -> usize {
         self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE_SLOTS + last.len())
     }
 
-    /// Values in it.
+    /// How many values there are.
     pub fn len(&self) -> usize {
         self.slots() - self.free.len()
     }
@@ -65,7 +65,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         self.changes
     }
 
-    /// Puts a value into the lowest free slot and tells its number.
+    /// Puts a value into the lowest free slot. Returns the slot's number.
     pub fn insert(&mut self, value: T) -> u32 {
         let slot = match self.free.pop_first() {
             Some(slot) => slot,
@@ -82,19 +82,19 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         slot
     }
 
-    /// The value in a slot.
+    /// The value in a slot, if it has one.
     pub fn get(&self, slot: u32) -> Option<&T> {
         self.pages.get(slot as usize / PAGE_SLOTS)?.get(slot as usize % PAGE_SLOTS)?.as_ref()
     }
 
-    /// Changes the value in a slot that holds one.
+    /// Changes the value in a slot, if it has one.
     pub fn update(&mut self, slot: u32, change: impl FnOnce(&mut T)) {
         if let Some(value) = self.slot_mut(slot) {
             change(value);
         }
     }
 
-    /// Frees a slot.
+    /// Frees a slot and returns its value.
     pub fn remove(&mut self, slot: u32) -> Option<T> {
         let value = self.slot_mut(slot).take();
         if value.is_some() {
@@ -103,12 +103,12 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         value
     }
 
-    /// Every value with its slot's number, in the order of the numbers.
+    /// Every value with the number of its slot, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(self.pages.iter().flatten()).filter_map(|(slot, value)| Some((slot, value.as_ref()?)))
     }
 
-    /// A slot about to be changed; remembers what it was if the running snapshot still needs it.
+    /// A slot that is about to change. Its old value goes to the undo log if the running snapshot still needs it.
     fn slot_mut(&mut self, slot: u32) -> &mut Option<T> {
         self.changes += 1;
         let value = &mut self.pages[slot as usize / PAGE_SLOTS][slot as usize % PAGE_SLOTS];
@@ -120,13 +120,13 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         value
     }
 
-    /// From here on [`Self::take_chunk`] tells what the slab holds now.
+    /// Begins a snapshot: [`Self::take_chunk`] gives out what the slab holds now.
     pub fn begin_snapshot(&mut self) {
         let slots = self.slots();
         self.snapshot = Some(Snapshot { page: 0, slots, before: BTreeMap::new(), pending: Vec::new() });
     }
 
-    /// The next chunk of the running snapshot; false, and nothing, after the last.
+    /// Replaces `out` with the next chunk of the running snapshot; false, and nothing, after the last.
     pub fn take_chunk(&mut self, out: &mut Vec<u8>) -> bool {
         out.clear();
         let Some(snapshot) = &mut self.snapshot else { return false };
@@ -149,17 +149,17 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         length > 0
     }
 
-    /// Forgets the running snapshot, whole or not.
+    /// Ends the running snapshot, whether all of it was taken or not.
     pub fn end_snapshot(&mut self) {
         self.snapshot = None;
     }
 
-    /// Slots that are kept twice for the running snapshot.
+    /// How many slots are in the undo log.
     pub fn snapshot_slots(&self) -> usize {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.before.len())
     }
 
-    /// The slab whose snapshot these chunks are, in order and joined; `changes` as it was.
+    /// Restores a slab from the chunks of its snapshot, joined in order, and its count of changes.
     pub fn restore(mut bytes: &[u8], changes: u64) -> Result<Self, DamagedSlab> {
         let mut slab = Self { changes, ..Self::default() };
         while let Some((length, rest)) = bytes.split_first_chunk::<4>() {

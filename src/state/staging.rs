@@ -1,46 +1,52 @@
-//! What an import with `mode=replace` builds aside, and how it comes to take the place of the live tables.
+//! Staging: an import with `mode=replace` builds new tables aside, which then replace the live ones.
 //!
-//! While the upload goes on, whatever is done to the filter's items is kept besides, in order. Once it is whole, what was built
-//! aside *catches up*: codes that are held or used come over, and what was kept is repeated. Each command does a bounded part
-//! of that. What happens meanwhile is kept as well, codes that are held, used or given back included. When nothing is left,
-//! only the tables have to change places.
+//! While the upload goes on, every change of the filter's items is applied to the live tables and kept in a queue. Once the upload is
+//! whole, the staged tables *catch up*: held and redeemed codes are copied from the live ones, and the changes in the queue are
+//! repeated. Each command does a bounded part of that work. Changes that come meanwhile are queued too, now including those of a
+//! code's state. When nothing is left to do, the tables are swapped.
 //!
-//! What was refused is not kept. An item that was to be there or gone, and was, is: the upload may say otherwise.
+//! A command that was refused leaves no change in the queue. One that changed nothing, because the item was there or gone already,
+//! does: on the staged tables it may make a difference.
 
+use super::epoch::Epoch;
 use super::kept::{ChangeKind, KeptChange, KeptChanges};
 use super::tables::Tables;
-use super::{Epoch, State};
-use crate::domain::{FilterId, ImportId, ImportState};
+use crate::domain::{ImportId, ImportState};
 use crate::filter::{Digest, Full, SlotState, Walk};
 
-/// The most changes that are kept for one import, 32 MiB. One that is overtaken by more fails; nobody else has to wait or is
+/// The most changes in the queue of one import: 32 MiB. If there are more, the import fails. Nobody else has to wait for it, or is
 /// refused because of it.
 const KEPT_CHANGES_MAX: u64 = 2 << 20;
 
-/// Waiting changes that each further one repeats while an import catches up: so they get fewer, however many come.
+/// How many waiting changes are repeated for each one that comes while an import catches up. With more than one, the queue gets
+/// shorter, however many come.
 pub(super) const REPEATED_FOR_EACH: u64 = 2;
 
-/// Buckets that may be walked in the time that one code takes to come over.
+/// Buckets that can be walked in the time that it takes to copy one code.
 const BUCKETS_AN_ENTRY: u64 = 8;
 
-/// Buckets that are walked at once.
+/// Buckets that are walked in one go.
 const BUCKETS_AT_ONCE: u64 = 16;
 
-/// Codes that come over at most beyond those asked for: what is met in the last buckets.
-pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * 4;
+/// Slots of a bucket of a strict table.
+const BUCKET_SLOTS: u64 = 4;
 
-/// Tables beside a filter's own.
+/// The most codes that are copied beyond the number that was asked for: those of the last buckets.
+pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
+
+/// The tables that an import builds aside.
 pub(super) struct Staging {
     pub(super) import: ImportId,
     pub(super) tables: Tables,
-    /// What has been done to the filter meanwhile.
+    /// The changes that are to be repeated.
     pub(super) changes: KeptChanges,
-    /// The filter was cleared during the upload, and so is what the upload has built.
+    /// The filter was cleared during the upload. So the staged tables are emptied when they begin to catch up.
     pub(super) cleared: bool,
-    /// Once the upload is whole: how far held and used codes have come over.
+    /// Once the upload is whole: how far the copying of held and redeemed codes has come.
     pub(super) walk: Option<Walk>,
 }
 
+/// Whether a code is held or redeemed.
 fn is_used(state: Option<SlotState>) -> bool {
     matches!(state, Some(SlotState::Held | SlotState::Redeemed))
 }
@@ -50,21 +56,49 @@ impl Staging {
         Self { import, tables, changes: KeptChanges::new(changes), cleared: false, walk: None }
     }
 
-    /// Whether the upload is whole.
+    /// Whether the upload is whole, and the staged tables are catching up.
     pub(super) fn is_catching_up(&self) -> bool {
         self.walk.is_some()
     }
 
-    /// Takes held and used codes over from the live tables, then repeats changes, at most so many entries of each. Tells
-    /// whether nothing is left to be done.
-    fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+    /// Begins to catch up, or starts over.
+    pub(super) fn begin_catching_up(&mut self) {
+        self.walk = Some(Walk::START);
+    }
+
+    /// Adds changes of the filter's items to the queue. While the staged tables catch up, so many older ones are repeated for each.
+    ///
+    /// # Errors
+    /// What becomes of the import: too many changes wait, or the staged tables are full.
+    pub(super) fn keep(
+        &mut self,
+        live: &Tables,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated_for_each: u64,
+    ) -> Result<(), ImportState> {
+        let before = self.changes.len();
+        digests.into_iter().for_each(|digest| self.changes.push(KeptChange { kind, digest }));
+        let come = self.changes.len() - before;
+        if self.changes.len() > KEPT_CHANGES_MAX {
+            return Err(ImportState::Overtaken);
+        }
+        if self.is_catching_up() {
+            self.repeat(live, come * repeated_for_each).map_err(|Full| ImportState::Failed)?;
+        }
+        Ok(())
+    }
+
+    /// Copies held and redeemed codes from the live tables, then repeats changes, at most so many entries of each. Returns whether the
+    /// staged tables have caught up.
+    pub(super) fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let entries_max = entries_max.max(1);
         let walked = self.take_over(live, entries_max)?;
         self.repeat(live, entries_max)?;
         if !walked || self.changes.len() > 0 {
             return Ok(false);
         }
-        // A code that moved in the live tables may have been missed: then it is looked for again.
+        // The walk may have missed a code that moved in the live tables. Then it starts over.
         let caught_up = self.tables.used() == live.used();
         if !caught_up {
             self.walk = Some(Walk::START);
@@ -72,20 +106,24 @@ impl Staging {
         Ok(caught_up)
     }
 
-    /// Goes on with the walk; tells whether it has come to its end.
+    /// Copies more held and redeemed codes. Returns whether the walk has come to its end.
     fn take_over(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
         while !at_end && buckets + found.len() as u64 * BUCKETS_AN_ENTRY < entries_max * BUCKETS_AN_ENTRY {
-            let walked = live.walk_used(walk, BUCKETS_AT_ONCE, &mut found);
+            let walked = live.filter.walk(walk, BUCKETS_AT_ONCE, |digest, state| {
+                if is_used(Some(state)) {
+                    found.push((digest, state));
+                }
+            });
             buckets += walked;
             at_end = walked == 0;
         }
-        found.into_iter().try_for_each(|(digest, state)| self.tables.put(digest, state))?;
+        found.into_iter().try_for_each(|(digest, state)| self.tables.filter.put(digest, state))?;
         Ok(at_end)
     }
 
-    /// Repeats the oldest changes, at most so many.
+    /// Repeats the oldest changes of the queue, at most so many.
     fn repeat(&mut self, live: &Tables, changes_max: u64) -> Result<(), Full> {
         let mut left = changes_max;
         while left > 0 && self.changes.len() > 0 {
@@ -97,15 +135,9 @@ impl Staging {
         }
         Ok(())
     }
-
-    /// Puts empty tables in the place of those built so far, and answers these.
-    fn empty(&mut self, tables: Tables) -> Tables {
-        self.cleared = false;
-        std::mem::replace(&mut self.tables, tables)
-    }
 }
 
-/// Repeats changes of one kind.
+/// Repeats changes, all of one kind.
 fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Result<(), Full> {
     let Some(KeptChange { kind, .. }) = changes.first() else { return Ok(()) };
     match kind {
@@ -115,139 +147,23 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Res
         }
         ChangeKind::Remove | ChangeKind::RemoveAll => {
             for &KeptChange { digest, .. } in changes {
-                // A code that was added again since, and is used by now, is as the live tables have it.
-                if !is_used(live.state(digest)) {
-                    while tables.remove(digest) && *kind == ChangeKind::RemoveAll {}
+                // If the code has been added again since, and is held or redeemed by now, it stays as in the live tables.
+                if !is_used(live.filter.state(digest)) {
+                    while tables.filter.remove(digest) && *kind == ChangeKind::RemoveAll {}
                 }
             }
         }
         ChangeKind::State => {
             for &KeptChange { digest, .. } in changes {
-                match live.state(digest) {
-                    Some(state) if is_used(Some(state)) => tables.put(digest, state)?,
-                    _ if is_used(tables.state(digest)) => tables.set_state(digest, SlotState::Available),
+                match live.filter.state(digest) {
+                    Some(state) if is_used(Some(state)) => tables.filter.put(digest, state)?,
+                    _ if is_used(tables.filter.state(digest)) => {
+                        tables.filter.set_state(digest, SlotState::Available)
+                    }
                     _ => {}
                 }
             }
         }
     }
     Ok(())
-}
-
-impl State {
-    /// Keeps changes to a filter's items for the import that builds aside, if there is one. Each repeats a few that wait.
-    pub(super) fn keep(
-        &mut self,
-        filter: FilterId,
-        kind: ChangeKind,
-        digests: impl IntoIterator<Item = Digest>,
-    ) {
-        self.keep_and_repeat(filter, kind, digests, REPEATED_FOR_EACH);
-    }
-
-    fn keep_and_repeat(
-        &mut self,
-        filter: FilterId,
-        kind: ChangeKind,
-        digests: impl IntoIterator<Item = Digest>,
-        repeated_for_each: u64,
-    ) {
-        let kept = self.with_staging(filter, |staging, live| {
-            let before = staging.changes.len();
-            digests.into_iter().for_each(|digest| staging.changes.push(KeptChange { kind, digest }));
-            let come = staging.changes.len() - before;
-            if staging.changes.len() > KEPT_CHANGES_MAX {
-                return Err(ImportState::Overtaken);
-            }
-            match staging.is_catching_up() {
-                true => staging.repeat(live, come * repeated_for_each).map_err(|Full| ImportState::Failed),
-                false => Ok(()),
-            }
-        });
-        if let Some(Err(why)) = kept {
-            self.give_staging_up(filter, why);
-        }
-    }
-
-    /// Gives a code of the live tables another state, because a command says so.
-    pub(super) fn set_code(&mut self, filter: FilterId, digest: Digest, state: SlotState) {
-        self.set_code_and_repeat(filter, digest, state, REPEATED_FOR_EACH);
-    }
-
-    /// Gives a code of the live tables another state, because of the time: no command that comes then pays for it, so nothing is
-    /// repeated, and no table grows.
-    pub(super) fn set_code_by_time(&mut self, filter: FilterId, digest: Digest, state: SlotState) {
-        self.set_code_and_repeat(filter, digest, state, 0);
-    }
-
-    fn set_code_and_repeat(&mut self, filter: FilterId, digest: Digest, state: SlotState, repeated: u64) {
-        let Some(bearer) = self.filters.get_mut(&filter) else { return };
-        bearer.tables.set_state(digest, state);
-        // Until it begins to catch up, the walk that is to come meets it.
-        if bearer.staging.as_ref().is_some_and(Staging::is_catching_up) {
-            self.keep_and_repeat(filter, ChangeKind::State, [digest], repeated);
-        }
-    }
-
-    /// Takes away what an import builds aside.
-    pub(super) fn take_staging(&mut self, filter: FilterId) -> Option<Staging> {
-        let staging = self.filters.get_mut(&filter)?.staging.take()?;
-        self.catching_up -= u64::from(staging.is_catching_up());
-        Some(staging)
-    }
-
-    /// Notes that a filter was cleared: so is what an import builds aside, at its end.
-    pub(super) fn note_cleared(&mut self, filter: FilterId) {
-        let catching_up = self.with_staging(filter, |staging, _| {
-            staging.changes.clear();
-            staging.cleared = true;
-            staging.is_catching_up()
-        });
-        if catching_up == Some(true) {
-            self.begin_catching_up(filter);
-        }
-    }
-
-    /// The upload is whole: from here on it catches up. If it has begun to already, it begins anew.
-    fn begin_catching_up(&mut self, filter: FilterId) {
-        let cleared = self
-            .filters
-            .get(&filter)
-            .and_then(|bearer| bearer.staging.as_ref())
-            .is_some_and(|staging| staging.cleared);
-        let empty = cleared.then(|| self.empty_tables(filter)).flatten();
-        let replaced = self.with_staging(filter, |staging, _| {
-            staging.walk = Some(Walk::START);
-            empty.map(|empty| staging.empty(empty))
-        });
-        if let Some(replaced) = replaced.flatten() {
-            self.snapshot.keep_tables_alive(replaced);
-        }
-    }
-
-    /// Goes on with catching up, by at most so many entries. Tells whether the tables can be swapped.
-    pub(super) fn catch_up(&mut self, filter: FilterId, entries_max: u64) -> Result<bool, Full> {
-        let begun = self.with_staging(filter, |staging, _| staging.is_catching_up());
-        if begun == Some(false) {
-            self.begin_catching_up(filter);
-        }
-        self.with_staging(filter, |staging, live| staging.catch_up(live, entries_max)).unwrap_or(Err(Full))
-    }
-
-    /// Does something to what an import builds aside, and keeps the figures of memory right.
-    fn with_staging<T>(
-        &mut self,
-        filter: FilterId,
-        change: impl FnOnce(&mut Staging, &Tables) -> T,
-    ) -> Option<T> {
-        let bearer = self.filters.get_mut(&filter)?;
-        let staging = bearer.staging.as_mut()?;
-        let (bytes, kept) = (staging.tables.memory_bytes(), staging.changes.len());
-        let was_catching_up = staging.is_catching_up();
-        let done = change(staging, &bearer.tables);
-        self.catching_up += u64::from(!was_catching_up && staging.is_catching_up());
-        self.tables_bytes = self.tables_bytes + staging.tables.memory_bytes() - bytes;
-        self.kept_changes = self.kept_changes + staging.changes.len() - kept;
-        Some(done)
-    }
 }

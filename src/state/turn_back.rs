@@ -1,66 +1,72 @@
-//! The time turned back, after a clock that was far ahead has stamped entries. The log stays as it is: what was acknowledged
-//! under the wrong time stands. What lies in the future is brought back to now, and a hold that only the wrong clock has
-//! ended is given back, if its code is still there to be held.
+//! Turning the time back, after a clock that was far ahead has stamped entries.
 //!
-//! Whatever is later than now was made by the wrong clock, but for the ends of holds: those are believed as far as a hold can
-//! last. What the wrong clock has forgotten is gone: stored answers, and redemptions whose end was
-//! logged longer ago for it than their retention. Used codes stay used all the same. Of a hold that it has ended the end was logged
-//! by itself: so that is there, however far ahead it was, until it has been wrong for as long as the retention.
+//! The log stays as it is, and what was acknowledged under the wrong time stands. Times in the future become now. A hold that only the
+//! wrong clock has ended stands again, if its code is still free.
+//!
+//! Every time in the future was set by the wrong clock, except for the ends of holds, which are believed as far as a hold can last.
+//! What the wrong clock has forgotten stays forgotten: stored answers, and redemptions whose retention had passed by that clock. Redeemed
+//! codes stay redeemed all the same. A hold that the wrong clock has ended is still on record: its retention counts from the entry that
+//! ended it, however far ahead the clock was.
 
-use super::State;
+use super::machine::State;
+use super::subject::Subject;
 use crate::domain::redemption::HOLD_SECONDS_MAX;
 use crate::domain::{Outcome, Redemption, RedemptionId, Status, Timestamp};
 use crate::filter::{Digest, SlotState};
-use std::sync::Arc;
 
 impl State {
-    /// Turns the time back; answers what was changed.
+    /// Turns the time back to `now`. The outcome says how much was changed.
     pub(super) fn turn_back(&mut self, now: Timestamp) -> Outcome {
-        self.now = now;
+        self.shared.now = now;
         self.records.turn_back(now);
-        self.view.imports.write().turn_back(now);
-        // What deleted filters have left in the queues goes with them.
-        self.holds.clear();
-        self.ended.clear();
+        self.shared.view.imports.write().turn_back(now);
+        // Both queues are filled again below, without the redemptions of deleted filters.
+        self.shared.holds.clear();
+        self.shared.ended.clear();
         let (mut redemptions, mut holds) = (0, 0);
-        let filters: Vec<_> = self.filters.keys().copied().collect();
-        for filter in filters {
-            let Some(bearer) = self.filters.get_mut(&filter) else { continue };
-            let shared = bearer.view.ledger.clone();
-            let mut ledger = shared.write();
-            let ended_too_soon = held_by_rights(ledger.iter(), now);
-            redemptions += ledger.amend(|redemption| brought_back(redemption, now));
-            let is_free = |digest| bearer.tables.state(digest) == Some(SlotState::Available);
-            let again: Vec<Digest> = ended_too_soon
-                .into_iter()
-                .filter(|(id, digest)| is_free(*digest) && ledger.hold_again(id))
-                .map(|(_, digest)| digest)
-                .collect();
-            if bearer.view.created_at > now {
-                bearer.view = Arc::new(bearer.view.with_created_at(now));
-                let view = bearer.view.clone();
-                self.show(view);
-            }
-            for redemption in ledger.iter() {
-                self.enqueue(filter, redemption);
-            }
-            drop(ledger);
-            holds += again.len() as u64;
-            for digest in again {
-                self.set_code_by_time(filter, digest, SlotState::Held);
-            }
-        }
+        self.on_each(|filter| {
+            let (brought_back, held_again) = filter.turn_back(now);
+            redemptions += brought_back;
+            holds += held_again;
+        });
         Outcome::TurnedBack { redemptions, holds }
     }
 }
 
-/// The latest time at which a hold can end.
+impl Subject<'_> {
+    /// Turns the time of one filter back. Returns how many redemptions were changed, and how many holds stand again.
+    fn turn_back(&mut self, now: Timestamp) -> (u64, u64) {
+        let shared = self.view.ledger.clone();
+        let mut ledger = shared.write();
+        let ended_too_soon = held_by_rights(ledger.iter(), now);
+        let redemptions = ledger.amend(|redemption| brought_back(redemption, now));
+        let is_free = |digest| self.tables.filter.state(digest) == Some(SlotState::Available);
+        let again: Vec<Digest> = ended_too_soon
+            .into_iter()
+            .filter(|(id, digest)| is_free(*digest) && ledger.hold_again(id))
+            .map(|(_, digest)| digest)
+            .collect();
+        for redemption in ledger.iter() {
+            self.shared.enqueue(self.view.id, redemption);
+        }
+        drop(ledger);
+        if self.view.created_at > now {
+            self.show(self.view.with_created_at(now));
+        }
+        for &digest in &again {
+            self.set_code_by_time(digest, SlotState::Held);
+        }
+        (redemptions, again.len() as u64)
+    }
+}
+
+/// The latest time at which a hold that begins now can end.
 fn latest_end(now: Timestamp) -> Timestamp {
     now.plus_seconds(HOLD_SECONDS_MAX)
 }
 
-/// Holds that the wrong clock has ended: made before now, to end after it. Where two were made for one code, the older comes
-/// first.
+/// Holds that the wrong clock has ended too soon: they were made before now, to end after now. If there are two of one code, the older
+/// comes first.
 fn held_by_rights<'a>(
     redemptions: impl Iterator<Item = &'a Redemption>,
     now: Timestamp,
@@ -77,8 +83,8 @@ fn held_by_rights<'a>(
     found.into_iter().map(|redemption| (redemption.id, redemption.digest)).collect()
 }
 
-/// A redemption that the wrong clock has changed, with no time later than now but the end of a hold: that lasts as long as it
-/// was asked for, from now on.
+/// A redemption as it should be, if the wrong clock has changed it: no time in it is later than now, except for the end of a hold, which
+/// lasts from now for as long as it was asked for.
 fn brought_back(redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
     if redemption.changed_at <= now && redemption.created_at <= now {
         return None;

@@ -1,4 +1,4 @@
-//! The read side: what every request sees, while one writer changes it. Readers of filters take no lock.
+//! The read side of the state: what requests see while the writer changes it. Look-ups in filters take no lock.
 
 use super::imports::Imports;
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
@@ -7,7 +7,7 @@ use crate::domain::{
     Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
     Status, Timestamp, Window,
 };
-use crate::filter::{CompactReader, Digest, Layout, Secret, SlotState, StrictReader};
+use crate::filter::{Digest, FilterStats, Layout, Mode, Reader, Secret, SlotState};
 use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
@@ -15,22 +15,22 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Redemptions that one look at a ledger goes through at most.
+/// The most redemptions that one query looks at, so that the writer need not wait long for the ledger.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// Codes that are looked up at most while the writer waits for the ledger.
+/// The most codes that are looked up while the writer waits for the ledger.
 const LOOKED_UP_MAX: usize = 1_000;
 
 /// What has become of a code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CodeFound {
-    /// Nobody has added it, or it was withdrawn.
+    /// It was never added, or it was removed.
     Absent,
-    /// It may be used.
+    /// It may be redeemed.
     Available,
     /// It is held.
     Held(Redemption),
-    /// It is used; without its redemption once the retention of that is over.
+    /// It has been redeemed. Once the retention of its redemption has passed, that is missing.
     Redeemed(Option<Redemption>),
 }
 
@@ -43,18 +43,9 @@ pub struct Counters {
     pub removes: AtomicU64,
 }
 
-/// A filter's tables, for reading.
-#[derive(Clone)]
-pub enum Reader {
-    /// Fingerprints.
-    Compact(CompactReader),
-    /// Digests and states.
-    Strict(StrictReader),
-}
-
-/// One campaign or coupon, for reading. Replaced as a whole when its window or its tables are; cheap to keep.
+/// One campaign or coupon, as readers see it. A new one replaces it when its window or its tables are replaced.
 pub struct FilterView {
-    /// Its identity.
+    /// Its id.
     pub id: FilterId,
     /// Campaign or coupon.
     pub kind: Kind,
@@ -76,7 +67,7 @@ pub struct FilterView {
 }
 
 impl FilterView {
-    /// The item's digest under this filter's secret, case and white space folded if its spec says so.
+    /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
     #[inline]
     pub fn digest(&self, item: &str) -> Digest {
         if self.spec.ignore_case {
@@ -86,62 +77,46 @@ impl FilterView {
         }
     }
 
-    /// Whether nothing is left of an item once case and white space are folded as its spec says.
+    /// Whether an item has nothing left once it is trimmed, if the spec says so.
     #[inline]
     pub fn is_blank(&self, item: &str) -> bool {
         self.spec.ignore_case && item.trim_ascii().is_empty()
     }
 
-    /// Campaigns: whether the user is in (the window is not judged). Coupons: whether the code may be
-    /// redeemed at `now`: it is available or its hold has run out, and the coupon is active.
+    /// In a campaign: whether it has the user, whatever its window. In a coupon: whether the code may be redeemed at `now`, because the
+    /// coupon is active and the code is available, or its hold has run out.
     #[inline]
     pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
-        match &self.reader {
-            Reader::Compact(reader) => self.answers(now) && reader.view().contains(digest),
-            Reader::Strict(reader) => {
-                self.answers(now) && self.is_valid(reader.view().get(digest), digest, now)
-            }
-        }
+        self.answers(now) && self.reader.contains(digest, |state| self.is_valid(digest, state, now))
     }
 
     /// [`Self::contains`] for a list; `out` is cleared first.
     pub fn contains_many(&self, digests: &[Digest], now: Timestamp, out: &mut Vec<bool>) {
-        out.clear();
-        if !self.answers(now) {
+        if self.answers(now) {
+            self.reader.contains_many(digests, out, |digest, state| self.is_valid(digest, state, now));
+        } else {
+            out.clear();
             out.resize(digests.len(), false);
-            return;
-        }
-        match &self.reader {
-            Reader::Compact(reader) => reader.view().contains_many(digests, out),
-            Reader::Strict(reader) => {
-                let mut states = Vec::with_capacity(digests.len());
-                reader.view().get_many(digests, &mut states);
-                out.extend(
-                    states.iter().zip(digests).map(|(&state, &digest)| self.is_valid(state, digest, now)),
-                );
-            }
         }
     }
 
-    /// Copies of an item: compact never too low; strict 0 or 1.
+    /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and items that look alike count too.
     pub fn count(&self, digest: Digest) -> u32 {
-        match &self.reader {
-            Reader::Compact(reader) => reader.view().count(digest),
-            Reader::Strict(reader) => u32::from(reader.view().get(digest).is_some()),
-        }
+        self.reader.count(digest)
     }
 
-    /// What has become of codes as of `now`, whatever the window. None for a compact filter, which knows no states.
+    /// What has become of codes as of `now`, whatever the window. None for a compact filter, which keeps no states.
     ///
-    /// The writer sets a code's state first and enters the redemption next. So a code whose hold is just being made is still
-    /// available here, and one that is just being used has no redemption yet.
+    /// The writer first changes a code's state, then its redemption. So a code that is just being held may still look available here, and
+    /// one that is just being redeemed may have no redemption yet.
     pub fn look_up(&self, digests: &[Digest], now: Timestamp) -> Option<Vec<CodeFound>> {
-        let Reader::Strict(reader) = &self.reader else { return None };
+        if self.spec.mode == Mode::Compact {
+            return None;
+        }
         let mut found = Vec::with_capacity(digests.len());
         for digests in digests.chunks(LOOKED_UP_MAX) {
             let ledger = self.ledger.read();
-            let mut states = Vec::with_capacity(digests.len());
-            reader.view().get_many(digests, &mut states);
+            let states = self.reader.states(digests);
             found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
                 let current = ledger.current(*digest).filter(|current| !current.has_run_out(now));
                 match (state, current) {
@@ -162,24 +137,24 @@ impl FilterView {
         self.kind == Kind::Campaign || self.window.contains(now)
     }
 
-    fn is_valid(&self, state: Option<SlotState>, digest: Digest, now: Timestamp) -> bool {
+    fn is_valid(&self, digest: Digest, state: SlotState, now: Timestamp) -> bool {
         match state {
-            None | Some(SlotState::Redeemed) => false,
-            Some(SlotState::Available) => true,
-            Some(SlotState::Held) => {
+            SlotState::Redeemed => false,
+            SlotState::Available => true,
+            SlotState::Held => {
                 let ledger = self.ledger.read();
                 ledger.current(digest).is_some_and(|hold| hold.has_run_out(now))
             }
         }
     }
 
-    /// The redemption of this id, as seen at `now`; none past its retention.
+    /// The redemption of this id, as it is seen at `now`; none once its retention has passed.
     pub fn redemption(&self, id: &RedemptionId, now: Timestamp) -> Option<Redemption> {
         self.ledger.read().get(id).and_then(|redemption| self.seen_at(redemption, now))
     }
 
-    /// Redemptions as seen at `now`, in the order of their last change, those after `after`: up to `limit`. Looks at so few
-    /// at once that the writer hardly waits, so it may find fewer though there are more.
+    /// A page of up to `limit` redemptions after `after`, as they are seen at `now`, in the order of their last change. It looks at a
+    /// limited number of redemptions, so a page may have fewer though more follow.
     pub fn redemptions(
         &self,
         query: &RedemptionQuery,
@@ -198,21 +173,14 @@ impl FilterView {
         (!redemption.is_over(now, retention)).then(|| redemption.clone().seen_at(now))
     }
 
-    /// The filter as its owner sees it.
+    /// The campaign or coupon as its owner sees it.
     pub fn describe(&self) -> Description {
-        let (items, memory_bytes, segments, codes) = match &self.reader {
-            Reader::Compact(reader) => {
-                let tables = reader.view();
-                (tables.items(), tables.memory_bytes(), tables.segments(), None)
-            }
-            Reader::Strict(reader) => {
-                let tables = reader.view();
-                let counts = tables.counts();
-                let codes =
-                    CodeCounts { available: counts.available, held: counts.held, redeemed: counts.redeemed };
-                (tables.items(), tables.memory_bytes(), tables.segments(), Some(codes))
-            }
-        };
+        let FilterStats { items, memory_bytes, segments, states } = self.reader.stats();
+        let codes = states.map(|states| CodeCounts {
+            available: states.available,
+            held: states.held,
+            redeemed: states.redeemed,
+        });
         let segments = segments
             .into_iter()
             .map(|segment| SegmentStats {
@@ -244,18 +212,15 @@ impl FilterView {
 
     /// Bytes of its tables.
     pub fn memory_bytes(&self) -> u64 {
-        match &self.reader {
-            Reader::Compact(reader) => reader.view().memory_bytes(),
-            Reader::Strict(reader) => reader.view().memory_bytes(),
-        }
+        self.reader.memory_bytes()
     }
 
-    /// The same filter, active at other times.
+    /// The same filter with another window.
     pub(super) fn with_window(&self, window: Window) -> Self {
         Self { window, ..self.copy() }
     }
 
-    /// The same filter, created at another time.
+    /// The same filter with another time of creation.
     pub(super) fn with_created_at(&self, created_at: Timestamp) -> Self {
         Self { created_at, ..self.copy() }
     }
@@ -283,11 +248,11 @@ impl FilterView {
     }
 }
 
-/// Filters of one kind by name. A persistent map: a copy shares all nodes with its original, and a change copies the
-/// path to one of them, so that publishing costs the same for ten filters and for 100 000.
+/// Filters of one kind by name. The map is persistent: a copy shares all nodes with its original, and a change copies only the path to
+/// one node. So publishing 100 000 filters costs no more than publishing ten.
 type ByName = RedBlackTreeMapSync<Name, Arc<FilterView>>;
 
-/// Everything that readers see of the state at one moment. Cheap to copy.
+/// The filters of both kinds by name, at one moment. Cheap to copy.
 #[derive(Default, Clone)]
 pub struct Catalog {
     campaigns: ByName,
@@ -309,24 +274,24 @@ impl Catalog {
         }
     }
 
-    /// The bearer of a name.
+    /// The filter of this name.
     pub fn get(&self, kind: Kind, name: &Name) -> Option<&Arc<FilterView>> {
         self.of(kind).get(name)
     }
 
-    /// Filters of both kinds.
+    /// How many filters there are, of both kinds.
     pub fn len(&self) -> usize {
         self.campaigns.size() + self.coupons.size()
     }
 
-    /// Filters by name, those with `prefix`, after `after`. Passes over none that it doesn't give.
+    /// Filters whose names begin with `prefix`, after `after`, in order. It looks at no others.
     fn page<'a>(
         &'a self,
         kind: Kind,
         prefix: &'a str,
         after: Option<&'a Name>,
     ) -> impl Iterator<Item = &'a Arc<FilterView>> {
-        // Whatever begins a name is a name itself, but for the empty text.
+        // Every prefix of a name is a name itself, except for the empty one.
         let first = Name::new(prefix).ok();
         let is_possible = prefix.is_empty() || first.is_some();
         let start = match (after, first) {
@@ -348,33 +313,33 @@ impl Catalog {
     }
 }
 
-/// The shared end of the read side: the writer publishes, requests load.
+/// The read side, shared by all requests. The writer publishes to it.
 #[derive(Clone, Default)]
 pub struct View {
     catalog: Arc<ArcSwap<Catalog>>,
     pub(super) imports: Arc<RwLock<Imports>>,
-    /// How long a redemption is shown after its last change, in seconds.
+    /// How long a redemption can be looked up after its last change, in seconds.
     pub(super) redemptions_retention: Arc<AtomicU64>,
 }
 
 impl View {
-    /// The bearer of a name.
+    /// The filter of this name.
     pub fn find(&self, kind: Kind, name: &Name) -> Option<Arc<FilterView>> {
         self.catalog.load().get(kind, name).cloned()
     }
 
-    /// Up to `limit` filters by name, those with `prefix`, after `after`.
+    /// Up to `limit` filters whose names begin with `prefix`, after `after`, in order.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
         catalog.page(kind, prefix, after).take(limit).cloned().collect()
     }
 
-    /// Filters of both kinds.
+    /// How many filters there are, of both kinds.
     pub fn len(&self) -> usize {
         self.catalog.load().len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no filter.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -397,9 +362,8 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::{Growth, Mode, Secret};
-    use crate::state::Epoch;
-    use crate::state::tables::Tables;
+    use crate::filter::{Filter, Growth, Secret};
+    use crate::state::epoch::Epoch;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -427,7 +391,7 @@ mod tests {
     }
 
     fn reader() -> Reader {
-        Tables::new(Epoch(0), Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed).reader()
+        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed).reader()
     }
 
     #[test]

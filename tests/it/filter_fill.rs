@@ -6,9 +6,7 @@
 use cuckood::filter::layout::{
     FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT,
 };
-use cuckood::filter::{
-    CompactFilter, Digest, Growth, Insert, Layout, LayoutError, StrictFilter, StrictInsert,
-};
+use cuckood::filter::{CompactFilter, Digest, Growth, Insert, Layout, LayoutError, StrictFilter};
 use proptest::prelude::*;
 use std::num::NonZero;
 use std::ops::Range;
@@ -44,7 +42,7 @@ fn compact_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> boo
 
 fn strict_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
     let mut filter = StrictFilter::new(layout, Growth::Fixed);
-    items.all(|digest| filter.insert(digest) == Ok(StrictInsert::Added))
+    items.all(|digest| filter.insert(digest) == Ok(Insert::Added))
 }
 
 #[test]

@@ -1,0 +1,309 @@
+//! A filter of either mode, and its reader: one type each for those who use both modes.
+
+use super::codec::{FilterImage, Load, RestoreError};
+use super::compact::{CompactFilter, CompactReader};
+use super::hash::Digest;
+use super::insert::{Full, Insert};
+use super::layout::{Growth, Layout, Mode};
+use super::memory::MemoryNeed;
+use super::slot_state::{SlotState, StateCounts};
+use super::strict::{StrictFilter, Walk};
+use super::strict_view::StrictReader;
+use super::table::SegmentStats;
+use super::table_set::TableSet;
+
+/// The writer's side of a filter of either mode.
+pub enum Filter {
+    /// Fingerprints: a multiset.
+    Compact(CompactFilter),
+    /// Digests and states: a set.
+    Strict(StrictFilter),
+}
+
+/// The reader's side of a filter of either mode. Takes no lock; clones are cheap.
+#[derive(Clone)]
+pub enum Reader {
+    /// Fingerprints: a multiset.
+    Compact(CompactReader),
+    /// Digests and states: a set.
+    Strict(StrictReader),
+}
+
+/// The figures of a filter at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilterStats {
+    /// Items in all tables.
+    pub items: u64,
+    /// Bytes of all tables.
+    pub memory_bytes: u64,
+    /// The tables, oldest first.
+    pub segments: Vec<SegmentStats>,
+    /// Items by state; none in a compact filter, which keeps no states.
+    pub states: Option<StateCounts>,
+}
+
+impl Filter {
+    /// An empty filter.
+    pub fn new(mode: Mode, layout: Layout, growth: Growth) -> Self {
+        match mode {
+            Mode::Compact => Self::Compact(CompactFilter::new(layout, growth)),
+            Mode::Strict => Self::Strict(StrictFilter::new(layout, growth)),
+        }
+    }
+
+    /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
+    pub fn restore<E>(
+        mode: Mode,
+        image: &FilterImage,
+        load: &mut Load<'_, E>,
+    ) -> Result<Self, RestoreError<E>> {
+        match mode {
+            Mode::Compact => CompactFilter::restore(image, load).map(Self::Compact),
+            Mode::Strict => StrictFilter::restore(image, load).map(Self::Strict),
+        }
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Compact(_) => Mode::Compact,
+            Self::Strict(_) => Mode::Strict,
+        }
+    }
+
+    /// A reader's side.
+    pub fn reader(&self) -> Reader {
+        match self {
+            Self::Compact(filter) => Reader::Compact(filter.reader()),
+            Self::Strict(filter) => Reader::Strict(filter.reader()),
+        }
+    }
+
+    /// Its tables, for snapshots and figures.
+    pub fn tables(&self) -> &TableSet {
+        match self {
+            Self::Compact(filter) => filter.tables(),
+            Self::Strict(filter) => filter.tables(),
+        }
+    }
+
+    /// Its tables, for snapshots.
+    pub fn tables_mut(&mut self) -> &mut TableSet {
+        match self {
+            Self::Compact(filter) => filter.tables_mut(),
+            Self::Strict(filter) => filter.tables_mut(),
+        }
+    }
+
+    /// How many items it holds; in a compact filter, every copy counts.
+    pub fn items(&self) -> u64 {
+        self.tables().items()
+    }
+
+    /// Copies of an item. Never too low; in a compact filter, items that look alike count too.
+    pub fn count(&self, digest: Digest) -> u32 {
+        match self {
+            Self::Compact(filter) => filter.reader().view().count(digest),
+            Self::Strict(filter) => u32::from(filter.get(digest).is_some()),
+        }
+    }
+
+    /// Adds many items, all or none. A strict filter holds no item twice, so `if_absent` makes no difference there.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
+    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
+        match self {
+            Self::Compact(filter) => filter.insert_many(digests, if_absent),
+            Self::Strict(filter) => filter.insert_many(digests),
+        }
+    }
+
+    /// Removes one copy of an item, whatever its state. Returns whether there was one.
+    pub fn remove(&mut self, digest: Digest) -> bool {
+        match self {
+            Self::Compact(filter) => filter.remove(digest),
+            Self::Strict(filter) => filter.remove(digest).is_some(),
+        }
+    }
+
+    /// Removes one copy of each item, or all of them, whatever their states. Returns how many copies of each were removed.
+    pub fn remove_many(&mut self, digests: &[Digest], all: bool) -> Vec<u32> {
+        match self {
+            Self::Compact(filter) if all => digests.iter().map(|&digest| filter.remove_all(digest)).collect(),
+            Self::Compact(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
+            Self::Strict(filter) => {
+                filter.remove_many(digests).into_iter().map(|state| u32::from(state.is_some())).collect()
+            }
+        }
+    }
+
+    /// Removes everything except held and redeemed items, and gives memory back. Returns how many items were removed.
+    pub fn clear(&mut self) -> u64 {
+        match self {
+            Self::Compact(filter) => filter.clear(),
+            Self::Strict(filter) => filter.clear(),
+        }
+    }
+
+    /// The state of an item; none if it is not there, and in a compact filter, which keeps no states.
+    pub fn state(&self, digest: Digest) -> Option<SlotState> {
+        match self {
+            Self::Compact(_) => None,
+            Self::Strict(filter) => filter.get(digest),
+        }
+    }
+
+    /// [`Self::state`] of many, faster.
+    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        self.reader().states(digests)
+    }
+
+    /// Gives an item that is in a strict filter another state.
+    pub fn set_state(&mut self, digest: Digest, state: SlotState) {
+        if let Self::Strict(filter) = self {
+            filter.set(digest, state);
+        }
+    }
+
+    /// Puts an item into a strict filter unless it is there, and gives it this state.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert_many`].
+    pub fn put(&mut self, digest: Digest, state: SlotState) -> Result<(), Full> {
+        if let Self::Strict(filter) = self
+            && filter.get(digest) != Some(state)
+        {
+            filter.insert(digest)?;
+            filter.set(digest, state);
+        }
+        Ok(())
+    }
+
+    /// Items by state; all zero in a compact filter, which keeps no states.
+    pub fn state_counts(&self) -> StateCounts {
+        match self {
+            Self::Compact(_) => StateCounts::default(),
+            Self::Strict(filter) => filter.reader().view().counts(),
+        }
+    }
+
+    /// Goes on with a walk over a strict filter: calls `visit` with the items of up to so many more buckets. Returns how many buckets
+    /// that were; none at the end.
+    pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
+        match self {
+            Self::Compact(_) => 0,
+            Self::Strict(filter) => filter.walk(walk, buckets, visit),
+        }
+    }
+
+    /// The most copies that an item can have, together with those that look alike.
+    pub fn copies_max(&self) -> u64 {
+        match self {
+            Self::Compact(filter) => u64::from(filter.copies_max()),
+            Self::Strict(_) => 1,
+        }
+    }
+
+    /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
+    pub fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
+        match self {
+            Self::Compact(filter) => filter.growth(items, removes),
+            Self::Strict(filter) => filter.growth(items),
+        }
+    }
+
+    /// As [`Self::growth`], of the filter once it is empty and has only its first table.
+    pub fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
+        match self {
+            Self::Compact(filter) => filter.growth_from_empty(items, removes),
+            Self::Strict(filter) => filter.growth_from_empty(items),
+        }
+    }
+
+    /// The memory that [`Self::clear`] asks for before it gives any back.
+    pub fn clearing(&self) -> MemoryNeed {
+        match self {
+            Self::Compact(filter) => filter.clearing(),
+            Self::Strict(filter) => filter.clearing(),
+        }
+    }
+}
+
+impl Reader {
+    /// Whether the filter holds an item, in a strict filter also whether `accepts` says yes to its state. A compact filter may take
+    /// another item for it, but never misses one that it holds.
+    #[inline]
+    pub fn contains(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
+        match self {
+            Self::Compact(reader) => reader.view().contains(digest),
+            Self::Strict(reader) => reader.view().get(digest).is_some_and(accepts),
+        }
+    }
+
+    /// [`Self::contains`] for many, faster; `found` is cleared first.
+    pub fn contains_many(
+        &self,
+        digests: &[Digest],
+        found: &mut Vec<bool>,
+        accepts: impl Fn(Digest, SlotState) -> bool,
+    ) {
+        match self {
+            Self::Compact(reader) => reader.view().contains_many(digests, found),
+            Self::Strict(reader) => {
+                let mut states = Vec::with_capacity(digests.len());
+                reader.view().get_many(digests, &mut states);
+                let accepted = |(state, &digest): (Option<SlotState>, &Digest)| {
+                    state.is_some_and(|state| accepts(digest, state))
+                };
+                found.clear();
+                found.extend(states.into_iter().zip(digests).map(accepted));
+            }
+        }
+    }
+
+    /// Copies of an item. Never too low; in a compact filter, items that look alike count too.
+    pub fn count(&self, digest: Digest) -> u32 {
+        match self {
+            Self::Compact(reader) => reader.view().count(digest),
+            Self::Strict(reader) => u32::from(reader.view().get(digest).is_some()),
+        }
+    }
+
+    /// The states of many items; none for an item that is not there, and in a compact filter, which keeps no states.
+    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        let mut states = Vec::with_capacity(digests.len());
+        match self {
+            Self::Compact(_) => states.resize(digests.len(), None),
+            Self::Strict(reader) => reader.view().get_many(digests, &mut states),
+        }
+        states
+    }
+
+    /// Its figures.
+    pub fn stats(&self) -> FilterStats {
+        match self {
+            Self::Compact(reader) => {
+                let view = reader.view();
+                let (items, memory_bytes) = (view.items(), view.memory_bytes());
+                FilterStats { items, memory_bytes, segments: view.segments(), states: None }
+            }
+            Self::Strict(reader) => {
+                let view = reader.view();
+                let (items, memory_bytes) = (view.items(), view.memory_bytes());
+                FilterStats { items, memory_bytes, segments: view.segments(), states: Some(view.counts()) }
+            }
+        }
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Compact(reader) => reader.view().memory_bytes(),
+            Self::Strict(reader) => reader.view().memory_bytes(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The tables of one filter: how they are numbered, replaced and snapshotted, which is the same in both modes.
+
+use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
+use super::hash::Digest;
+use super::layout::{Growth, Layout};
+use super::plan::Plan;
+use super::table::Table;
+use super::writer::TableWriter;
+use std::sync::Arc;
+
+/// The tables of one filter, as its writer sees them.
+///
+/// A snapshot copies on write: the writer keeps an undo log of the words that it changes until their chunk is taken. A table
+/// that the filter drops meanwhile lives on here until the snapshot ends.
+pub struct TableSet {
+    pub(super) layout: Layout,
+    pub(super) growth: Growth,
+    /// The number of the next table; none is given twice.
+    next_table: u64,
+    /// Oldest first; never empty.
+    pub(super) tables: Vec<TableWriter>,
+    /// Buckets that are empty already of the table that is being drained: the newest of a compact filter, whose items are
+    /// folded into older segments, or the older of a strict one, whose items move to the newer.
+    pub(super) drained_buckets: u64,
+    /// Tables that the filter has dropped, but the running snapshot still needs.
+    retired: Vec<TableWriter>,
+}
+
+impl TableSet {
+    /// One empty table.
+    pub(super) fn new(layout: Layout, growth: Growth, first: Plan) -> Self {
+        let mut set = Self {
+            layout,
+            growth,
+            next_table: 0,
+            tables: Vec::new(),
+            drained_buckets: 0,
+            retired: Vec::new(),
+        };
+        set.add(first);
+        set
+    }
+
+    /// The tables as readers share them.
+    pub(super) fn shared(&self) -> Vec<Arc<Table>> {
+        self.tables.iter().map(|table| table.table.clone()).collect()
+    }
+
+    /// The table that was made last.
+    pub(super) fn newest(&mut self) -> &mut TableWriter {
+        self.tables.last_mut().expect("there is always a table")
+    }
+
+    /// Makes an empty table, which does not belong to the set yet.
+    pub(super) fn make(&mut self, plan: Plan) -> TableWriter {
+        let id = TableId(self.next_table);
+        self.next_table += 1;
+        TableWriter::new(id, plan, self.layout.max_search)
+    }
+
+    /// Adds an empty table. None is being drained then.
+    pub(super) fn add(&mut self, plan: Plan) {
+        let table = self.make(plan);
+        self.tables.push(table);
+        self.drained_buckets = 0;
+    }
+
+    /// Puts one table in the place of all.
+    pub(super) fn replace_all(&mut self, table: TableWriter) {
+        let replaced = std::mem::replace(&mut self.tables, vec![table]);
+        self.drained_buckets = 0;
+        replaced.into_iter().for_each(|table| self.retire(table));
+    }
+
+    /// Drops a table whose items have all gone elsewhere.
+    pub(super) fn drop_drained(&mut self, index: usize) {
+        let drained = self.tables.remove(index);
+        debug_assert_eq!(drained.items(), 0, "every bucket was emptied, and nothing was put in since");
+        self.drained_buckets = 0;
+        self.retire(drained);
+    }
+
+    fn retire(&mut self, table: TableWriter) {
+        // A table that was made after the snapshot began does not belong to it.
+        if table.is_in_snapshot() {
+            self.retired.push(table);
+        }
+    }
+
+    /// Items in all tables.
+    pub(super) fn items(&self) -> u64 {
+        self.tables.iter().map(TableWriter::items).sum()
+    }
+
+    /// Asks for the cache lines that an item may lie in.
+    #[inline]
+    pub(super) fn prefetch(&self, digest: Digest) {
+        self.tables.iter().for_each(|table| table.prefetch(digest));
+    }
+
+    /// Bytes of all tables, including those that only the running snapshot still needs.
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.iter().chain(&self.retired).map(|table| table.table.memory_bytes()).sum()
+    }
+
+    /// Begins a snapshot of the tables as they are now. The image says everything but what lies in the chunks.
+    pub fn begin_snapshot(&mut self) -> FilterImage {
+        self.end_snapshot();
+        let tables = self.tables.iter_mut().map(|table| {
+            table.begin_snapshot();
+            TableImage {
+                id: table.id,
+                plan: table.table.plan,
+                items: table.items(),
+                changes: table.changes(),
+            }
+        });
+        FilterImage {
+            layout: self.layout,
+            growth: self.growth,
+            tables: tables.collect(),
+            next_table: self.next_table,
+            drained_buckets: self.drained_buckets,
+        }
+    }
+
+    /// Replaces `out` with a chunk of the running snapshot: a piece of a table as it was when the snapshot began.
+    pub fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
+        out.clear();
+        if let Some(table) = self.find(table) {
+            table.take_chunk(chunk, out);
+        }
+    }
+
+    /// Leaves a table out of the running snapshot, because the store has an equal one.
+    pub fn skip_table(&mut self, table: TableId) {
+        if let Some(table) = self.find(table) {
+            table.end_snapshot();
+        }
+    }
+
+    /// Bytes of the undo log that is kept for the running snapshot.
+    pub fn undo_bytes(&self) -> usize {
+        self.tables.iter().chain(&self.retired).map(TableWriter::undo_bytes).sum()
+    }
+
+    /// Ends the running snapshot, whether all of it was taken or not.
+    pub fn end_snapshot(&mut self) {
+        self.retired.clear();
+        self.tables.iter_mut().for_each(TableWriter::end_snapshot);
+    }
+
+    fn find(&mut self, table: TableId) -> Option<&mut TableWriter> {
+        self.tables.iter_mut().chain(&mut self.retired).find(|writer| writer.id == table)
+    }
+
+    /// Builds the tables of a snapshot. The caller has judged what its mode asks of the image.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
+    pub(super) fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let FilterImage { layout, growth, next_table, drained_buckets, .. } = *image;
+        let mut tables = Vec::with_capacity(image.tables.len());
+        for table in &image.tables {
+            if table.id.0 >= next_table {
+                return Err(RestoreError::Image("a table has a number that was never given"));
+            }
+            let restored = restore_table(table, load)?;
+            tables.push(TableWriter::resume(table.id, restored, table.changes, layout.max_search));
+        }
+        if tables.is_empty() {
+            return Err(RestoreError::Image("a filter has no table"));
+        }
+        Ok(Self { layout, growth, next_table, tables, drained_buckets, retired: Vec::new() })
+    }
+}

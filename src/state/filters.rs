@@ -1,0 +1,122 @@
+//! How campaigns and coupons come, change and go.
+
+use super::ledger::Ledger;
+use super::machine::{FilterState, State};
+use super::subject::Subject;
+use super::tables::Tables;
+use super::view::{Counters, FilterView};
+use crate::domain::{FilterId, ImportState, Kind, Name, Outcome, Refusal, Spec, Timestamp, Window};
+use crate::filter::{Layout, Secret};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// The campaign or coupon that a command asks for.
+pub(super) struct Creation<'a> {
+    pub(super) kind: Kind,
+    pub(super) name: &'a Name,
+    pub(super) id: FilterId,
+    pub(super) secret: &'a Secret,
+    pub(super) spec: &'a Spec,
+    pub(super) layout: Layout,
+    pub(super) window: Window,
+}
+
+impl Creation<'_> {
+    /// The names of the fields in which a filter that exists differs from the one that is asked for, as the API spells them.
+    fn differences(&self, existing: &FilterView) -> Vec<&'static str> {
+        let mut differences = existing.spec.differences(self.spec);
+        if existing.window.starts_at != self.window.starts_at {
+            differences.push("starts_at");
+        }
+        if existing.window.ends_at != self.window.ends_at {
+            differences.push("ends_at");
+        }
+        differences
+    }
+}
+
+impl State {
+    /// Creates a campaign or coupon, unless an equal one exists.
+    pub(super) fn create(&mut self, creation: &Creation<'_>) -> Result<Outcome, Refusal> {
+        let Creation { kind, name, id, secret, spec, layout, window } = *creation;
+        if let Some(existing) = self.shared.catalog.get(kind, name) {
+            let differences = creation.differences(existing);
+            return if differences.is_empty() {
+                Ok(Outcome::Exists(Box::new(existing.describe())))
+            } else {
+                Err(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()))
+            };
+        }
+        if !window.is_ordered() {
+            return Err(Refusal::WindowEndsFirst);
+        }
+        let filters_max = self.shared.settings.filters_max;
+        if self.shared.catalog.len() as u64 >= filters_max || self.filters.contains_key(&id) {
+            return Err(Refusal::TooManyFilters);
+        }
+        let tables = Tables::new(self.shared.next_epoch(), spec.mode, layout, spec.growth);
+        let ledger = Ledger::new(self.shared.next_epoch());
+        let view = Arc::new(FilterView {
+            id,
+            kind,
+            name: name.clone(),
+            spec: spec.clone(),
+            layout,
+            window,
+            created_at: self.shared.now,
+            secret: secret.clone(),
+            reader: tables.filter.reader(),
+            counters: Arc::new(Counters::default()),
+            ledger: Arc::new(RwLock::new(ledger)),
+            redemptions_retention: self.shared.view.redemptions_retention.clone(),
+        });
+        self.shared.tables_bytes += tables.memory_bytes();
+        self.shared.show(view.clone());
+        let description = view.describe();
+        self.filters.insert(id, FilterState { view, tables, staging: None });
+        Ok(Outcome::Created(Box::new(description)))
+    }
+
+    /// Deletes a campaign or coupon with all that belongs to it.
+    pub(super) fn delete(&mut self, kind: Kind, name: &Name) -> Result<Outcome, Refusal> {
+        let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
+        self.on(id, |filter| filter.give_staging_up(ImportState::Interrupted))?;
+        let FilterState { view, tables, .. } = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
+        let shared = &mut self.shared;
+        shared.catalog.remove(kind, name);
+        shared.catalog_changed = true;
+        shared.tables_bytes -= tables.memory_bytes();
+        {
+            let ledger = view.ledger.read();
+            shared.redemptions -= ledger.len() as u64;
+            shared.references_bytes -= ledger.references_bytes();
+        }
+        shared.snapshot.retire_ledger(view.ledger.clone());
+        shared.snapshot.retire_tables(tables);
+        Ok(Outcome::Deleted)
+    }
+}
+
+impl Subject<'_> {
+    /// Changes when the filter is active.
+    pub(super) fn reschedule(
+        &mut self,
+        starts_at: Option<Option<Timestamp>>,
+        ends_at: Option<Option<Timestamp>>,
+    ) -> Result<Outcome, Refusal> {
+        let mut window = self.view.window;
+        window.starts_at = starts_at.unwrap_or(window.starts_at);
+        window.ends_at = ends_at.unwrap_or(window.ends_at);
+        if !window.is_ordered() {
+            return Err(Refusal::WindowEndsFirst);
+        }
+        self.show(self.view.with_window(window));
+        Ok(Outcome::Rescheduled(Box::new(self.view.describe())))
+    }
+
+    /// Shows readers another view of the filter.
+    pub(super) fn show(&mut self, view: FilterView) {
+        *self.view = Arc::new(view);
+        self.shared.show(self.view.clone());
+    }
+}

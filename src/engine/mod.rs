@@ -16,6 +16,7 @@ mod restore;
 pub mod running_snapshot;
 mod snapshotter;
 mod start;
+mod submit_error;
 mod timekeeping;
 mod verify;
 mod waiting;
@@ -31,6 +32,7 @@ pub use recovery::{Progress, RecoveryError};
 pub use restore::restore;
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
+pub use submit_error::SubmitError;
 pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
@@ -49,7 +51,6 @@ use request::{Request, Submission};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 /// Bytes of queued commands that one semaphore permit stands for.
@@ -66,35 +67,6 @@ pub enum Status {
     Draining,
     /// Storage or recovery has failed, for this reason.
     Failed(String),
-}
-
-/// Why a command has no outcome. The command was not applied, except perhaps after [`SubmitError::StorageFailed`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum SubmitError {
-    /// The queue is full.
-    #[error("too many writes are waiting")]
-    Overloaded,
-    /// Recovery is not finished.
-    #[error("the service is recovering")]
-    Recovering,
-    /// The service is shutting down.
-    #[error("the service is stopping")]
-    Draining,
-    /// A write or sync failed. Only the next start can tell whether the command took effect.
-    #[error("storage has failed; whether the write took effect is unknown")]
-    StorageFailed,
-    /// The command might exceed the memory limit.
-    #[error("the memory limit is reached")]
-    MemoryLimit,
-    /// The system has no memory for the command.
-    #[error("the system has no more memory to give")]
-    NoMemory,
-    /// The disk's free space is below the watermark.
-    #[error("the disk is too full")]
-    DiskFull,
-    /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
-    #[error(transparent)]
-    ClockUnsure(#[from] ClockUnsure),
 }
 
 /// The newest snapshot.

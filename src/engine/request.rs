@@ -1,7 +1,7 @@
 //! The requests that the writer serves.
 
-use super::SubmitError;
 use super::snapshotter::SnapshotReport;
+use super::submit_error::SubmitError;
 use crate::domain::{Applied, Command, IdempotencyKey};
 use std::sync::Weak;
 use std::time::Instant;

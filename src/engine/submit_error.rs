@@ -1,0 +1,33 @@
+//! Why a command that was submitted has no outcome.
+
+use crate::clock::ClockUnsure;
+use thiserror::Error;
+
+/// Why a command has no outcome. The command was not applied, except perhaps after [`SubmitError::StorageFailed`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SubmitError {
+    /// The queue is full.
+    #[error("too many writes are waiting")]
+    Overloaded,
+    /// Recovery is not finished.
+    #[error("the service is recovering")]
+    Recovering,
+    /// The service is shutting down.
+    #[error("the service is stopping")]
+    Draining,
+    /// A write or sync failed. Only the next start can tell whether the command took effect.
+    #[error("storage has failed; whether the write took effect is unknown")]
+    StorageFailed,
+    /// The command might exceed the memory limit.
+    #[error("the memory limit is reached")]
+    MemoryLimit,
+    /// The system has no memory for the command.
+    #[error("the system has no more memory to give")]
+    NoMemory,
+    /// The disk's free space is below the watermark.
+    #[error("the disk is too full")]
+    DiskFull,
+    /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
+    #[error(transparent)]
+    ClockUnsure(#[from] ClockUnsure),
+}

@@ -1,4 +1,4 @@
-//! The configuration: compiled-in defaults, under a file, under the environment. Read once; unknown keys are errors.
+//! The configuration: compiled-in defaults, overridden by a file, overridden by the environment. Unknown keys are errors.
 
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::clock::ClockLimits;
@@ -22,7 +22,7 @@ pub const DEFAULTS: &str = include_str!("../config.toml");
 
 const ENVIRONMENT_PREFIX: &str = "CUCKOOD__";
 
-/// Why there is no configuration.
+/// Why the configuration can't be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file can't be read.
@@ -30,10 +30,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file is no TOML.
+    /// The file is not valid TOML.
     #[error("{path}: {source}")]
     Syntax {
         /// The file.
@@ -41,20 +41,20 @@ pub enum ConfigError {
         /// What is wrong with it.
         source: toml::de::Error,
     },
-    /// A variable names no section and key.
+    /// The name of an environment variable does not have a section and a key.
     #[error("{0}: the name must be CUCKOOD__SECTION__KEY")]
     Variable(String),
     /// A key is unknown or has the wrong type.
-    #[error("the configuration ({origins}): {fault}")]
+    #[error("invalid configuration ({origins}): {fault}")]
     Invalid {
-        /// Where it was read.
+        /// The sources that it was read from.
         origins: String,
         /// What is wrong.
         fault: String,
     },
 }
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -64,25 +64,25 @@ pub struct Config {
     pub storage: Storage,
     /// When snapshots are taken.
     pub snapshots: Snapshots,
-    /// What is believed of the machine's clock.
+    /// Limits of trust in the machine's clock.
     pub clock: ClockSection,
-    /// How much of everything there may be.
+    /// Limits on memory, bodies, filters and queues.
     pub limits: Limits,
     /// Who may call.
     pub auth: AuthOptions,
-    /// What stops the guessing of codes.
+    /// The limit on guessing codes.
     pub guessing: GuessingOptions,
-    /// How often a key may call.
+    /// The limit on requests per key.
     pub rate_limit: RateLimitOptions,
-    /// Stored answers.
+    /// Stored answers for repeated requests.
     pub idempotency: Idempotency,
-    /// Imports that were broken off.
+    /// Interrupted imports.
     pub imports: Imports,
-    /// Stored redemptions.
+    /// Redemptions on record.
     pub redemptions: Redemptions,
-    /// Figures.
+    /// Metrics at `/metrics`.
     pub metrics: MetricsOptions,
-    /// What is told.
+    /// Log messages.
     pub log: Log,
 }
 
@@ -90,38 +90,38 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// The certificate chain's file; empty for none.
+    /// File of the certificate chain; empty for no TLS.
     pub tls_cert: PathBuf,
-    /// The private key's file; empty for none.
+    /// File of the private key; empty for no TLS.
     pub tls_key: PathBuf,
-    /// What it is called, besides loopback names.
+    /// Host names of the service, besides loopback names.
     pub hosts: Vec<HostName>,
-    /// Connections served at once.
+    /// The most connections served at once.
     pub connections_max: usize,
-    /// Bytes of a request's headers.
+    /// The most bytes in a request's line and headers.
     #[serde(deserialize_with = "size")]
     pub header_bytes_max: u64,
-    /// Until the headers are there.
+    /// How long the headers may take to arrive.
     #[serde(deserialize_with = "duration")]
     pub header_timeout: Duration,
-    /// Until the body is there.
+    /// How long the body may take to arrive.
     #[serde(deserialize_with = "duration")]
     pub body_timeout: Duration,
-    /// Until the answer begins.
+    /// How long the handler may take to answer.
     #[serde(deserialize_with = "duration")]
     pub request_timeout: Duration,
-    /// Until hardly anything of an answer has been taken by the client.
+    /// How long a client may accept hardly anything of its answer.
     #[serde(deserialize_with = "duration")]
     pub write_timeout: Duration,
-    /// Until the next request begins.
+    /// How long a connection may wait for its next request.
     #[serde(deserialize_with = "duration")]
     pub idle_timeout: Duration,
-    /// From SIGTERM until the listener closes.
+    /// Time from SIGTERM until the listener closes.
     #[serde(deserialize_with = "duration")]
     pub drain_delay: Duration,
-    /// For requests under way at the end.
+    /// How long running requests may take to finish at the end.
     #[serde(deserialize_with = "duration")]
     pub drain_timeout: Duration,
 }
@@ -134,19 +134,19 @@ pub struct Storage {
     pub path: PathBuf,
     /// What an acknowledged write survives.
     pub durability: Durability,
-    /// Bytes that must be free.
+    /// Bytes of disk space that must stay free.
     #[serde(deserialize_with = "size")]
     pub free_space_min: u64,
-    /// Bytes in reserve.
+    /// Bytes of the ballast file.
     #[serde(deserialize_with = "size")]
     pub ballast: u64,
-    /// For sled to open.
+    /// How long sled may take to open.
     #[serde(deserialize_with = "duration")]
     pub open_timeout: Duration,
     /// Bytes of sled's cache.
     #[serde(deserialize_with = "size")]
     pub cache: u64,
-    /// Bytes of a log's segment.
+    /// Bytes of a segment of the log.
     #[serde(deserialize_with = "size")]
     pub wal_segment: u64,
 }
@@ -155,10 +155,10 @@ pub struct Storage {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshots {
-    /// Bytes of log before a snapshot, at least.
+    /// The fewest bytes of log between two snapshots.
     #[serde(deserialize_with = "size")]
     pub log_min: u64,
-    /// Bytes of log before a snapshot, at most.
+    /// The most bytes of log between two snapshots.
     #[serde(deserialize_with = "size")]
     pub log_max: u64,
 }
@@ -167,7 +167,7 @@ pub struct Snapshots {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockSection {
-    /// How far it may be stepped.
+    /// How far the clock may be stepped.
     #[serde(deserialize_with = "duration")]
     pub max_jump: Duration,
     /// How long the service may have been stopped across a boot.
@@ -176,7 +176,7 @@ pub struct ClockSection {
 }
 
 impl ClockSection {
-    /// What the clock goes by.
+    /// The limits for the clock.
     pub fn limits(&self) -> ClockLimits {
         ClockLimits { jump_max: self.max_jump, stop_max: self.max_stop }
     }
@@ -186,20 +186,20 @@ impl ClockSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Bytes of tables and records.
+    /// The most bytes of tables and records.
     #[serde(deserialize_with = "memory")]
     pub memory: u64,
-    /// Bytes of a body.
+    /// The most bytes of a body.
     #[serde(deserialize_with = "size")]
     pub body: u64,
-    /// Bytes of all bodies that are being read.
+    /// The most bytes of all bodies that are being read.
     #[serde(deserialize_with = "memory")]
     pub bodies: u64,
-    /// Campaigns and coupons.
+    /// The most campaigns and coupons together.
     pub filters: u64,
-    /// Commands that may wait.
+    /// The most commands that may be queued.
     pub queue_commands: usize,
-    /// Bytes of commands that may wait.
+    /// The most bytes of commands that may be queued.
     #[serde(deserialize_with = "size")]
     pub queue_bytes: u64,
 }
@@ -208,21 +208,21 @@ pub struct Limits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idempotency {
-    /// How long an answer is kept.
+    /// How long an answer is kept while there is room.
     #[serde(deserialize_with = "duration")]
     pub retention: Duration,
-    /// How long one is kept however little room there is.
+    /// How long an answer is kept even if room runs out.
     #[serde(deserialize_with = "duration")]
     pub retention_min: Duration,
-    /// What they may take up.
+    /// The most bytes that answers may take.
     #[serde(deserialize_with = "room")]
     pub room: Room,
 }
 
-/// A part of `limits.memory`.
+/// A size, or a share of `limits.memory`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// So many of a hundred parts.
+    /// A percentage.
     Percent(u64),
     /// Bytes.
     Bytes(u64),
@@ -241,7 +241,7 @@ impl Room {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Imports {
-    /// How long one that was broken off can be continued.
+    /// How long an interrupted import can be continued.
     #[serde(deserialize_with = "duration")]
     pub retention: Duration,
 }
@@ -259,27 +259,27 @@ pub struct Redemptions {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Levels by module, as [`tracing_subscriber::filter::Targets`] reads them.
+    /// Log levels by module, in the syntax of [`tracing_subscriber::filter::Targets`].
     pub level: String,
-    /// How a line looks.
+    /// The format of log lines.
     pub format: LogFormat,
 }
 
-/// How a line of the log looks.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// For machines.
+    /// JSON, for machines.
     Json,
 }
 
 impl Config {
-    /// Reads the configuration: `file`, if one is named, over the defaults, `environment` over both.
+    /// Loads the configuration: the file, if one is named, overrides the defaults, and the environment overrides both.
     ///
     /// # Errors
-    /// [`ConfigError`], which names the file, variable or key.
+    /// [`ConfigError`], which names the file, the variable or the key.
     pub fn load(
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -323,12 +323,12 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether it speaks TLS.
+    /// Whether TLS is configured.
     pub fn tls(&self) -> bool {
         !self.server.tls_cert.as_os_str().is_empty()
     }
 
-    /// What the engine goes by.
+    /// The options of the engine.
     pub fn engine_options(&self) -> EngineOptions {
         let journal =
             LocalOptions { durability: self.storage.durability, segment_bytes: self.storage.wal_segment };
@@ -365,7 +365,7 @@ impl Config {
         }
     }
 
-    /// What the HTTP layer goes by.
+    /// The options of the HTTP layer.
     pub fn http_options(&self) -> HttpOptions {
         HttpOptions {
             auth: self.auth.clone(),
@@ -390,7 +390,7 @@ fn invalid(origins: &[String], fault: &dyn std::fmt::Display) -> ConfigError {
     ConfigError::Invalid { origins: origins.join(", "), fault: fault.to_string() }
 }
 
-/// Lays `over` over `under`, table by table.
+/// Merges `over` into `under`, table by table.
 fn merge(under: &mut Table, over: Table) {
     for (key, value) in over {
         match (under.get_mut(&key), value) {
@@ -400,7 +400,7 @@ fn merge(under: &mut Table, over: Table) {
     }
 }
 
-/// The same value, its times written as they are elsewhere.
+/// The same value, with TOML times turned into texts.
 fn with_times_as_texts(value: Value) -> Value {
     match value {
         Value::Datetime(time) => Value::String(time.to_string()),
@@ -412,7 +412,7 @@ fn with_times_as_texts(value: Value) -> Value {
     }
 }
 
-/// A TOML value, or else the text itself.
+/// Parses a TOML value; text that isn't one is taken as a string.
 fn environment_value(text: &str) -> Value {
     toml::from_str::<Table>(&format!("value = {text}"))
         .ok()
@@ -427,7 +427,7 @@ enum NumberOrText {
     Text(String),
 }
 
-/// Seconds, or a text such as `"24h"`.
+/// Parses seconds, or a text such as `"24h"`.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(seconds) => Ok(Duration::from_secs(seconds)),
@@ -436,11 +436,13 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
             .and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())))
             .ok()
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .ok_or_else(|| de::Error::custom(format!("'{text}' is no duration, such as \"30s\" or \"30d\""))),
+            .ok_or_else(|| {
+                de::Error::custom(format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
+            }),
     }
 }
 
-/// Bytes, or a text such as `"64MiB"`.
+/// Parses bytes, or a text such as `"64MiB"`.
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(bytes) => Ok(bytes),
@@ -450,10 +452,10 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 
 fn parse_size<E: de::Error>(text: &str) -> Result<u64, E> {
     let size = text.parse::<ByteSize>();
-    size.map(|size| size.as_u64()).map_err(|_| E::custom(format!("'{text}' is no size, such as \"64MiB\"")))
+    size.map(|size| size.as_u64()).map_err(|_| E::custom(format!("'{text}' is not a size such as \"64MiB\"")))
 }
 
-/// A size, or a share of the memory that there is, such as `"60%"`.
+/// Parses a size, or a share of the machine's memory, such as `"60%"`.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(bytes) => Ok(bytes),
@@ -464,7 +466,7 @@ fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     }
 }
 
-/// A size, or a share of `limits.memory`, such as `"10%"`.
+/// Parses a size, or a share of `limits.memory`, such as `"10%"`.
 fn room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Room, D::Error> {
     Ok(match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(bytes) => Room::Bytes(bytes),
@@ -475,16 +477,16 @@ fn room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Room, D::Error> {
     })
 }
 
-/// The number before a percent sign, if there is one.
+/// Parses the number before a percent sign; `None` if there is none.
 fn parse_percent<E: de::Error>(text: &str) -> Result<Option<u64>, E> {
     match text.strip_suffix('%').map(|share| share.trim().parse::<u64>()) {
         None => Ok(None),
         Some(Ok(share)) if share <= 100 => Ok(Some(share)),
-        Some(_) => Err(E::custom(format!("'{text}' is no share of 0% to 100%"))),
+        Some(_) => Err(E::custom(format!("'{text}' is not a share from 0% to 100%"))),
     }
 }
 
-/// The machine's memory, or the container's if that is less.
+/// The machine's memory, or the container's limit if that is less.
 fn memory_there_is() -> u64 {
     let system = rustix::system::sysinfo();
     let machine = system.totalram * u64::from(system.mem_unit);

@@ -1,16 +1,16 @@
 //! cuckood: durable cuckoo filters for campaigns and coupons over HTTP.
 //!
-//! `docs/ARCHITECTURE.md` is the map; this is its legend. Arrows of import point down the list only.
+//! `docs/ARCHITECTURE.md` has the overview. A module imports only from those below it in this list:
 //!
-//! - `server`: the composition root; [`config`] and [`telemetry`] are what it is told and what it tells.
+//! - `server`: the composition root, with [`config`] and [`telemetry`].
 //! - [`cli`]: the other subcommands.
-//! - [`http`]: the contract; extracts, asks the engine, maps the answer.
-//! - [`access`]: who may do what; knows no protocol.
+//! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
+//! - [`access`]: access control, independent of any protocol.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
 //! - [`state`]: the deterministic machine that the log drives.
 //! - [`journal`], [`store`]: the log as a port, and the data directory under it.
-//! - [`domain`], [`clock`]: the words, and time that may be trusted.
-//! - [`filter`]: cuckoo filters, pure.
+//! - [`domain`], [`clock`]: the domain types, and time that can be trusted.
+//! - [`filter`]: cuckoo filters, free of I/O.
 
 pub mod access;
 pub mod cli;

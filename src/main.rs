@@ -1,4 +1,4 @@
-//! The program: subcommands only. What they do is the library's.
+//! The program: parses the subcommand and runs it. The library does the work.
 
 use clap::{Parser, Subcommand};
 use cuckood::cli;
@@ -35,7 +35,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Whatever is written, by sled too, is nobody else's.
+    // Files that anything here creates, sled included, are for their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = Arguments::parse();
     let ended = match arguments.command {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 
 fn fail(error: Box<dyn std::error::Error>) -> ExitCode {
     use std::io::Write;
-    // Nowhere is left to tell that standard error is gone.
+    // Standard error is gone, so there is nowhere left to report that.
     let _ = writeln!(std::io::stderr(), "cuckood: {error}");
     ExitCode::FAILURE
 }

@@ -1,4 +1,4 @@
-//! The composition root: configuration and listener in, a served engine out, until it is told to stop.
+//! The composition root: turns a configuration and a listener into a running service, until it is told to stop.
 //!
 //! The port is bound before recovery begins, so that `/livez` answers at once.
 
@@ -32,46 +32,46 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use workers::Workers;
 
-/// Uploads may go on for the time of draining by this, so that what is left suffices to answer them.
+/// Uploads may use this fraction of the drain time, so that enough is left to answer them.
 const UPLOADS_SHARE: u32 = 4;
 
-/// Why the server ended otherwise than by being told to.
+/// Why the server could not start, or stopped by itself.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// Anybody on the network could change everything.
+    /// The service can be reached from the network, and has no keys.
     #[error(
-        "{0} can be reached from elsewhere, and there are no keys: set auth.keys (see `cuckood key new`), \
+        "{0} can be reached from other machines, and there are no keys: set auth.keys (see `cuckood key new`), \
          listen on 127.0.0.1, or set auth.allow_anonymous = true"
     )]
     NeedsKeys(SocketAddr),
-    /// A key's entry is wrong.
+    /// An entry of `auth.keys` is invalid.
     #[error(transparent)]
     Keys(#[from] InvalidKey),
     /// The certificate or its key can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The listener is gone.
+    /// The listener has failed.
     #[error("the listener: {0}")]
     Listener(#[from] io::Error),
-    /// Storage, and a handful of connections, need more files than may be open.
+    /// The limit on open files is too low for storage and a few connections.
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
-    /// Threads to serve with can't be had.
-    #[error("the threads that serve can't be started: {0}")]
+    /// The worker threads can't be started.
+    #[error("the worker threads can't be started: {0}")]
     Workers(io::Error),
     /// The data directory can't be served.
     #[error("{0}")]
     Recovery(String),
-    /// Writes were refused from some moment on.
+    /// Storage has failed, and writes were refused from then on.
     #[error("storage failed: {0}")]
     Storage(String),
 }
 
-/// Serves until `shutdown` resolves, then finishes what is under way, takes a last snapshot and comes back.
+/// Serves until `shutdown` resolves. Then finishes running requests, takes a last snapshot and returns.
 ///
 /// # Errors
-/// [`ServerError`]; once it serves, only that the data directory could not be recovered, or that it failed later: then
-/// it is read from until `shutdown` all the same.
+/// [`ServerError`]. Once it serves, only that the data directory could not be recovered or that storage failed later; in that
+/// case reads go on until `shutdown`.
 pub async fn run(
     config: Config,
     listener: TcpListener,
@@ -86,7 +86,7 @@ pub async fn run(
         if config.tls() { Some(Tls::new(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
     let tls = tls.map(Arc::new);
     let workers = Workers::start().map_err(ServerError::Workers)?;
-    // Before storage opens anything: what it will need is kept for it.
+    // Before storage opens files, so that enough descriptors are left for it.
     let connections_max = descriptors::connections_max(config.server.connections_max)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let (router, control) = http::service(engine.clone(), config.http_options())?;
@@ -102,7 +102,7 @@ pub async fn run(
     let stop = async {
         shutdown.await;
         control.announce_stop();
-        // Whoever sends requests here has to see that first.
+        // Load balancers must notice before the listener closes.
         let delay = config.server.drain_delay;
         tracing::info!(?delay, "stopping: the listener closes after the delay");
         if engine.is_ready() {
@@ -117,7 +117,7 @@ pub async fn run(
     };
     drop(listener);
     if ended.is_ok() {
-        tracing::info!("stopping: requests under way are finished");
+        tracing::info!("stopping: running requests are being finished");
         drain(&mut connections, &control, config.server.drain_timeout).await;
     }
     engine.shutdown().await;
@@ -128,7 +128,7 @@ pub async fn run(
     }
 }
 
-/// Why the data directory could not be recovered; waits for ever if it could.
+/// Resolves with the reason if the data directory can't be recovered; never resolves if it can.
 async fn failed_recovery(engine: &Engine) -> String {
     match engine.recovered().await {
         Status::Failed(reason) => reason,
@@ -136,8 +136,8 @@ async fn failed_recovery(engine: &Engine) -> String {
     }
 }
 
-/// Lets requests under way come to their end. Uploads may be of any length: those that need more than their share of the time
-/// are told to continue later.
+/// Lets running requests finish. Uploads can be of any length; one that needs more than its share of the time is told to continue
+/// later.
 async fn drain(connections: &mut Connections, control: &Control, patience: Duration) {
     let uploads_end = async {
         tokio::time::sleep(patience / UPLOADS_SHARE).await;
@@ -147,6 +147,6 @@ async fn drain(connections: &mut Connections, control: &Control, patience: Durat
     tokio::select! {
         () = connections.drain() => {}
         () = uploads_end => {}
-        () = tokio::time::sleep(patience) => tracing::warn!("some requests were still under way"),
+        () = tokio::time::sleep(patience) => tracing::warn!("some requests were still running and are cut off"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the program tells of itself on standard error. A request that went well is told at `debug` only.
+//! The log on standard error. Successful requests are logged at `debug` only.
 
 use crate::config::{Log, LogFormat};
 use std::io::{self, IsTerminal};
@@ -6,10 +6,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Sends the program's messages to standard error from now on.
+/// Sends log messages to standard error from now on.
 ///
 /// # Errors
-/// When `log.level` is no filter, or it was called before.
+/// If `log.level` is not a valid filter, or this was called before.
 pub fn init(log: &Log) -> Result<(), String> {
     let filter = filter(&log.level)?;
     let lines =
@@ -22,7 +22,7 @@ pub fn init(log: &Log) -> Result<(), String> {
     .map_err(|error| error.to_string())
 }
 
-/// What is told at a level. It is meant for our own lines: of other crates only warnings are told, unless they are named.
+/// The filter for a level. It applies to our own lines; other crates log warnings only, unless they are named.
 fn filter(level: &str) -> Result<Targets, String> {
     const OURS: &str = env!("CARGO_CRATE_NAME");
     let asked: Targets = level.parse().map_err(|error| format!("log.level: {error}"))?;

@@ -1,4 +1,4 @@
-//! TLS by rustls, with a certificate that can be exchanged while connections come.
+//! TLS with rustls. The certificate can be replaced while connections arrive.
 
 use crate::domain::Timestamp;
 use arc_swap::ArcSwap;
@@ -24,7 +24,7 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::pki_types::pem::Error,
     },
-    /// Certificate and key don't fit, or aren't what they should be.
+    /// The certificate and the key don't match, or one of them is invalid.
     #[error("server.tls_cert and server.tls_key: {0}")]
     Rustls(#[from] rustls::Error),
 }
@@ -34,10 +34,10 @@ pub struct Tls {
     now: ArcSwap<Shown>,
 }
 
-/// The certificate that new connections are shown.
+/// The certificate that new connections get.
 struct Shown {
     config: Arc<ServerConfig>,
-    /// When the first of its chain runs out.
+    /// When the first certificate of its chain expires.
     expires_at: Option<Timestamp>,
 }
 
@@ -50,21 +50,21 @@ impl Tls {
         Ok(Tls { now: ArcSwap::from_pointee(read(cert, key)?) })
     }
 
-    /// Reads certificate and key anew, for connections from now on.
+    /// Reads certificate and key again, for new connections.
     ///
     /// # Errors
-    /// [`TlsError`], and nothing has changed.
+    /// [`TlsError`]; nothing has changed then.
     pub fn read(&self, cert: &Path, key: &Path) -> Result<(), TlsError> {
         self.now.store(Arc::new(read(cert, key)?));
         Ok(())
     }
 
-    /// When the certificate runs out, or the first of its chain.
+    /// When the first certificate of the chain expires.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.now.load().expires_at
     }
 
-    /// The handshake of a new connection; none if it fails, which is the client's affair.
+    /// Runs the handshake of a new connection; `None` if it fails, which is the client's problem.
     pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,

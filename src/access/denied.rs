@@ -1,48 +1,48 @@
-//! Why somebody may not do something.
+//! The reasons for which access is denied.
 
 use super::options::Scope;
 use crate::domain::Timestamp;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why somebody may not do something. No message holds what was presented.
+/// Why a caller may not do something. No message contains what the caller presented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Denied {
-    /// A key is asked for.
+    /// A key is required.
     #[error("no key was presented")]
     NoKey,
-    /// The key is none of those configured.
+    /// The key is not configured.
     #[error("the key is not known")]
     UnknownKey,
-    /// The key's time is over.
-    #[error("the key has expired: it was good until {0}")]
+    /// The key has expired.
+    #[error("the key has expired: it was valid until {0}")]
     KeyExpired(Timestamp),
     /// The key lacks the scope.
-    #[error("this takes a key with the scope {}", .0.as_str())]
+    #[error("this requires a key with the scope {}", .0.as_str())]
     MissingScope(Scope),
     /// The key has a prefix, and the name does not begin with it.
     #[error("the key is limited to names with another prefix")]
     OtherPrefix,
-    /// The key calls too often.
-    #[error("the key makes more requests a second than it may")]
+    /// The key makes too many requests.
+    #[error("the key makes more requests per second than it may")]
     TooManyRequests {
-        /// Until the next request is let in.
+        /// Time until the next request is admitted.
         wait: Duration,
     },
     /// The end user has fewer guesses left than the request has codes.
     #[error("this end user has tried too many codes that are not valid")]
     TooManyInvalidCodes {
-        /// Until so many guesses are left.
+        /// Time until enough guesses are left.
         wait: Duration,
     },
-    /// The request has more codes than an end user may guess in a minute: it will never be let in.
+    /// The request has more codes than an end user may guess in a minute, so it can never be admitted.
     #[error(
         "the request has {codes} codes, and an end user may try {most} that are not valid in a minute: send fewer"
     )]
     TooManyCodes {
         /// Codes in the request.
         codes: usize,
-        /// Invalid codes allowed in a minute.
+        /// Invalid codes allowed per minute.
         most: u32,
     },
 }

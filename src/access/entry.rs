@@ -1,4 +1,4 @@
-//! Who is let in, and how often: the keys and their rates, which may change while requests come.
+//! Admission of callers: the keys in force and their rates. Both can change while requests arrive.
 
 use super::denied::Denied;
 use super::keys::{Caller, InvalidKey, Keys};
@@ -8,7 +8,7 @@ use crate::domain::Timestamp;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 
-/// The keys that hold now.
+/// The keys in force, and their rates.
 pub struct Entry {
     rate_limit: RateLimitOptions,
     now: ArcSwap<KeysAndRates>,
@@ -20,7 +20,7 @@ struct KeysAndRates {
 }
 
 impl Entry {
-    /// By the configuration.
+    /// Takes keys and rates from the configuration.
     ///
     /// # Errors
     /// [`InvalidKey`].
@@ -30,10 +30,10 @@ impl Entry {
         Ok(Self { rate_limit: rate_limit.clone(), now: ArcSwap::from_pointee(now) })
     }
 
-    /// Has these keys hold from now on. What a name has used up of its rate stays used.
+    /// Replaces the keys. A key's name keeps what it has used of its rate.
     ///
     /// # Errors
-    /// [`InvalidKey`], and nothing has changed.
+    /// [`InvalidKey`]; nothing has changed then.
     pub fn replace(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
         let keys = Keys::new(auth)?;
         let before = self.now.load();
@@ -50,7 +50,7 @@ impl Entry {
         self.now.load().keys.is_empty()
     }
 
-    /// Who presents this key.
+    /// Identifies the caller that presents this key.
     ///
     /// # Errors
     /// [`Denied::NoKey`], [`Denied::UnknownKey`].
@@ -58,7 +58,7 @@ impl Entry {
         self.now.load().keys.caller(presented)
     }
 
-    /// Lets a caller in once more, or not. `now` is asked only if their key expires.
+    /// Admits one more request of a caller, or refuses it. `now` is called only if the key can expire.
     ///
     /// # Errors
     /// [`Denied::KeyExpired`], [`Denied::TooManyRequests`].
@@ -67,7 +67,7 @@ impl Entry {
         self.now.load().rates.count(caller)
     }
 
-    /// The keys that expire, by name, and when.
+    /// The keys that can expire, by name, and when they do.
     pub fn expiries(&self) -> Vec<(String, Timestamp)> {
         self.now.load().keys.expiries().map(|(name, at)| (name.to_owned(), at)).collect()
     }

@@ -1,7 +1,7 @@
-//! How many invalid codes an end user may try. Off unless configured.
+//! Limits how many invalid codes an end user may try. Off unless configured.
 //!
-//! Guesses are taken before a request is answered, as many as it has codes, and those whose codes were valid are given
-//! back: so no request tells of more codes than may be guessed, nor do many at once.
+//! A request takes as many guesses as it has codes before it is answered, and returns those whose codes were valid. So neither
+//! one request nor many at once reveal more codes than may be guessed.
 
 use super::denied::Denied;
 use super::keys::Caller;
@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// The time over which invalid codes count.
+/// The time over which invalid codes are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Who an end user is, as a secret hash: of what a trusted key calls it, else of the network address. A shop is one key
-/// with many end users, so a key never is one.
+/// An end user, as a secret hash of the id that a trusted key gives, or else of the network address. A key is never an end user:
+/// a shop is one key with many end users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client(u64);
 
@@ -28,7 +28,7 @@ pub struct Guessing {
     hashing: RandomState,
 }
 
-/// The generic cell rate algorithm: an invalid code uses up a share of a minute, and time gives it back.
+/// The generic cell rate algorithm: an invalid code uses up its share of a minute, and passing time returns it.
 struct Limit {
     codes: NonZeroU32,
     begun: Instant,
@@ -50,7 +50,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 impl Guessing {
-    /// By the configuration.
+    /// Takes the limit from the configuration.
     pub fn new(options: &GuessingOptions) -> Self {
         let limit = |codes| Limit { codes, begun: Instant::now(), used: Sketch::new() };
         Self {
@@ -61,9 +61,9 @@ impl Guessing {
         }
     }
 
-    /// The end user of a request; none who may try any number of codes.
+    /// The end user of a request; `None` if the number of codes is not limited.
     ///
-    /// `named` is what the caller calls the end user, which is believed of trusted keys only.
+    /// `named` is the caller's name for the end user. Only trusted keys are believed.
     pub fn client(&self, caller: &Caller, named: Option<&[u8]>, address: Option<IpAddr>) -> Option<Client> {
         self.limit.as_ref()?;
         let is_one_of =
@@ -90,7 +90,7 @@ impl Guessing {
     /// Takes as many guesses as a request has codes.
     ///
     /// # Errors
-    /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there never are as many.
+    /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
     pub fn take(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Denied> {
         self.take_at(client, codes, Instant::now())
     }
@@ -111,8 +111,8 @@ fn too_many(wait: u64) -> Denied {
     Denied::TooManyInvalidCodes { wait: Duration::from_nanos(wait) }
 }
 
-/// The part of an address that one client can't choose freely: of version 6 the first half, since anybody has as many
-/// addresses as the second half allows.
+/// The part of an address that a client can't choose freely. For IPv6 it is the first half, since anybody can use all addresses
+/// of the second half.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -120,7 +120,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Guesses that were taken for a request under way. Dropped, they are given back: nothing was told.
+/// Guesses taken for a request that is not answered yet. Dropped, they are returned: nothing was revealed.
 #[must_use]
 pub struct Guesses<'a>(Option<Taken<'a>>);
 
@@ -132,7 +132,7 @@ struct Taken<'a> {
 }
 
 impl Guesses<'_> {
-    /// Uses up as many as codes were invalid, and gives the rest back.
+    /// Uses up one guess for each invalid code and returns the others.
     pub fn settle(self, invalid: usize) {
         self.settle_at(invalid, Instant::now());
     }
@@ -245,8 +245,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests follow and overlap, nobody is told of more invalid codes in any span of time than the limit
-        /// and what that time gives back.
+        /// However requests follow and overlap, an end user never learns of more invalid codes in any span of time than the limit
+        /// and what that time returns.
         #[test]
         fn no_end_user_is_told_of_more_than_may_be_guessed(
             steps in prop::collection::vec((0u64..3, 1usize..6, 0usize..6, 0u64..9_000, 0usize..4), 1..120),
@@ -256,7 +256,7 @@ mod tests {
             let mut under_way = std::collections::VecDeque::new();
             let mut told: Vec<(u64, Instant, Instant, usize)> = Vec::new();
             for (client, codes, invalid, milliseconds, overlap) in steps {
-                // All fall on the same cells of some rows.
+                // All fall into the same cells of some rows.
                 let client = client << 12 | 7;
                 if let Ok(guesses) = guessing.take_at(Some(Client(client)), codes, now) {
                     under_way.push_back((client, guesses, now, invalid.min(codes)));

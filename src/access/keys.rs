@@ -1,4 +1,4 @@
-//! Who calls, and what they may do: bearer keys, known by their SHA-256 alone.
+//! Callers and what they may do. A key is known by its SHA-256 only.
 
 use super::denied::Denied;
 use super::options::{AuthOptions, KeyOptions, Scope};
@@ -9,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-/// Who a request comes from: the holder of a key, or anybody where there are no keys.
+/// The origin of a request: the holder of a key, or anybody if no keys are configured.
 #[derive(Clone, Debug)]
 pub struct Caller(Option<Arc<KeyOptions>>);
 
 impl Caller {
-    /// A caller where there are no keys.
+    /// The caller if no keys are configured.
     pub fn anybody() -> Self {
         Self(None)
     }
@@ -24,19 +24,19 @@ impl Caller {
         self.0.as_ref().map_or("", |key| &key.name)
     }
 
-    /// Names that the caller may touch begin so.
+    /// The prefix of all names that the caller may use.
     pub fn prefix(&self) -> &str {
         self.0.as_ref().map_or("", |key| &key.prefix)
     }
 
-    /// Whether the caller may do what takes this scope.
+    /// Whether the caller has this scope.
     pub fn may(&self, scope: Scope) -> bool {
         self.0
             .as_ref()
             .is_none_or(|key| key.scopes.iter().any(|granted| *granted == scope || *granted == Scope::Admin))
     }
 
-    /// Refuses a caller whose key's time is over. `now` is asked only if it may be.
+    /// Refuses a caller whose key has expired. `now` is called only if the key can expire.
     ///
     /// # Errors
     /// [`Denied::KeyExpired`].
@@ -47,7 +47,7 @@ impl Caller {
         }
     }
 
-    /// Refuses what takes a scope that the caller has not.
+    /// Refuses a caller that lacks this scope.
     ///
     /// # Errors
     /// [`Denied::MissingScope`].
@@ -58,7 +58,7 @@ impl Caller {
         Err(Denied::MissingScope(scope))
     }
 
-    /// Refuses a name that the caller may not touch.
+    /// Refuses a name that the caller may not use.
     ///
     /// # Errors
     /// [`Denied::OtherPrefix`].
@@ -69,7 +69,7 @@ impl Caller {
         Err(Denied::OtherPrefix)
     }
 
-    /// Refuses a caller who may touch some names only, for what concerns all.
+    /// Refuses a caller that may use only some names, where all names are concerned.
     ///
     /// # Errors
     /// [`Denied::OtherPrefix`].
@@ -78,44 +78,42 @@ impl Caller {
     }
 }
 
-/// A key's entry that can't be.
+/// An invalid entry in `auth.keys`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum InvalidKey {
-    /// Nothing to tell its requests by.
+    /// The name is missing.
     #[error("auth.keys: a key has no name")]
     NoName,
-    /// Rates, idempotency keys and end users belong to a name: two keys of one name would share them.
-    #[error("auth.keys: two keys bear the name `{0}`")]
+    /// Two keys have one name. They would share its rate, idempotency keys and end users.
+    #[error("auth.keys: two keys have the name `{0}`")]
     SameName(String),
-    /// One key can't have two names.
+    /// Two names have one key.
     #[error("auth.keys: `{0}` and `{1}` have the same sha256")]
     SameKey(String, String),
-    /// No SHA-256.
+    /// The SHA-256 is malformed.
     #[error("auth.keys: the sha256 of `{0}` is not 64 hexadecimal digits")]
     NoDigest(String),
-    /// A service that asks for keys would be open to anybody.
-    #[error(
-        "auth.keys: there is none any more, and whoever comes would be let in; a restart is needed for that"
-    )]
+    /// A reread would remove all keys and open the service to anybody.
+    #[error("auth.keys: no key is left, which would let anybody in; that takes a restart")]
     LastGone,
 }
 
-/// All keys.
+/// All configured keys.
 pub struct Keys {
     keys: Vec<Key>,
-    /// Two secret hash functions of 64 bits each: a tag that nobody outside can compute or collide with.
+    /// Two secret hash functions of 64 bits each. Together they give a tag that nobody outside can compute or make collide.
     tagging: [RandomState; 2],
 }
 
 struct Key {
     options: Arc<KeyOptions>,
     sha256: [u8; 32],
-    /// Tag of the key itself, once it has been seen: spares its later requests the SHA-256.
+    /// Tag of the key itself, once it has been presented. It saves later requests the SHA-256.
     tag: OnceLock<[u8; 16]>,
 }
 
 impl Keys {
-    /// The keys of the configuration.
+    /// Takes the keys from the configuration.
     ///
     /// # Errors
     /// [`InvalidKey`].
@@ -139,14 +137,13 @@ impl Keys {
         Ok(Self { keys, tagging: Default::default() })
     }
 
-    /// Whether there are none, so that anybody may call.
+    /// Whether no keys are configured, so that anybody may call.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Who presents this key, or none.
-    ///
-    /// Every key is compared whole, whichever matches, so that the time taken tells nothing of them.
+    /// Identifies the caller that presents this key. Every configured key is compared in full, whichever matches, so that the
+    /// time taken reveals nothing.
     ///
     /// # Errors
     /// [`Denied::NoKey`], [`Denied::UnknownKey`].
@@ -164,12 +161,12 @@ impl Keys {
         let Some(key) = self.select(|key| key.sha256.ct_eq(&sha256).into()) else {
             return Err(Denied::UnknownKey);
         };
-        // Only the first caller's tag is kept; they are all the same.
+        // Concurrent callers compute the same tag; the first one is kept.
         let _ = key.tag.set(tag);
         Ok(Caller(Some(key.options.clone())))
     }
 
-    /// The keys that expire, by name, and when.
+    /// The keys that can expire, by name, and when they do.
     pub fn expiries(&self) -> impl Iterator<Item = (&str, Timestamp)> {
         self.keys.iter().filter_map(|key| Some((key.options.name.as_str(), key.options.expires_at?)))
     }
@@ -185,7 +182,7 @@ impl Keys {
     }
 }
 
-/// 32 bytes from 64 hexadecimal digits.
+/// Decodes 64 hexadecimal digits into 32 bytes.
 fn parse_sha256(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     hex::decode_to_slice(text, &mut digest).ok().map(|()| digest)

@@ -1,6 +1,6 @@
-//! Who may do what: keys with their scopes and prefixes, how often a key may call, how many codes an end user may guess.
+//! Access control: keys with scopes and prefixes, request rates per key, and the limit on guessing codes.
 //!
-//! It knows no protocol. A door hands over what it was sent, and puts what is [`Denied`] into words of its own.
+//! It knows no protocol. Each front door passes in what it received, and maps [`Denied`] to its own answers.
 
 mod denied;
 mod entry;

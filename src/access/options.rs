@@ -1,4 +1,4 @@
-//! What can be configured: the sections `auth`, `guessing` and `rate_limit`.
+//! The configuration sections `auth`, `guessing` and `rate_limit`.
 
 use crate::domain::Timestamp;
 use serde::{Deserialize, Deserializer, de};
@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthOptions {
-    /// Who may call; nobody in particular when empty.
+    /// The keys. If there are none, anybody may call.
     pub keys: Vec<KeyOptions>,
-    /// Serve beyond loopback though there are no keys.
+    /// Whether to serve beyond loopback although there are no keys.
     pub allow_anonymous: bool,
 }
 
@@ -17,27 +17,28 @@ pub struct AuthOptions {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyOptions {
-    /// What the key is called in messages; never the key itself.
+    /// The key's name in messages, where the key itself never appears.
     pub name: String,
     /// SHA-256 of the key, 64 hexadecimal digits.
     pub sha256: String,
-    /// What it may do.
+    /// What the key may do.
     pub scopes: Vec<Scope>,
-    /// Campaigns and coupons that it may touch: those whose names begin so.
+    /// The prefix of the names of all campaigns and coupons that the key may use.
     #[serde(default)]
     pub prefix: String,
-    /// From when on it is refused; never without one.
+    /// When the key expires; `None` for never.
     #[serde(default, deserialize_with = "time")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// A time as RFC 3339 has it.
+/// Parses a time as in RFC 3339.
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let time = text.parse::<jiff::Timestamp>().ok();
     let milliseconds = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
-    let time = milliseconds
-        .ok_or_else(|| de::Error::custom(format!("'{text}' is no time, such as \"2027-01-31T00:00:00Z\"")))?;
+    let time = milliseconds.ok_or_else(|| {
+        de::Error::custom(format!("'{text}' is not a time such as \"2027-01-31T00:00:00Z\""))
+    })?;
     Ok(Some(Timestamp(time)))
 }
 
@@ -45,18 +46,18 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Every GET under /v1, check, count, eligibility and plan.
+    /// Every GET under /v1, and check, count, eligibility and plan.
     Read,
     /// Create, change, add, remove, replace, clear and import.
     Write,
     /// Redemptions.
     Redeem,
-    /// All of it, and alone DELETE, revive, snapshots and backup.
+    /// Everything. The only scope for DELETE, revive, snapshots and backup.
     Admin,
 }
 
 impl Scope {
-    /// Its name in the configuration and in the document.
+    /// Its name in the configuration and in the OpenAPI document.
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -78,12 +79,11 @@ impl Scope {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuessingOptions {
-    /// Codes that do not exist or can't be used, which one end user may try in a minute; 0 for any number.
+    /// Invalid codes that one end user may try per minute: codes that don't exist or can't be used. 0 for no limit.
     pub invalid_codes_per_minute: u32,
-    /// Names of the keys that are believed when they say which end user a request is for; for any other caller the
-    /// address counts.
+    /// Names of the keys that may say which end user a request is for. For other callers the network address counts.
     pub trusted_keys: Vec<String>,
-    /// Names of the keys that may try any number of codes.
+    /// Names of the keys that have no such limit.
     pub unlimited_keys: Vec<String>,
 }
 
@@ -91,6 +91,6 @@ pub struct GuessingOptions {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimitOptions {
-    /// Requests that one key may make in a second; 0 for any number.
+    /// Requests that one key may make per second; 0 for no limit.
     pub requests_per_second: u32,
 }

@@ -1,4 +1,4 @@
-//! How often a key may call. Off unless configured.
+//! Limits how often a key may call. Off unless configured.
 
 use super::denied::Denied;
 use super::keys::Caller;
@@ -9,20 +9,20 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// One limiter a key, and one for callers without.
+/// One rate limiter per key, and one for callers without a key.
 pub struct Rates {
     by_key: HashMap<String, Arc<DefaultDirectRateLimiter>>,
     clock: DefaultClock,
 }
 
 impl Rates {
-    /// Limiters for the configured keys.
+    /// Creates limiters for the configured keys.
     pub fn new(options: &RateLimitOptions, auth: &AuthOptions) -> Self {
         let none = Self { by_key: HashMap::new(), clock: DefaultClock::default() };
         none.with_keys(options, auth)
     }
 
-    /// The same limiters where names stay, and new ones for new names.
+    /// Keeps the limiters of names that stay, and creates new ones for new names.
     pub(super) fn with_keys(&self, options: &RateLimitOptions, auth: &AuthOptions) -> Self {
         let mut by_key = HashMap::new();
         if let Some(rate) = NonZeroU32::new(options.requests_per_second) {

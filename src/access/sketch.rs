@@ -1,38 +1,38 @@
-//! How much each of any number of clients has used of an allowance that time gives back: a count-min sketch.
+//! A count-min sketch that records how much each client has used of an allowance. Passing time returns what was used.
 //!
-//! A cell holds the moment at which the use of all clients that fall on it will have been forgotten. A client falls on
-//! a cell in each row, and has used what the least of them says: its own use and, rarely, some of others', never less.
-//! So the memory is the same for any number of clients, every step takes the same time, and none is ever pushed out by
-//! others. Where very many clients use much at once, some are taken to have used more than they did.
+//! A cell holds the time at which the use of all its clients will have been returned. Each client has one cell in every row, and
+//! its use is what the smallest of them says: its own use and, rarely, some of others', but never less. So the memory is fixed,
+//! every step takes the same time, and no client can push another one out. When very many clients use much at once, some seem to
+//! have used more than they did.
 
 use parking_lot::Mutex;
 
-/// Rows, of which the least cell counts.
+/// Number of rows; the smallest cell counts.
 const ROWS: usize = 4;
 
-/// Cells of a row: the bits of a hash that choose one.
+/// Bits of a hash that choose a cell in a row.
 const COLUMN_BITS: usize = 12;
 
-/// Parts with a lock each: the bits of a hash that choose one.
+/// Bits of a hash that choose a shard, which has its own lock.
 const SHARD_BITS: usize = 6;
 
-/// Moments and times are nanoseconds.
+/// The sketch. All times are in nanoseconds.
 pub(super) struct Sketch(Box<[Mutex<Shard>]>);
 
-/// Its rows, one behind the other.
+/// The rows of a shard, one after the other.
 struct Shard(Box<[u64]>);
 
 impl Sketch {
-    /// One of which nothing has been used; 8 MiB.
+    /// An empty sketch; 8 MiB.
     pub(super) fn new() -> Self {
         let shard = |_| Mutex::new(Shard(vec![0; ROWS << COLUMN_BITS].into_boxed_slice()));
         Self((0..1 << SHARD_BITS).map(shard).collect())
     }
 
-    /// Uses `cost`, unless more than `most` would have been used then.
+    /// Uses `cost`, unless that would exceed `most`.
     ///
     /// # Errors
-    /// How long to wait until it may be used.
+    /// How long to wait until it would be allowed.
     pub(super) fn take(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
         let mut shard = self.shard(hash).lock();
         shard.fits(hash, cost, most, now)?;
@@ -42,14 +42,14 @@ impl Sketch {
         Ok(())
     }
 
-    /// What [`Self::take`] would say.
+    /// What [`Self::take`] would return; uses nothing.
     pub(super) fn fits(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
         self.shard(hash).lock().fits(hash, cost, most, now)
     }
 
-    /// Takes back a use of `cost`, as far as time has not forgotten it.
+    /// Returns a use of `cost`, as far as passing time has not returned it yet.
     pub(super) fn give_back(&self, hash: u64, cost: u64, taken: u64, now: u64) {
-        // A cell may have stood at nothing since then, so that less is left of the use than its own share of the time.
+        // A cell may have been empty for a while since then, so less of the use is left than its share of the time.
         let left = cost.saturating_sub(now.saturating_sub(taken));
         let mut shard = self.shard(hash).lock();
         for cell in cells(hash) {
@@ -72,7 +72,7 @@ impl Shard {
     }
 }
 
-/// The cells that a client falls on, one in each row.
+/// A client's cells, one in each row.
 fn cells(hash: u64) -> impl Iterator<Item = usize> {
     (0..ROWS).map(move |row| {
         let column = (hash >> (row * COLUMN_BITS)) as usize & ((1 << COLUMN_BITS) - 1);

@@ -9,12 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Write a backup of a running service to a file. It is there whole or not at all.
+/// Write a backup of a running service to a file. The file is complete or does not exist.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The file, which must not be there yet.
+    /// The file to create. It must not exist yet.
     pub file: PathBuf,
-    /// Tell what was written as JSON.
+    /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
     /// How to reach the service; the key needs the scope `admin`.
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
     });
     progress.finish_and_clear();
     let bytes = written.map_err(|error| {
-        // What is left of it is of no use; that it can't be removed changes nothing.
+        // The partial file is useless; if it can't be removed, nothing else depends on that.
         let _ = std::fs::remove_file(&partial);
         file_error(&args.file)(error)
     })?;
@@ -65,12 +65,12 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         true => json!({ "file": file, "bytes": bytes, "seconds": seconds }).to_string(),
         false => format!("wrote {file}, {bytes} bytes"),
     };
-    // The backup is there, whether or not anybody reads this.
+    // The backup exists, whether or not anybody reads this.
     let _ = writeln!(io::stdout(), "{told}");
     Ok(())
 }
 
-/// Makes a file that only its owner may read: the archive has everybody's secrets. What an earlier attempt left goes.
+/// Creates a file that only its owner may read, because the archive contains secrets. Replaces what an earlier attempt has left.
 fn create(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

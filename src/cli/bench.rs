@@ -8,13 +8,13 @@ use std::io::{self, Write};
 use std::time::Instant;
 use thiserror::Error;
 
-/// Misses that the error rate is measured over, at least.
+/// Misses over which the error rate is measured, at least.
 const MISSES_MIN: u64 = 10_000_000;
 
-/// Items of a batch.
+/// Items per batch.
 const BATCH: usize = 1_024;
 
-/// Measure.
+/// Measure how fast the filters are on this machine.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to measure.
@@ -41,7 +41,7 @@ pub struct FilterArgs {
     /// Bits of a fingerprint, compact only.
     #[arg(long, default_value_t = 16)]
     pub fingerprint_bits: u8,
-    /// One JSON object on one line, with the error rate over at least 10^7 misses.
+    /// Print one JSON object on one line, with the error rate over at least 10^7 misses.
     #[arg(long)]
     pub json: bool,
 }
@@ -55,21 +55,21 @@ pub enum ModeArg {
     Strict,
 }
 
-/// Why nothing was measured.
+/// Why nothing could be measured.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// There is no such filter.
+    /// No such filter can exist.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The items did not fit.
     #[error("the filter was full after {0} items")]
     Full(usize),
-    /// The terminal is gone.
+    /// Standard output can't be written to.
     #[error(transparent)]
     Output(#[from] io::Error),
 }
 
-/// What was measured; times in nanoseconds an item.
+/// The measurements; times are in nanoseconds per item.
 #[derive(Serialize, Debug)]
 struct Report {
     items: u64,
@@ -89,7 +89,7 @@ struct Report {
     error_rate: f64,
 }
 
-/// Measures and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -125,7 +125,7 @@ trait Subject: Sized {
     fn remove_many(&mut self, digests: &[Digest]);
 }
 
-/// A reader's side; a view of it is taken once for all checks, as a request takes one.
+/// A reader of the filter. Its view is taken once for all checks, as a request does.
 trait Look {
     fn view(&self) -> impl Check;
 }
@@ -245,13 +245,13 @@ fn ns(since: Instant, items: usize) -> f64 {
     since.elapsed().as_nanos() as f64 / items as f64
 }
 
-/// What the filter is measured with.
+/// The keys of a measurement.
 struct Items {
     secret: Secret,
-    /// Those that go in.
+    /// Keys that are inserted.
     keys: Vec<[u8; 16]>,
     digests: Vec<Digest>,
-    /// As many that don't.
+    /// As many keys that are not.
     strangers: Vec<[u8; 16]>,
 }
 
@@ -263,7 +263,7 @@ impl Items {
         Self { digests, keys, strangers: (count..2 * count).map(key).collect(), secret }
     }
 
-    /// Hashes the keys batch by batch, and gives each batch away.
+    /// Hashes the keys batch by batch, and passes on each batch.
     fn hash_batches(&self, mut batch: impl FnMut(&[Digest])) {
         let mut hashed = Vec::with_capacity(BATCH);
         for keys in self.keys.chunks(BATCH) {
@@ -274,7 +274,7 @@ impl Items {
     }
 }
 
-/// Nanoseconds an item: of all inserts, and of the last tenth of them.
+/// Nanoseconds per item: over all inserts, and over the last tenth of them.
 struct InsertTimes {
     all: f64,
     last_tenth: f64,
@@ -296,7 +296,7 @@ fn insert_singly(filter: &mut impl Subject, items: &Items) -> Result<InsertTimes
     Ok(InsertTimes { all: (early_ns + late_ns) / count as f64, last_tenth })
 }
 
-/// Nanoseconds an item of each way to check.
+/// Nanoseconds per item for each way to check.
 struct CheckTimes {
     hit: f64,
     miss: f64,
@@ -313,7 +313,7 @@ fn check(view: &impl Check, items: &Items) -> CheckTimes {
         (black_box(found), ns(since, count))
     };
     let ((hits, hit), (_, miss)) = (singly(&items.keys), singly(&items.strangers));
-    assert_eq!(hits, count, "a filter must not lose what it holds");
+    assert_eq!(hits, count, "a filter must find every item that it holds");
     let since = Instant::now();
     black_box(items.digests.iter().filter(|digest| view.contains(**digest)).count());
     let prehashed = ns(since, count);
@@ -332,7 +332,7 @@ fn check(view: &impl Check, items: &Items) -> CheckTimes {
     CheckTimes { hit, miss, prehashed, batch, batch_prehashed: ns(since, count) }
 }
 
-/// The share of so many strangers that the filter takes for its own.
+/// The share of false positives among this many items that were never added.
 fn error_rate(view: &impl Check, items: &Items, misses: u64) -> f64 {
     let first = items.keys.len() as u64;
     let is_wrong = |number: &u64| view.contains(items.secret.digest(&key(first + number)));

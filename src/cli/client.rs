@@ -1,5 +1,4 @@
-//! The HTTP client that subcommands share: where the service is, whose certificates are trusted, which key it wants, and what
-//! it says when it refuses.
+//! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, and the errors.
 
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -15,39 +14,39 @@ const PROBLEM_BYTES_MAX: u64 = 1 << 20;
 /// How to reach the service.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Connection {
-    /// Where the service is.
+    /// Address of the service.
     #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
     pub url: String,
-    /// The API key, if the service wants one.
+    /// API key, if the service requires one.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
     pub key: Option<String>,
-    /// PEM file of the certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The service can't be reached, or the connection broke.
     #[error("{url}: {source}")]
     Transport {
-        /// What was asked for.
+        /// The URL that was requested.
         url: String,
         /// Why it failed.
         source: Box<ureq::Error>,
     },
-    /// The service refused.
+    /// The service refused the request.
     #[error("{status} {code}: {detail}")]
     Refused {
         /// The HTTP status.
         status: u16,
         /// The problem's code.
         code: String,
-        /// What it says.
+        /// The problem's detail.
         detail: String,
     },
-    /// A local file.
+    /// A local file can't be read or written.
     #[error("{path}: {source}")]
     File {
         /// The file.
@@ -55,7 +54,7 @@ pub enum ClientError {
         /// What failed.
         source: std::io::Error,
     },
-    /// No certificate is trusted, so that no server could be.
+    /// There is no trusted certificate, so no server can be verified.
     #[error("{0}: name a PEM file with --cacert or SSL_CERT_FILE")]
     NoRoots(String),
 }
@@ -68,12 +67,12 @@ struct ProblemDocument {
 }
 
 impl Connection {
-    /// A client; the time-out is for connecting alone.
+    /// Builds a client. Its time-out covers connecting only.
     ///
     /// # Errors
-    /// TLS is asked for, and there is no certificate to trust.
+    /// If TLS is needed and there is no certificate to trust.
     pub fn agent(&self) -> Result<Agent, ClientError> {
-        // Without TLS nobody's certificates need be read.
+        // Without TLS no certificates are needed.
         let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
         let tls = TlsConfig::builder();
         let tls = if is_tls { tls.root_certs(RootCerts::new_with_certs(&self.roots()?)) } else { tls };
@@ -91,12 +90,12 @@ impl Connection {
         });
         match items.collect::<Result<Vec<_>, _>>() {
             Ok(roots) if !roots.is_empty() => Ok(roots),
-            Ok(_) => Err(ClientError::NoRoots(format!("{path} holds no certificate"))),
+            Ok(_) => Err(ClientError::NoRoots(format!("{path} contains no certificate"))),
             Err(error) => Err(ClientError::NoRoots(format!("{path}: {error}"))),
         }
     }
 
-    /// The whole address of a path.
+    /// The full URL of a path.
     pub fn address(&self, path: &str) -> String {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
@@ -106,7 +105,7 @@ impl Connection {
         self.key.as_ref().map(|key| format!("Bearer {key}")).unwrap_or_default()
     }
 
-    /// The answer to a request that went well.
+    /// Returns the response to a request if its status is a success.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -131,7 +130,7 @@ impl Connection {
     }
 }
 
-/// A client that goes by these rules of TLS.
+/// Builds a client with this TLS configuration.
 pub(super) fn agent(tls: TlsConfig) -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
@@ -141,7 +140,7 @@ pub(super) fn agent(tls: TlsConfig) -> Agent {
         .into()
 }
 
-/// What SSL_CERT_FILE and SSL_CERT_DIR name, or else what the system trusts.
+/// The certificates that SSL_CERT_FILE and SSL_CERT_DIR name, or else those that the system trusts.
 fn system_roots() -> Result<Vec<Certificate<'static>>, ClientError> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {

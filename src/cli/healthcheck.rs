@@ -1,4 +1,4 @@
-//! `cuckood healthcheck`: is the service ready? For containers, whose image has no other client.
+//! `cuckood healthcheck`: asks whether the service is ready. For containers, whose image has no other HTTP client.
 
 use super::client::{self, ClientError, Connection};
 use super::serve;
@@ -10,36 +10,36 @@ use thiserror::Error;
 use ureq::Agent;
 use ureq::tls::TlsConfig;
 
-/// Ask the service of this configuration, or another one, whether it is ready; the exit status tells.
+/// Ask whether a service is ready. The exit status is the answer.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The configuration file that the service goes by; the environment counts, too. It tells where to ask, and whether by TLS.
-    /// What is shown there as a certificate is not verified: it bears other names than this machine's own addresses.
+    /// Configuration file of the service; the environment counts too. They tell which address to ask, and whether to use TLS. The
+    /// certificate is not verified, because it is not issued for this machine's own addresses.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Where another service is; then the configuration does not matter.
+    /// URL of another service; the configuration is ignored then.
     #[arg(long, value_name = "URL", env = "CUCKOOD_URL")]
     pub url: Option<String>,
-    /// PEM file of the certificates to trust instead of the system's, or of those that SSL_CERT_FILE names; with --url.
+    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names; with --url.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }
 
-/// Why it is not known to be ready.
+/// Why the service is not known to be ready.
 #[derive(Debug, Error)]
 pub enum HealthError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It is not ready, or not there.
+    /// The service is not ready, or can't be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// Asks `/readyz`.
+/// Requests `/readyz`.
 ///
 /// # Errors
-/// When it is not ready, or not there.
+/// If the service is not ready, or can't be reached.
 pub fn run(args: &Args) -> Result<(), HealthError> {
     let (connection, agent) = service(args)?;
     let path = "/readyz";
@@ -57,12 +57,12 @@ fn service(args: &Args) -> Result<(Connection, Agent), HealthError> {
     let config = serve::configuration(args.config.as_deref())?;
     let scheme = if config.tls() { "https" } else { "http" };
     let url = format!("{scheme}://{}", own(config.server.listen));
-    // It is this machine that is asked, nothing secret is told, and a readiness that anybody could claim.
+    // The request stays on this machine and carries no secret, and anybody could fake readiness anyway.
     let tls = TlsConfig::builder().disable_verification(true).build();
     Ok((Connection { url, key: None, cacert: None }, client::agent(tls)))
 }
 
-/// Where a service that listens here can be reached from this machine.
+/// The address at which this machine can reach a service that listens on `listen`.
 fn own(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

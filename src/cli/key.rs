@@ -1,4 +1,4 @@
-//! `cuckood key new`: a key for a caller, and the entry for the configuration.
+//! `cuckood key new`: creates a key, and its entry for the configuration.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Random bytes of a key.
 const KEY_BYTES: usize = 32;
 
-/// Make API keys.
+/// Create API keys.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to do.
@@ -19,18 +19,18 @@ pub struct Args {
 /// What to do about keys.
 #[derive(clap::Subcommand, Debug)]
 pub enum Action {
-    /// Print a new key and its entry for `auth.keys`. The key is not kept anywhere.
+    /// Print a new key and its entry for `auth.keys`. The key is not stored anywhere.
     New {
-        /// What the key is called in the service's messages.
+        /// Name of the key in the service's messages.
         #[arg(long, default_value = "new")]
         name: String,
         /// What it may do: read, write, redeem, admin.
         #[arg(long, value_delimiter = ',', default_value = "read", value_parser = ["read", "write", "redeem", "admin"])]
         scopes: Vec<String>,
-        /// Campaigns and coupons that it may touch: those whose names begin so.
+        /// Prefix of the names of all campaigns and coupons that the key may use.
         #[arg(long, default_value = "")]
         prefix: String,
-        /// From when on it is refused, such as 2027-01-31T00:00:00Z.
+        /// Time from which the key is refused, such as 2027-01-31T00:00:00Z.
         #[arg(long, value_name = "TIME")]
         expires_at: Option<jiff::Timestamp>,
     },
@@ -39,7 +39,7 @@ pub enum Action {
 /// Prints a new key and its entry.
 ///
 /// # Errors
-/// When the terminal is gone.
+/// If standard output can't be written to.
 pub fn run(args: &Args) -> io::Result<()> {
     let Action::New { name, scopes, prefix, expires_at } = &args.action;
     let mut random = [0; KEY_BYTES];

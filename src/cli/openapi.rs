@@ -1,4 +1,4 @@
-//! `cuckood openapi`: the contract, as the code has it.
+//! `cuckood openapi`: prints the OpenAPI document that the code generates.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ pub struct Args {}
 /// Prints the document.
 ///
 /// # Errors
-/// When the terminal is gone.
+/// If standard output can't be written to.
 pub fn run(_args: &Args) -> io::Result<()> {
     write!(io::stdout(), "{}", crate::http::openapi::pretty())
 }

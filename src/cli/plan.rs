@@ -1,4 +1,4 @@
-//! `cuckood plan`: what a filter of some size would be like, what it would cost, and why.
+//! `cuckood plan`: shows the layout of a filter, the reasons for it, and what it costs.
 
 use crate::domain::{Sizing, Spec};
 use crate::engine::{self, Growth, LayoutError, Mode, Plan};
@@ -9,19 +9,19 @@ use thiserror::Error;
 /// Show the layout that a capacity and an error rate lead to, and what it costs.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Items: a number, also with k, M or G behind it for thousands, millions or billions.
+    /// Number of items. A suffix of k, M or G means thousands, millions or billions.
     #[arg(long, value_parser = items)]
     pub capacity: u64,
-    /// Share of strangers for whom the answer may be "yes"; compact filters only.
+    /// Accepted false-positive rate: the share of "yes" among items that were never added. Compact filters only.
     #[arg(long, default_value_t = 0.001)]
     pub error_rate: f64,
-    /// A strict filter: 62 bits of digest, no error to speak of.
+    /// Plan a strict filter: 62 bits of digest per item, and practically no false positives.
     #[arg(long)]
     pub strict: bool,
-    /// A filter that does not grow.
+    /// Plan a filter that does not grow.
     #[arg(long)]
     pub fixed: bool,
-    /// Print it as JSON, as `GET /v1/plan` answers it.
+    /// Print the plan as JSON, in the form of `GET /v1/plan`.
     #[arg(long)]
     pub json: bool,
 }
@@ -32,7 +32,7 @@ pub enum PlanError {
     /// No layout fits.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The terminal is gone.
+    /// Standard output can't be written to.
     #[error(transparent)]
     Output(#[from] io::Error),
 }
@@ -87,7 +87,7 @@ fn as_text(plan: &Plan) -> String {
     rows.map(|(name, value)| format!("{name:<24}{value}\n")).concat()
 }
 
-/// A number of items such as `250000`, `250k` or `2.5M`.
+/// Parses a number of items such as `250000`, `250k` or `2.5M`.
 fn items(text: &str) -> Result<u64, String> {
     let (number, zeros) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 3),

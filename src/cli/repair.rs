@@ -1,4 +1,4 @@
-//! `cuckood repair clock DIR`: the way on when the service does not trust the clock, and the clock is right.
+//! `cuckood repair clock DIR`: for a service that does not trust the clock, when the clock is right.
 
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::repair::{self, ClockRepair, RepairError};
@@ -6,40 +6,40 @@ use crate::store::StoreOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Mend a data directory that no server has open.
+/// Repair a data directory that no server has open.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to mend.
+    /// What to repair.
     #[command(subcommand)]
     pub action: Action,
 }
 
-/// What can be mended.
+/// What can be repaired.
 #[derive(clap::Subcommand, Debug)]
 pub enum Action {
-    /// Take this machine's clock for right, as it is now: look at it first. Entries that a clock far ahead has stamped are brought
-    /// back to now, and holds that it has ended too soon stand again where their codes are still free.
+    /// Declare this machine's clock right. Check it first! Entries that were stamped in the future are moved back to now, and
+    /// holds that had expired too soon become active again where their codes are still free.
     Clock {
         /// The data directory.
         dir: PathBuf,
     },
 }
 
-/// Why `cuckood repair` ends with a failure.
+/// Why `cuckood repair` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairCommandError {
-    /// There is nothing to mend.
-    #[error("{0} is no data directory: it has no file `format`")]
+    /// There is no data directory.
+    #[error("{0} is not a data directory: it has no file `format`")]
     NotOurs(PathBuf),
-    /// It could not be mended.
+    /// The repair failed.
     #[error(transparent)]
     Repair(#[from] RepairError),
-    /// It could be mended, but not read afterwards.
-    #[error("{0} was mended, but can't be read now: {1}")]
+    /// The repair succeeded, but the directory can't be read afterwards.
+    #[error("{0} was repaired, but can't be read now: {1}")]
     Unreadable(PathBuf, String),
 }
 
-/// Mends the directory, tells what it has done, and reads everything again.
+/// Repairs the directory, reports what was done, and verifies that it can be read.
 ///
 /// # Errors
 /// [`RepairCommandError`].
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<(), RepairCommandError> {
     }
     let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
     let clock = Clock::system(ClockLimits::default());
-    tell(&format!("the clock says {}: this is taken for right", clock.reading().wall));
+    tell(&format!("the clock says {}, which is taken as right", clock.reading().wall));
     let repair = repair::clock(dir, &options, &clock)?;
     told(&repair).iter().for_each(|line| tell(line));
     let again = repair::clock(dir, &options, &clock)
@@ -64,23 +64,23 @@ pub fn run(args: &Args) -> Result<(), RepairCommandError> {
 }
 
 fn told(repair: &ClockRepair) -> Vec<String> {
-    let Some(logged) = repair.logged else { return vec!["the log is empty: nothing to mend".into()] };
+    let Some(logged) = repair.logged else { return vec!["the log is empty: nothing to repair".into()] };
     let mut lines = vec![format!("the last entry of the log was written at {logged}")];
     match repair.turned_back {
-        None => lines.push("that is not in the future: nothing to mend".into()),
+        None => lines.push("that is not in the future: nothing to repair".into()),
         Some(turned) => {
             lines.push(format!(
-                "entry {} turns the time back; nothing was taken out of the log",
+                "entry {} turns the time back; nothing was removed from the log",
                 turned.seq.0
             ));
-            lines.push(format!("{} redemptions from the future are brought back to now", turned.redemptions));
-            lines.push(format!("{} holds that were ended too soon stand again", turned.holds));
+            lines.push(format!("{} redemptions from the future were moved back to now", turned.redemptions));
+            lines.push(format!("{} holds that had expired too soon are active again", turned.holds));
         }
     }
     lines
 }
 
 fn tell(line: &str) {
-    // The exit status still tells when nobody reads.
+    // If nobody reads the output, the exit status still tells.
     let _ = writeln!(io::stdout(), "{line}");
 }

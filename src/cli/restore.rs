@@ -1,4 +1,4 @@
-//! `cuckood restore FILE DIR`: a data directory out of a backup.
+//! `cuckood restore FILE DIR`: creates a data directory from a backup.
 
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::restore;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 pub struct Args {
     /// The archive that `cuckood backup` wrote.
     pub file: PathBuf,
-    /// The data directory to make: absent, or empty.
+    /// The data directory to create: absent, or empty.
     pub dir: PathBuf,
 }
 
-/// Checks the whole archive, then writes the directory, then says so.
+/// Verifies the whole archive, then writes the directory, then reports it.
 ///
 /// # Errors
 /// Whatever [`restore`] refuses.

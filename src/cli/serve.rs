@@ -1,4 +1,4 @@
-//! `cuckood serve`: the service itself.
+//! `cuckood serve`: runs the service.
 
 use crate::config::{Config, ConfigError};
 use crate::server::{self, Rereads, ServerError};
@@ -11,32 +11,32 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Serve until SIGTERM or SIGINT.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
-    /// A configuration file; without one the documented defaults hold.
+    /// Configuration file; without one the documented defaults apply.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
 }
 
-/// Why the service did not start, or ended.
+/// Why the service did not start, or stopped.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The log.
+    /// The log can't be set up.
     #[error("{0}")]
     Telemetry(String),
-    /// The port.
+    /// The port can't be bound.
     #[error("can't listen on {address}: {source}")]
     Bind {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The runtime, or signals.
+    /// The runtime or the signal handlers can't be set up.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The service.
+    /// The service failed.
     #[error(transparent)]
     Server(#[from] ServerError),
 }
@@ -49,12 +49,12 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
     server::heap::share_c_heap();
     let config = configuration(args.config.as_deref())?;
     telemetry::init(&config.log).map_err(ServeError::Telemetry)?;
-    // This one accepts; what is accepted is served by the server's workers.
+    // This runtime only accepts connections; the server's workers serve them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // Unheard, it would end the process.
+        // Without a handler the signal would end the process.
         let hangups = signal(SignalKind::hangup())?;
         let file = args.config.clone();
         let rereads = Rereads { hangups, read: Box::new(move || configuration(file.as_deref())) };
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
     })
 }
 
-/// The configuration that the program serves by: the file, if one is named, and the environment.
+/// Loads the configuration: the file, if one is named, and the environment.
 ///
 /// # Errors
 /// [`ConfigError`].

@@ -1,4 +1,4 @@
-//! `cuckood verify`: is everything there in a data directory or a backup, and as it was written?
+//! `cuckood verify`: checks that a data directory or a backup is complete, and as it was written.
 
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{restore, verify};
@@ -10,51 +10,51 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Check a data directory that no server has open, or a backup. It is left as it is: a copy is looked into, or what a restore
-/// would make of it.
+/// Check a data directory that no server has open, or a backup. The original does not change: a copy is checked, or a restored
+/// backup.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The data directory, or the file that `cuckood backup` wrote.
     pub path: PathBuf,
-    /// Where the copy goes, which takes as much room as a data directory's `sled` where the file system can't share it; beside
-    /// `PATH` unless said otherwise, or among the temporary files if nothing may be written there.
+    /// Where to put the copy. It takes as much space as the data directory's `sled` unless the file system can share blocks. By
+    /// default it goes beside `PATH`, or into the directory for temporary files if that is not writable.
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
-    /// Print what is found as JSON: `{"path", "whole", "notes", "faults"}`.
+    /// Print the result as JSON: `{"path", "whole", "notes", "faults"}`.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why `cuckood verify` ends with a failure.
+/// Why `cuckood verify` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// It could not be copied.
+    /// The directory could not be copied.
     #[error(transparent)]
     Copy(#[from] StoreError),
-    /// It could not be opened.
+    /// The copy could not be opened.
     #[error("{0}")]
     Open(String),
-    /// So many things are wrong; they have been printed.
+    /// Faults were found; they have been printed.
     #[error(
         "{path}: {faults} faults; restore a backup with `cuckood restore FILE DIR` into another directory"
     )]
     Faults {
         /// The data directory.
         path: PathBuf,
-        /// How many.
+        /// How many faults.
         faults: usize,
     },
-    /// The backup can't be restored as it should be.
+    /// The backup can't be restored completely.
     #[error("{path}: {faults} faults; take another backup with `cuckood backup FILE`")]
     BadBackup {
         /// The backup.
         path: PathBuf,
-        /// How many.
+        /// How many faults.
         faults: usize,
     },
 }
 
-/// Checks what is there and prints what was found.
+/// Checks the directory or backup, and prints what was found.
 ///
 /// # Errors
 /// [`VerifyError`] if anything is wrong.
@@ -91,7 +91,7 @@ fn of_directory(args: &Args) -> Result<Findings, VerifyError> {
     Ok(findings)
 }
 
-/// Reads the whole archive, restores it aside, and checks what came of it.
+/// Reads the whole archive, restores it into a temporary directory, and verifies the result.
 fn of_backup(args: &Args) -> Result<Findings, VerifyError> {
     let file = &args.path;
     let read = archive::open(file).and_then(|opened| archive::read(file, opened, |_| Ok(())));
@@ -112,12 +112,12 @@ fn of_backup(args: &Args) -> Result<Findings, VerifyError> {
     Ok(findings)
 }
 
-/// To look at a full disk is allowed.
+/// Options that allow a full disk to be inspected.
 fn options() -> StoreOptions {
     StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() }
 }
 
-/// A folder to restore into.
+/// Creates a temporary directory to restore into.
 fn scratch(file: &Path, scratch: Option<&Path>) -> Result<TempDir, VerifyError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cuckood-verify-");
@@ -141,6 +141,6 @@ fn print(path: &Path, as_json: bool, findings: &Findings) {
         let whole = faults.is_empty().then(|| format!("{path}: whole\n"));
         notes.chain(faults_told).chain(whole).collect()
     };
-    // The exit status still tells when nobody reads the report.
+    // If nobody reads the report, the exit status still tells.
     let _ = io::stdout().write_all(text.as_bytes());
 }

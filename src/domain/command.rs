@@ -7,7 +7,7 @@ use super::{
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
 
-/// A position in the log; the first entry has number 1.
+/// A position in the log. The first entry has position 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
@@ -19,18 +19,18 @@ impl Seq {
     }
 }
 
-/// The filter that a command is meant for.
+/// The filter that a command addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Target(pub FilterId);
 
-/// A change that somebody asks for. Random ids and everything that depends on configuration or machine are
-/// decided before and carried along: applying a command draws on nothing but the state.
+/// A change that a client or the service requests. Random ids, and everything that depends on configuration or the machine, are
+/// decided beforehand and carried along: applying a command uses nothing but the state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// Retentions and limits to go by from here on.
+    /// Set the retentions and limits that hold from here on.
     Configure(Settings),
-    /// Make a campaign or coupon.
+    /// Create a campaign or coupon.
     Create {
         /// Campaign or coupon.
         kind: Kind,
@@ -40,23 +40,23 @@ pub enum Command {
         id: FilterId,
         /// Its hash key, drawn at random.
         secret: Secret,
-        /// What was asked for.
+        /// What the client asked for.
         spec: Spec,
-        /// What the sizing formula made of it.
+        /// The layout that the sizing formula chose.
         layout: Layout,
         /// When it is active.
         window: Window,
     },
-    /// Change when it is active.
+    /// Change when a campaign or coupon is active.
     Reschedule {
-        /// Which filter.
+        /// The filter.
         target: Target,
-        /// A new start: `Some(None)` clears it, `None` leaves it.
+        /// The new start: `Some(None)` clears it, `None` keeps it.
         starts_at: Option<Option<Timestamp>>,
-        /// A new end, likewise.
+        /// The new end, in the same way.
         ends_at: Option<Option<Timestamp>>,
     },
-    /// Drop a campaign or coupon and all that belongs to it. Goes by name: a repeated request must find its
+    /// Delete a campaign or coupon and everything that belongs to it. It goes by name, because a repeated request must find its
     /// answer when the filter is gone.
     Delete {
         /// Campaign or coupon.
@@ -66,63 +66,63 @@ pub enum Command {
     },
     /// Add items, all or none.
     Insert {
-        /// Which filter.
+        /// The filter.
         target: Target,
         /// The items.
         digests: Digests,
-        /// Compact: leave alone what seems to be there.
+        /// Compact: skip items that seem to be present.
         if_absent: bool,
-        /// Strict: make used codes available again.
+        /// Strict: make redeemed codes available again.
         revive: bool,
     },
     /// Remove items.
     Remove {
-        /// Which filter.
+        /// The filter.
         target: Target,
         /// The items.
         digests: Digests,
-        /// Every copy, not just one.
+        /// Remove every copy, not just one.
         all: bool,
     },
-    /// Put one item in another's place, pair by pair; all or none.
+    /// Replace items pair by pair, all or none.
     Replace {
-        /// Which filter.
+        /// The filter.
         target: Target,
-        /// The items to take out.
+        /// The items to remove.
         from: Digests,
-        /// The items to put in, as many.
+        /// The items to insert, as many as `from` has.
         to: Digests,
     },
-    /// Remove everything (held and redeemed codes stay).
+    /// Remove everything except held and redeemed codes.
     Clear {
-        /// Which filter.
+        /// The filter.
         target: Target,
     },
-    /// Use a code, or hold it.
+    /// Redeem a code, or hold it.
     Redeem {
-        /// Which coupon.
+        /// The coupon.
         target: Target,
         /// The code.
         digest: Digest,
-        /// The identity that a new redemption gets.
+        /// The id for a new redemption.
         redemption: RedemptionId,
-        /// On whose behalf.
+        /// The caller's own id of the redemption.
         reference: Reference,
-        /// 0 redeems at once; else the code is held for so long.
+        /// 0 to redeem at once, otherwise how long to hold the code.
         hold_seconds: u64,
     },
-    /// Turn a hold into a redemption.
+    /// Redeem a held code.
     Confirm {
-        /// Which coupon.
+        /// The coupon.
         target: Target,
-        /// Which redemption.
+        /// The redemption.
         redemption: RedemptionId,
     },
-    /// Give a held or redeemed code back.
+    /// Release a held or redeemed code.
     Cancel {
-        /// Which coupon.
+        /// The coupon.
         target: Target,
-        /// Which redemption.
+        /// The redemption.
         redemption: RedemptionId,
     },
     /// Begin or continue an import.
@@ -167,12 +167,13 @@ pub enum Command {
         /// How much is done now: codes that come over, and changes that are repeated.
         entries_max: u32,
     },
-    /// Turn the time back to this entry's: what an earlier entry told lies in the future. Only `cuckood repair clock` writes it.
+    /// Turn the time back to that of this entry, because earlier entries were stamped in the future. Only `cuckood repair clock`
+    /// writes it.
     TurnBack,
 }
 
 impl Command {
-    /// The filter that the command is meant for, if it goes by id.
+    /// The filter that the command addresses; `None` if it goes by name or concerns none.
     pub fn target(&self) -> Option<Target> {
         match self {
             Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } | Command::TurnBack => {
@@ -194,7 +195,7 @@ impl Command {
 }
 
 impl Command {
-    /// Its size in memory and in the log, about, in bytes: what the limits of queue and batch count.
+    /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         let beyond = match self {
             Command::Insert { digests, .. }
@@ -208,32 +209,32 @@ impl Command {
     }
 }
 
-/// The caller's promise that two requests are one, with what tells whether they really are.
+/// Marks requests as repeats of one another, and lets the service check that they really are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct IdempotencyKey {
-    /// Cryptographic hash of the API key's name, the kind and name of the filter, and the key itself: nobody can
-    /// make up a key that is taken for another caller's.
+    /// Cryptographic hash of the API key's name, the kind and name of the filter, and the idempotency key. No caller can forge
+    /// another caller's.
     pub scope: u128,
-    /// Hash of the request: another one under the same key is a mistake, and only the caller's own.
+    /// Hash of the request. A different request under the same key is the caller's mistake.
     pub request: u64,
 }
 
-/// A command on its way to the log.
+/// A command that is proposed to the log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Proposal {
-    /// When it was taken up, by the writer's clock.
+    /// When the writer picked it up, by its clock.
     pub at: Timestamp,
     /// What to do.
     pub command: Command,
-    /// If repeated requests shall have the effect of one.
+    /// Present if repeated requests must have the effect of one.
     pub idempotency: Option<IdempotencyKey>,
 }
 
-/// A command at its place in the log.
+/// A command at its position in the log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its place.
+    /// Its position.
     pub seq: Seq,
-    /// What stands there.
+    /// The command, with its time and idempotency key.
     pub proposal: Proposal,
 }

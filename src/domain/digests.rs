@@ -1,11 +1,11 @@
-//! A list of digests as a command carries it.
+//! A list of digests inside a command.
 
 use crate::filter::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
-/// Digests in the order of the request; eight little-endian bytes each when serialized, because a random
-/// number gains nothing from a variable-length encoding.
+/// Digests in the order of the request. Serialized as eight little-endian bytes each, because a variable-length encoding gains
+/// nothing on random numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Digests(pub Vec<Digest>);
 

@@ -1,7 +1,7 @@
-//! The words of the trade, parsed once and then trusted: names, specs, commands, outcomes, redemptions.
+//! The domain types: names, specs, commands, outcomes, redemptions. They are parsed once and then trusted.
 //!
-//! Pure data. Nothing here does I/O, reads a clock or knows of HTTP; of the filter it knows only the digest,
-//! the secret and the layout, which a command has to carry.
+//! Pure data. Nothing here does I/O, reads a clock or knows HTTP. Of the filter it uses the digest, the secret and the layout,
+//! because commands carry them.
 
 pub mod command;
 pub mod digests;

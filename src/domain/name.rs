@@ -1,4 +1,4 @@
-//! Names of campaigns and coupons, and the ids that tell two bearers of one name apart.
+//! Names of campaigns and coupons, and the ids that distinguish filters that have had the same name.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,12 +7,12 @@ use thiserror::Error;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Which trade a filter serves; the two have name spaces of their own.
+/// Whether a filter is a campaign or a coupon. The two have separate name spaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Kind {
-    /// Users who may still see an ad.
+    /// Users who have seen an ad, or may see it.
     Campaign,
-    /// Codes that may still be used.
+    /// Codes and their redemptions.
     Coupon,
 }
 
@@ -21,7 +21,7 @@ pub enum Kind {
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Box<str>);
 
-/// Why a text is no [`Name`].
+/// The error for a text that is not a [`Name`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("a name is 1 to {NAME_BYTES_MAX} of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit")]
 pub struct InvalidName;
@@ -67,10 +67,9 @@ impl fmt::Display for Name {
     }
 }
 
-/// The identity of one filter, drawn at random when it is created and never used again.
-///
-/// A command names the filter by this id, so that a delete and re-create under the same name in between
-/// can't make it hit strangers: its digests were made with another secret.
+/// The identity of one filter, drawn at random when it is created and never reused. A command addresses the filter by this id. If
+/// the filter is deleted and created again under the same name, an older command can't reach the new one: its digests were made
+/// with another secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FilterId(pub u64);

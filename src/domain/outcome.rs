@@ -1,31 +1,31 @@
-//! Outcomes: what the state machine answers to a command. A refusal is one, too: it is decided by the log
-//! and the same on every machine, unlike a failure of storage.
+//! Outcomes: the results of applying commands. A refusal is an outcome too. Unlike a storage failure, it follows from the log and
+//! is the same on every machine.
 
 use super::{Description, Import, Redemption};
 use serde::{Deserialize, Serialize};
 
-/// What became of one item of a list.
+/// The outcome for one item of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ItemOutcome {
-    /// It is in now.
+    /// The item was added.
     Added,
-    /// It was in already.
+    /// The item was already present.
     AlreadyPresent,
-    /// The filter holds as many copies of it as it can: nothing was stored.
+    /// The filter holds as many copies of the item as it can; nothing was stored.
     Saturated,
-    /// The code has been used: adding it does not bring it back, and it can't be withdrawn.
+    /// The code is redeemed: it can't be added again or removed.
     AlreadyRedeemed,
-    /// The used code is available again.
+    /// The redeemed code is available again.
     Revived,
-    /// It is out now.
+    /// The item was removed.
     Removed,
-    /// It was not in.
+    /// The item was not present.
     Absent,
-    /// The other one stands in its place now.
+    /// The item was replaced by the other one of its pair.
     Replaced,
 }
 
-/// Answer to an insert.
+/// The outcome of an insert.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Inserted {
     /// In the order of the request.
@@ -34,73 +34,73 @@ pub struct Inserted {
     pub added: u64,
 }
 
-/// Answer to a remove.
+/// The outcome of a remove.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Removed {
     /// In the order of the request.
     pub outcomes: Vec<ItemOutcome>,
-    /// How many copies went.
+    /// How many copies were removed.
     pub removed: u64,
 }
 
-/// Why a command was refused; it has changed nothing.
+/// Why a command was refused. A refused command has changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The filter that the command was meant for is gone.
+    /// The filter is gone.
     FilterGone,
-    /// The name is taken by a filter with another spec; these fields differ.
+    /// A filter of this name exists with another spec; these fields differ.
     AlreadyExists(Vec<String>),
-    /// No room for all the items, and the filter can't grow (any more).
+    /// The items don't all fit, and the filter can't grow further.
     FilterFull,
-    /// As many filters as there may be.
+    /// The limit on the number of filters is reached.
     TooManyFilters,
-    /// The coupon holds no such code.
+    /// The coupon has no such code.
     CodeUnknown,
-    /// Somebody else has used the code.
+    /// The code was redeemed under another reference.
     CodeRedeemed,
-    /// Somebody else holds the code.
+    /// The code is held under another reference.
     CodeHeld,
-    /// The hold ran out before it was confirmed.
+    /// The hold expired before it was confirmed.
     HoldExpired,
-    /// The redemption was cancelled before.
+    /// The redemption has been cancelled.
     RedemptionCancelled,
-    /// No such redemption, or no longer.
+    /// There is no such redemption, or its retention is over.
     RedemptionNotFound,
-    /// Compact filters can't tell one code from another for sure.
+    /// Compact filters can't distinguish codes with certainty.
     RequiresStrictMode,
     /// The coupon is not active now.
     OutsideWindow,
     /// The window would end before it begins.
     WindowEndsFirst,
-    /// Another request came under the same idempotency key.
+    /// The idempotency key was used for another request.
     KeyReused,
-    /// No room for another idempotency record, and none is old enough to make way.
+    /// There is no room for another idempotency record, and none may be dropped yet.
     IdempotencyFull {
-        /// Until the oldest one is.
+        /// Seconds until the oldest record may be dropped.
         retry_after_seconds: u64,
     },
     /// The import of this id went elsewhere, in another mode, or with other lines.
     ImportDiffers,
-    /// Its owner has as many unfinished imports as one may have.
+    /// The owner has the maximum number of unfinished imports.
     TooManyImports,
     /// No import of this id is running.
     ImportNotFound,
-    /// More was changed than could be kept for an import that takes the place of others. It has changed nothing.
+    /// More changes arrived than can be queued for a replacing import. It has changed nothing.
     ImportOvertaken,
 }
 
-/// What the state machine answers to a command.
+/// The result of applying a command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The settings hold from here on.
+    /// The new settings are in force.
     Configured,
-    /// A new filter stands.
+    /// A filter was created.
     Created(Box<Description>),
-    /// A filter with the same spec stands already.
+    /// A filter with the same spec already exists.
     Exists(Box<Description>),
-    /// The window is changed.
+    /// The window was changed.
     Rescheduled(Box<Description>),
-    /// The filter is gone.
+    /// The filter was deleted.
     Deleted,
     /// Items were added.
     Inserted(Inserted),
@@ -108,30 +108,30 @@ pub enum Outcome {
     Removed(Removed),
     /// Pairs were replaced, in the order of the request.
     Replaced(Vec<ItemOutcome>),
-    /// This many items went.
+    /// This many items were removed.
     Cleared(u64),
-    /// A new redemption.
+    /// A new redemption, or a new hold.
     Redeemed(Redemption),
-    /// A redemption that was there before: repeated, confirmed, extended or cancelled.
+    /// An existing redemption: repeated, confirmed, extended or cancelled.
     Settled(Redemption),
-    /// How far the import has come.
+    /// The import's progress.
     Import(Box<Import>),
-    /// Nothing was changed.
+    /// The command was refused; nothing was changed.
     Refused(Refusal),
-    /// The time is turned back.
+    /// The time was turned back.
     TurnedBack {
-        /// Redemptions whose times were brought back.
+        /// Redemptions whose times were moved back.
         redemptions: u64,
-        /// Holds that stand again.
+        /// Holds that are active again.
         holds: u64,
     },
 }
 
-/// An outcome and whether it is an earlier request's.
+/// An outcome, and whether it was replayed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Applied {
     /// The outcome.
     pub outcome: Outcome,
-    /// Whether it was stored by an earlier request under the same idempotency key.
+    /// Whether an earlier request with the same idempotency key produced it.
     pub replayed: bool,
 }

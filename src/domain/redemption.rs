@@ -1,4 +1,4 @@
-//! A redemption: one use of one code, on behalf of one reference.
+//! A redemption: one use of one code, under one reference.
 
 use super::Timestamp;
 use crate::filter::Digest;
@@ -7,17 +7,17 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The longest time for which a code can be held, in seconds: a week.
+/// The longest time for which a code can be held, in seconds: one week.
 pub const HOLD_SECONDS_MAX: u64 = 604_800;
 
 /// The longest reference, in bytes.
 pub const REFERENCE_BYTES_MAX: usize = 128;
 
-/// A redemption's identity: 128 random bits, so that it can't be guessed; 32 hexadecimal digits in text.
+/// A redemption's identity: 128 random bits, which can't be guessed. Written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RedemptionId(pub [u8; 16]);
 
-/// Why a text is no [`RedemptionId`].
+/// The error for a text that is not a [`RedemptionId`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("a redemption id is 32 hexadecimal digits")]
 pub struct InvalidRedemptionId;
@@ -28,7 +28,7 @@ impl FromStr for RedemptionId {
     fn from_str(text: &str) -> Result<Self, InvalidRedemptionId> {
         let mut bytes = [0; 16];
         let parsed = hex::decode_to_slice(text, &mut bytes);
-        // One id is spelt in one way.
+        // An id has only one spelling.
         if parsed.is_err() || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return Err(InvalidRedemptionId);
         }
@@ -48,11 +48,11 @@ impl fmt::Debug for RedemptionId {
     }
 }
 
-/// The caller's own id of a redemption (an order number, say): 1 to 128 bytes, stored as given.
+/// The caller's own id of a redemption, such as an order number: 1 to 128 bytes, stored as given.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Reference(Box<str>);
 
-/// Why a text is no [`Reference`].
+/// The error for a text that is not a [`Reference`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("a reference has 1 to {REFERENCE_BYTES_MAX} bytes")]
 pub struct InvalidReference;
@@ -73,16 +73,16 @@ impl Reference {
     }
 }
 
-/// What has become of a redemption.
+/// The status of a redemption.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Status {
     /// The code is set aside until `expires_at`.
     Held,
     /// The code is used.
     Redeemed,
-    /// Given back by the caller, or withdrawn with its code.
+    /// The caller released the code, or withdrew it.
     Cancelled,
-    /// A hold that ran out.
+    /// The hold expired.
     Expired,
 }
 
@@ -91,19 +91,19 @@ pub enum Status {
 pub struct Redemption {
     /// Its identity.
     pub id: RedemptionId,
-    /// The code, as the filter knows it.
+    /// The digest of the code.
     pub digest: Digest,
     /// The caller's own id.
     pub reference: Reference,
-    /// What has become of it.
+    /// Its status.
     pub status: Status,
-    /// When it was first asked for.
+    /// When it was first requested.
     pub created_at: Timestamp,
-    /// When its status last changed. It is forgotten once its retention has passed since.
+    /// When its status last changed. It is forgotten once its retention has passed since then.
     pub changed_at: Timestamp,
-    /// When the hold runs out or ran out; none if it never was a hold, or once it is redeemed.
+    /// When the hold expires or expired; `None` if it never was a hold, or once it is redeemed.
     pub expires_at: Option<Timestamp>,
-    /// When its code was used; stays if it is cancelled later.
+    /// When its code was redeemed; kept if it is cancelled later.
     pub redeemed_at: Option<Timestamp>,
 }
 
@@ -113,13 +113,13 @@ impl Redemption {
         (self.status == Status::Cancelled).then_some(self.changed_at)
     }
 
-    /// Whether it is a hold whose time is over at `now`, though the log may not have said so yet.
+    /// Whether it is a hold that has expired at `now`, even if the log has no entry about that yet.
     pub fn has_run_out(&self, now: Timestamp) -> bool {
         self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether nobody can look it up any more at `now`: its last change, or the end of its hold, lies so many seconds back.
-    /// For a hold that ran out it makes no difference when the log said so.
+    /// Whether its retention is over at `now`: that many seconds have passed since its last change, or since its hold expired. It
+    /// does not matter when the log recorded the expiry.
     pub fn is_over(&self, now: Timestamp, retention_seconds: u64) -> bool {
         let last = match (self.status, self.expires_at) {
             (Status::Held, Some(expires_at)) => expires_at,
@@ -130,7 +130,7 @@ impl Redemption {
         last.plus_seconds(retention_seconds) <= now
     }
 
-    /// The redemption as a reader at `now` should see it: a hold that has run out is expired.
+    /// The redemption as a reader at `now` should see it: a hold past its time is expired.
     pub fn seen_at(mut self, now: Timestamp) -> Self {
         if self.has_run_out(now) {
             self.status = Status::Expired;

@@ -1,39 +1,39 @@
-//! What a campaign or coupon was asked to be, and what it is now.
+//! The spec of a campaign or coupon, and its description.
 
 use super::{FilterId, Kind, Name, Timestamp};
 use crate::filter::{Growth, Mode};
 use serde::{Deserialize, Serialize};
 
-/// Where a filter's first table got its shape from.
+/// How the layout of a filter's first table was chosen.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Sizing {
     /// Compact: the smallest layout that keeps this false-positive rate.
     ErrorRate(f64),
-    /// Compact: the caller's own choice.
+    /// Compact: chosen by the client.
     Layout {
         /// Bits of a fingerprint in the first segment.
         fingerprint_bits: u8,
-        /// Slots a bucket.
+        /// Slots per bucket.
         bucket_size: u8,
-        /// Nodes of the breadth-first search before an insert gives up.
+        /// Nodes that the breadth-first search visits before an insert gives up.
         max_search: u32,
     },
     /// Strict: a slot holds 62 bits of digest, whatever the capacity.
     Exact,
 }
 
-/// A campaign's or coupon's unchanging part.
+/// The part of a campaign or coupon that never changes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// Items that it holds before it grows (`auto`) or may refuse (`fixed`).
+    /// Items that it holds before it grows (`auto`) or may refuse more (`fixed`).
     pub capacity: u64,
     /// Compact or strict.
     pub mode: Mode,
-    /// Whether it grows.
+    /// Whether it can grow.
     pub growth: Growth,
-    /// What its first table's shape follows from.
+    /// How its first table was sized.
     pub sizing: Sizing,
-    /// Items are trimmed and upper-cased (ASCII only) before they are hashed.
+    /// Whether items are trimmed and upper-cased (ASCII only) before they are hashed.
     pub ignore_case: bool,
 }
 
@@ -60,22 +60,22 @@ impl Spec {
     }
 }
 
-/// When a campaign or coupon is active: from `starts_at`, until just before `ends_at`.
+/// When a campaign or coupon is active: from `starts_at` until just before `ends_at`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
-    /// None: since ever.
+    /// The start; `None` for no start.
     pub starts_at: Option<Timestamp>,
-    /// None: for ever.
+    /// The end; `None` for no end.
     pub ends_at: Option<Timestamp>,
 }
 
 impl Window {
-    /// Whether `now` lies inside.
+    /// Whether `now` lies inside the window.
     pub fn contains(&self, now: Timestamp) -> bool {
         self.starts_at.is_none_or(|start| start <= now) && self.ends_at.is_none_or(|end| now < end)
     }
 
-    /// Whether it ends after it begins.
+    /// Whether the window ends after it begins.
     pub fn is_ordered(&self) -> bool {
         match (self.starts_at, self.ends_at) {
             (Some(start), Some(end)) => start < end,
@@ -84,7 +84,7 @@ impl Window {
     }
 }
 
-/// One table of a filter.
+/// Sizes of one table of a filter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SegmentStats {
     /// Items in it.
@@ -95,39 +95,39 @@ pub struct SegmentStats {
     pub slots: u64,
     /// Bits of a fingerprint; 62 in a strict filter.
     pub fingerprint_bits: u8,
-    /// Slots a bucket.
+    /// Slots per bucket.
     pub bucket_size: u8,
 }
 
-/// How many codes are in which state.
+/// Number of codes in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CodeCounts {
-    /// May be redeemed.
+    /// Codes that may be redeemed.
     pub available: u64,
-    /// Set aside.
+    /// Codes that are held.
     pub held: u64,
-    /// Used.
+    /// Codes that are redeemed.
     pub redeemed: u64,
 }
 
-/// A filter's figures at one moment; whole numbers only, since stored answers must be the same everywhere.
+/// A filter's sizes and counters at one moment. Whole numbers only, because stored answers must be the same on every machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stats {
     /// Items in all segments.
     pub items: u64,
     /// Bytes of its tables.
     pub memory_bytes: u64,
-    /// Oldest first.
+    /// Its tables, oldest first.
     pub segments: Vec<SegmentStats>,
     /// Items added since its creation.
     pub adds: u64,
     /// Items removed since its creation.
     pub removes: u64,
-    /// Strict filters: the codes by state.
+    /// Strict filters: number of codes in each state.
     pub codes: Option<CodeCounts>,
 }
 
-/// A campaign or coupon as its owner sees it.
+/// A campaign or coupon as the API shows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Description {
     /// Its identity.
@@ -136,13 +136,13 @@ pub struct Description {
     pub kind: Kind,
     /// Its name.
     pub name: Name,
-    /// What it was asked to be.
+    /// What the client asked for.
     pub spec: Spec,
     /// When it is active.
     pub window: Window,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Its figures.
+    /// Its sizes and counters.
     pub stats: Stats,
 }
 

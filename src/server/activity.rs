@@ -1,5 +1,5 @@
-//! What a connection is at, noted as it goes on by the one task that serves it, and looked at by others from time to time.
-//! No clock is read and no timer set for it: whoever looks tells time by what has changed since.
+//! What a connection is doing. The task that serves it records that, and others look at it from time to time. Recording reads no
+//! clock and sets no timer: the observer measures time by what has changed since it last looked.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a connection waits for.
+/// What a connection is waiting for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// The end of its handshake.
+    /// The end of its TLS handshake.
     Handshake,
-    /// The beginning of its first request.
+    /// The start of its first request.
     New,
-    /// The beginning of its next request.
+    /// The start of its next request.
     Idle,
     /// The rest of a request's head.
     Head,
-    /// The service, or a body.
+    /// The handler, or a body.
     Busy,
-    /// The client, to close its side after an answer that came before it had sent all.
+    /// The client to close its side, after an answer that was sent before the whole request had arrived.
     Closing,
 }
 
@@ -30,27 +30,27 @@ const PHASES: [Phase; 6] =
 
 const PHASE_BITS: u32 = 3;
 
-/// What a connection was at when it was looked at.
+/// A connection's activity at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Moment {
-    /// What it waits for.
+    /// What it is waiting for.
     pub(super) phase: Phase,
-    /// Differs whenever the phase has changed meanwhile.
+    /// Counts changes of the phase.
     pub(super) changes: u32,
-    /// What the client has taken since the beginning.
+    /// Bytes that the client has accepted since the connection began.
     pub(super) bytes_written: u64,
-    /// Whether the client leaves bytes to be written.
+    /// Whether bytes are waiting for the client to accept them.
     pub(super) is_blocked: bool,
 }
 
-/// What a connection is at. Only the task that serves it changes it.
+/// A connection's activity. Only the task that serves it writes to it.
 #[derive(Debug)]
 pub(super) struct Activity {
-    /// The phase's number, and above it how often it has changed.
+    /// The phase's number in the low bits, and above it how often the phase has changed.
     phase: AtomicU32,
     bytes_written: AtomicU64,
     is_blocked: AtomicBool,
-    /// Whether the client may be sending what nobody will read.
+    /// Whether the client may be sending bytes that nobody will read.
     is_sending: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Activity {
         self.phase.store(changes << PHASE_BITS | phase as u32, Relaxed);
     }
 
-    /// Notes that a request was answered before its body has been read, or that the rest of it has come.
+    /// Records that a request was answered before its body was read, or that the rest of the body has arrived.
     pub(super) fn note_sending(&self, is_sending: bool) {
         self.is_sending.store(is_sending, Relaxed);
     }
@@ -84,7 +84,7 @@ impl Activity {
         self.is_sending.load(Relaxed)
     }
 
-    /// The four may be of different moments, each a little later than the one before.
+    /// The four values may stem from different moments, each a little later than the one before.
     pub(super) fn moment(&self) -> Moment {
         Moment {
             phase: self.phase(),
@@ -112,7 +112,7 @@ impl Activity {
     }
 }
 
-/// A socket that notes what goes through it.
+/// A socket that records its traffic.
 pub(super) struct Watched<S> {
     socket: S,
     activity: Arc<Activity>,

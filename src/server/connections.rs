@@ -1,4 +1,4 @@
-//! Connections: accepted while there are places for them, served by the workers, cut off when they have had their time.
+//! Connections: accepted while there is room, served by the workers, closed when their time is up.
 
 use super::activity::{Activity, Phase, Watched};
 use super::refusals::Refusals;
@@ -27,13 +27,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Interval, MissedTickBehavior};
 use tower::ServiceExt;
 
-/// The least buffer that the HTTP parser works with, and the largest that it is given, in bytes.
+/// The smallest buffer of the HTTP parser, and the largest that it is given, in bytes.
 const HTTP_BUFFER_BYTES: (usize, usize) = (8 << 10, 16 << 20);
 
-/// Rest after a failed accept, at first and at most: others have to close a file before there can be another socket.
+/// The first and the longest pause after a failed accept: there can be no new socket until a file is closed.
 const ACCEPT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// What every connection is served with.
+/// Everything that a connection needs to be served.
 pub(super) struct Connections {
     workers: Workers,
     router: Router,
@@ -45,11 +45,11 @@ pub(super) struct Connections {
     watch: Watch,
 }
 
-/// A connection that nobody serves yet.
+/// A connection that has been accepted and not served yet.
 type Accepted = (std::net::TcpStream, SocketAddr);
 
 impl Connections {
-    /// Up to `connections_max` connections, by the settings.
+    /// Serves up to `connections_max` connections, with these settings.
     pub(super) fn new(
         server: &config::Server,
         connections_max: usize,
@@ -60,7 +60,7 @@ impl Connections {
         let head_bytes_max = usize::try_from(server.header_bytes_max).unwrap_or(usize::MAX);
         let (least, most) = HTTP_BUFFER_BYTES;
         let mut http = http1::Builder::new();
-        // The watch does without hyper's timer, which is set anew for every request.
+        // Our sweep replaces hyper's timer, which would be set again for every request.
         http.header_read_timeout(None)
             .max_header_size(head_bytes_max)
             .max_buf_size(head_bytes_max.clamp(least, most));
@@ -81,8 +81,8 @@ impl Connections {
         }
     }
 
-    /// Accepts connections, one more than there are places for: where there is none left, the longest idle connection
-    /// is closed. Never comes back.
+    /// Accepts connections, one more than there is room for. When it is full, the connection that has been idle longest is
+    /// closed. Never returns.
     pub(super) async fn accept(&mut self, listener: &TcpListener) {
         let mut ticks = ticks(&self.watch);
         let mut waiting: Option<Accepted> = None;
@@ -122,7 +122,7 @@ impl Connections {
         }
     }
 
-    /// Lets requests under way come to their end. Comes back once no connection is left.
+    /// Lets running requests finish. Returns once no connection is left.
     pub(super) async fn drain(&mut self) {
         let mut ticks = ticks(&self.watch);
         self.watch.close_handshakes();
@@ -136,7 +136,7 @@ impl Connections {
     }
 
     fn serve(&mut self, (stream, peer): Accepted, place: OwnedSemaphorePermit) {
-        // Small answers must not wait for more; a socket that refuses serves all the same.
+        // Small answers must not be delayed. A socket that refuses the option still works.
         let _ = stream.set_nodelay(true);
         let activity = Arc::<Activity>::default();
         let connection = Connection {
@@ -158,7 +158,7 @@ impl Connections {
     }
 }
 
-/// The next connection, not yet watched by this runtime: that is for its worker.
+/// Accepts the next connection without registering it with this runtime: its worker does that.
 async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
     let (stream, peer) = listener.accept().await?;
     Ok((stream.into_std()?, peer))
@@ -170,7 +170,7 @@ fn ticks(watch: &Watch) -> Interval {
     ticks
 }
 
-/// What one connection is served with.
+/// Everything that one connection needs to be served.
 struct Connection {
     router: Router,
     peer: SocketAddr,
@@ -181,7 +181,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Serves a stream that was just accepted, in TLS if there is a certificate.
+    /// Serves a new stream, with TLS if there is a certificate.
     async fn accepted(self, stream: std::net::TcpStream, tls: Option<Arc<Tls>>) -> io::Result<()> {
         let stream = Watched::new(TcpStream::from_std(stream)?, self.activity.clone());
         let Some(tls) = tls else { return self.serve(stream).await };
@@ -211,7 +211,7 @@ impl Connection {
     }
 }
 
-/// Notes that the service has done its part: now if the whole answer is there, or else at the end of its body.
+/// Records that the handler is done: now if the whole answer is ready, otherwise at the end of its body.
 fn answered(answer: hyper::Response<Body>, activity: Arc<Activity>) -> hyper::Response<Body> {
     if answer.body().size_hint().exact().is_some() {
         activity.enter(Phase::Idle);
@@ -220,7 +220,7 @@ fn answered(answer: hyper::Response<Body>, activity: Arc<Activity>) -> hyper::Re
     answer.map(|body| Body::new(Streamed { body, activity }))
 }
 
-/// The body of an answer that is made while it is sent.
+/// An answer's body that is produced while it is sent.
 struct Streamed {
     body: Body,
     activity: Arc<Activity>,

@@ -1,24 +1,23 @@
-//! File descriptors: the process takes as many as it may have, and leaves connections no more than the rest can spare.
-//! Where a file or socket of our own can't be opened, storage would fail, or recovery.
+//! File descriptors. The process raises its limit as far as it may, and connections get what storage and recovery can spare: if
+//! those could not open a file, they would fail.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::num::NonZero;
 use thiserror::Error;
 
-/// Kept for what is opened later: the data directory with whatever its opening looks into, certificates, and one connection
-/// that waits for its place.
+/// Reserved for files that are opened later: the data directory, certificates, and one connection that waits for room.
 const KEPT: u64 = 32;
 
-/// Kept for each worker besides: it may look through the data directory.
+/// Reserved for each worker besides: it may list the data directory.
 const KEPT_EACH_WORKER: u64 = 4;
 
-/// Taken to be open already where the system does not say.
+/// Assumed number of open files where the system does not say.
 const OPEN_UNKNOWN: u64 = 64;
 
-/// Fewer connections are not worth a start.
+/// With fewer connections than this the service does not start.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// The process may open too few files.
+/// The error for a limit on open files that is too low.
 #[derive(Debug, Error)]
 #[error("only {limit} files may be open, and {needed} must be: raise the limit (`ulimit -n`, LimitNOFILE=)")]
 pub struct TooFewDescriptors {
@@ -26,10 +25,10 @@ pub struct TooFewDescriptors {
     needed: u64,
 }
 
-/// Raises the limit as far as the process may, and tells how many connections there may be: `wanted`, or as many as can be.
+/// Raises the limit on open files as far as possible. Returns how many connections there may be: `wanted`, or as many as fit.
 ///
 /// # Errors
-/// [`TooFewDescriptors`] if that is next to none.
+/// [`TooFewDescriptors`] if fewer than a handful fit.
 pub(super) fn connections_max(wanted: usize) -> Result<usize, TooFewDescriptors> {
     let Some(limit) = raise() else { return Ok(wanted) };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
@@ -45,13 +44,13 @@ pub(super) fn connections_max(wanted: usize) -> Result<usize, TooFewDescriptors>
             connections_max = max,
             wanted,
             limit,
-            "fewer connections than configured: the process may not open so many files"
+            "fewer connections than configured: the limit on open files is too low"
         );
     }
     Ok(max)
 }
 
-/// The limit, once it is as high as the process may set it; none if there is none.
+/// Raises the limit as far as the process may and returns it; `None` if there is none.
 fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -60,7 +59,7 @@ fn raise() -> Option<u64> {
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum,
         Err(error) => {
-            tracing::warn!(%error, current, maximum, "the limit of open files can't be raised");
+            tracing::warn!(%error, current, maximum, "the limit on open files can't be raised");
             current
         }
     }

@@ -1,9 +1,9 @@
-//! The C library's own heap. Our memory comes from another one, but each thread has a few bytes of the C library's, and glibc
-//! reserves 64 MiB of address space per thread for them. Where address space is limited, that is what tables need.
+//! The C library's heap. Our memory comes from another allocator, but every thread allocates a few bytes from the C library, and
+//! glibc reserves 64 MiB of address space per thread for them. Where address space is limited, tables would lack it.
 
 #![allow(unsafe_code)]
 
-/// Has all threads that start from here on share one heap of the C library.
+/// Makes all threads that start from here on share one heap of the C library.
 pub fn share_c_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -1,5 +1,5 @@
-//! hyper's own answers to requests that it can't parse have no body, and pass no function of ours. They are found on their
-//! way out, where they become problems like all others.
+//! Turns hyper's own answers to requests that it can't parse into problem documents. Those answers have no body and pass none of
+//! our code, so they are recognised on their way to the socket.
 
 use super::activity::{Activity, Phase};
 use crate::http::unparsed::{self, REQUEST_ID};
@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The longest answer that hyper gives by itself, in bytes.
+/// The longest answer that hyper writes by itself, in bytes.
 const BARE_BYTES_MAX: usize = 200;
 
-/// The most that is read of what an answered client goes on sending, so that it comes to hear of the answer, in bytes. Mostly
-/// it has its time before.
+/// The most bytes that are read after an early answer, so that a client that is still sending receives it. Usually the time limit
+/// comes first.
 const UNHEARD_BYTES_MAX: usize = 1 << 30;
 
-/// A connection below hyper, above TLS.
+/// The stream of a connection, between hyper and TLS.
 pub(super) struct Refusals<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// The most bytes of a request's head.
+    /// The most bytes in the head of a request.
     head_bytes_max: usize,
     line: Line,
     refusal: Option<Refusal>,
@@ -37,9 +37,9 @@ enum Line {
     Whole,
 }
 
-/// A refusal on its way.
+/// A refusal that is being written.
 struct Refusal {
-    /// What is not written yet.
+    /// The bytes not written yet.
     rest: Bytes,
 }
 
@@ -64,13 +64,13 @@ impl<S> Refusals<S> {
         };
     }
 
-    /// Whether these bytes are an answer of hyper's own; then they are replaced.
+    /// Replaces these bytes if they are an answer of hyper's own; returns whether they were.
     fn replaces(&mut self, bytes: &[u8]) -> bool {
         if self.refusal.is_some() {
             return false;
         }
         let Some((status, head)) = bare_refusal(bytes) else {
-            // The next head begins behind an answer.
+            // After an answer, the next head begins.
             self.line = Line::Begun(0);
             return false;
         };
@@ -86,7 +86,7 @@ impl<S> Refusals<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Refusals<S> {
-    /// Writes what is left of a refusal.
+    /// Writes the rest of a refusal.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(refusal) = &mut self.refusal else { return Poll::Ready(Ok(())) };
         while refusal.rest.has_remaining() {
@@ -100,19 +100,19 @@ impl<S: AsyncWrite + Unpin> Refusals<S> {
     }
 }
 
-/// The status of a refusal that hyper has written by itself, and its other lines.
+/// The status and the other header lines of a refusal that hyper has written by itself.
 fn bare_refusal(bytes: &[u8]) -> Option<(StatusCode, &str)> {
     if bytes.len() > BARE_BYTES_MAX || !matches!(bytes.get(9..12)?, b"400" | b"414" | b"431") {
         return None;
     }
     let (first, rest) = std::str::from_utf8(bytes).ok()?.split_once("\r\n")?;
     let status = first.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    // Every answer of the service has an id, and what hyper says for itself has none, nor a body.
+    // Every answer of the service has a request id; hyper's own ones have neither id nor body.
     let is_bare = rest.ends_with("\r\n\r\n") && !rest.contains(REQUEST_ID);
     is_bare.then_some((status, rest))
 }
 
-/// The problem in place of hyper's own answer, whose other headers it keeps.
+/// The problem document that replaces hyper's own answer. It keeps the other headers.
 fn problem(status: StatusCode, head: &str) -> Bytes {
     let (body, id) = unparsed::problem(status);
     let is_kept = |line: &&str| !line.is_empty() && !line.to_ascii_lowercase().starts_with("content-length:");
@@ -176,8 +176,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Refusals<S> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// Where a client was answered before it has sent all, what it still sends is read before the socket is closed: else the
-    /// system would take the answer back, as the client has not been heard out.
+    /// When a client was answered before it had sent everything, the rest is read before the socket is closed. Otherwise the
+    /// system would reset the connection and the client might lose the answer.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_rest(context))?;
         let this = &mut *self;

@@ -1,5 +1,5 @@
-//! SIGHUP: keys and certificate are read anew. What is wrong with them is told, and changes nothing. And before they run
-//! out, that is told.
+//! SIGHUP: reads keys and certificate again. If they are invalid that is logged, and the old ones stay. It also warns before they
+//! expire.
 
 use crate::config::{Config, ConfigError};
 use crate::domain::Timestamp;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::Signal;
 
-/// So long before something runs out it is told, in milliseconds.
+/// How long before an expiry the warnings begin, in milliseconds.
 const WARN_BEFORE: u64 = 14 * 86_400_000;
 
-/// How often it is told.
+/// Time between two warnings.
 const WARN_EVERY: Duration = Duration::from_secs(86_400);
 
-/// SIGHUP, and the configuration as it stands then.
+/// The SIGHUP signal, and how to read the configuration again.
 pub struct Rereads {
-    /// The signal, heard since before the configuration was read first.
+    /// The signal. It is registered before the configuration is first read, so that none is missed.
     pub hangups: Signal,
     /// Reads the configuration again.
     pub read: Box<dyn Fn() -> Result<Config, ConfigError> + Send>,
 }
 
-/// What is read anew, for as long as the service runs.
+/// Rereads keys and certificate for as long as the service runs.
 pub(super) struct Rereading {
     pub(super) rereads: Rereads,
     pub(super) control: Control,
@@ -36,7 +36,7 @@ pub(super) struct Rereading {
 }
 
 impl Rereading {
-    /// Never comes back.
+    /// Never returns.
     pub(super) async fn run(mut self) {
         self.control.note_certificate(self.tls.as_ref().and_then(|tls| tls.expires_at()));
         let mut days = tokio::time::interval(WARN_EVERY);
@@ -52,28 +52,32 @@ impl Rereading {
     }
 
     fn reread(&mut self) {
-        tracing::info!("SIGHUP: keys and certificate are read again");
+        tracing::info!("SIGHUP: reading keys and certificate again");
         match (self.rereads.read)() {
             Ok(config) => {
                 match self.control.replace_keys(&config.auth) {
                     Ok(()) => tracing::info!(keys = config.auth.keys.len(), "the keys were read again"),
-                    Err(error) => tracing::error!(%error, "the keys stay as they were"),
+                    Err(error) => {
+                        tracing::error!(%error, "the new keys can't be used; the old ones stay in force")
+                    }
                 }
                 if config.tls() {
                     self.files = (config.server.tls_cert, config.server.tls_key);
                 }
             }
-            Err(error) => tracing::error!(%error, "the keys stay as they were"),
+            Err(error) => tracing::error!(%error, "the new keys can't be used; the old ones stay in force"),
         }
         let Some(tls) = &self.tls else { return };
         match tls.read(&self.files.0, &self.files.1) {
             Ok(()) => tracing::info!("the certificate was read again"),
-            Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+            Err(error) => {
+                tracing::error!(%error, "the new certificate can't be used; the old one stays in force")
+            }
         }
         self.control.note_certificate(tls.expires_at());
     }
 
-    /// Tells what runs out soon, and what has.
+    /// Logs what has expired and what will expire soon.
     fn warn(&self) {
         let now = self.engine.now();
         let has_run_out = |at: Timestamp| at <= now;
@@ -81,14 +85,14 @@ impl Rereading {
             match expiry {
                 Expiry::Key(_, at) | Expiry::Certificate(at) if at.0 > now.0 + WARN_BEFORE => {}
                 Expiry::Key(key, expires_at) if has_run_out(expires_at) => {
-                    tracing::warn!(key, %expires_at, "the key has run out");
+                    tracing::warn!(key, %expires_at, "the key has expired");
                 }
-                Expiry::Key(key, expires_at) => tracing::warn!(key, %expires_at, "the key runs out soon"),
+                Expiry::Key(key, expires_at) => tracing::warn!(key, %expires_at, "the key expires soon"),
                 Expiry::Certificate(expires_at) if has_run_out(expires_at) => {
-                    tracing::warn!(%expires_at, "the certificate has run out");
+                    tracing::warn!(%expires_at, "the certificate has expired");
                 }
                 Expiry::Certificate(expires_at) => {
-                    tracing::warn!(%expires_at, "the certificate runs out soon");
+                    tracing::warn!(%expires_at, "the certificate expires soon");
                 }
             }
         }

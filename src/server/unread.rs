@@ -1,7 +1,7 @@
-//! What a request's handler leaves unread of its body is taken in behind its back, so that the connection stays of use.
+//! Reads the rest of a request's body when the handler has not, so that the connection can be used again.
 //!
-//! hyper closes a connection whose request is answered before the whole body has arrived, without saying so in the
-//! answer: the client's next request on it is lost, and whether that took effect is unknown to it.
+//! hyper closes a connection whose request is answered before the whole body has arrived, and the answer does not say so. The
+//! client's next request on it would be lost, and the client could not tell whether that took effect.
 
 use super::activity::Activity;
 use bytes::Bytes;
@@ -13,24 +13,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A longer rest is not worth the connection.
+/// The most bytes that are read; with a longer rest the connection is closed.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 
 /// How long the rest may take to arrive.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request's body. Dropped before its end, the rest of it is read and thrown away.
+/// A request's body. If it is dropped before its end, the rest is read and discarded.
 pub(super) struct Unread {
-    /// None once it has ended, or where nothing is to be read behind the handler's back.
+    /// `None` once the body has ended, or if the rest must not be read.
     rest: Option<Incoming>,
     is_awaited: bool,
     activity: Arc<Activity>,
 }
 
 impl Unread {
-    /// The body of a request with these headers.
+    /// Wraps the body of a request with these headers.
     pub(super) fn new(body: Incoming, headers: &HeaderMap, activity: Arc<Activity>) -> Self {
-        // Reading would ask a client for the body that waits to hear whether it is wanted.
+        // The client waits for `100 Continue`. Reading would ask it for a body that nobody wants.
         let is_awaited = headers.contains_key(header::EXPECT);
         activity.note_sending(false);
         Self { rest: Some(body), is_awaited, activity }
@@ -72,7 +72,7 @@ impl Drop for Unread {
         if rest.size_hint().lower() > UNREAD_BYTES_MAX as u64 {
             return;
         }
-        // Outside a runtime there is no connection to be saved.
+        // Outside a runtime there is no connection to keep.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let activity = self.activity.clone();
             runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, take_in(rest, activity)));

@@ -1,31 +1,31 @@
-//! The connections that there are, and which of them have had their time. They are looked at together, about once a second:
-//! a timer for every request would cost more than many a request.
+//! All connections, and which of them are overdue. One sweep a second checks them together: a timer for every request would cost
+//! more than many requests do.
 
 use super::activity::{Activity, Moment, Phase};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
-/// What a client has to take of its answer within the time-out for writing, in bytes.
+/// Bytes of an answer that a client must accept within the write time-out.
 const TAKEN_BYTES_MIN: u64 = 32 << 10;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client that was refused may take to hear of it and close its side.
+/// How long a refused client may take to read its answer and close its side.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that has been idle for less is not closed in favour of another: its next request may be on the way.
+/// A connection that has been idle for less time is not closed in favour of another one: its next request may be on the way.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 
-/// How long a connection may wait for what.
+/// Time-outs of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
-    /// For the head of a request.
+    /// For the head of a request to arrive.
     pub(super) header: Duration,
-    /// For the beginning of the next request.
+    /// For the next request to begin.
     pub(super) idle: Duration,
-    /// For the client to take the next [`TAKEN_BYTES_MIN`].
+    /// For the client to accept the next [`TAKEN_BYTES_MIN`] bytes.
     pub(super) write: Duration,
 }
 
@@ -41,15 +41,16 @@ struct Connection {
     seen: Seen,
 }
 
-/// What was seen of a connection, and since when it is so.
+/// What was last seen of a connection, and since when it has been so.
 #[derive(Debug)]
 struct Seen {
     last: Moment,
     /// When it was first seen in this phase.
     phase_since: Instant,
-    /// When it was first seen in this phase with so much written.
+    /// When it was first seen in this phase with this many bytes written.
     rest_since: Instant,
-    /// Since when it is seen to be blocked, and what it had written by then; anew whenever it has written enough.
+    /// Since when it has been blocked, and how many bytes were written by then. Starts again whenever the client has accepted
+    /// enough.
     blocked_since: Option<(Instant, u64)>,
 }
 
@@ -79,15 +80,15 @@ impl Seen {
             || match self.last.phase {
                 Phase::Handshake => waits(self.phase_since) >= HANDSHAKE_TIMEOUT,
                 Phase::New | Phase::Head => waits(self.phase_since) >= timeouts.header,
-                // Of an answer that is still being written somebody takes something now and then.
+                // While an answer is still being written, the client accepts some of it now and then.
                 Phase::Idle => waits(self.rest_since) >= timeouts.idle,
-                // Whoever reads the body or computes the answer has time-outs of its own.
+                // The code that reads the body or computes the answer has time-outs of its own.
                 Phase::Busy => false,
                 Phase::Closing => waits(self.phase_since) >= CLOSING_TIMEOUT,
             }
     }
 
-    /// Since when it has been idle, if it is.
+    /// Since when it has been idle; `None` if it isn't.
     fn idle_since(&self, now: Moment) -> Option<Instant> {
         let is_idle = matches!(now.phase, Phase::New | Phase::Idle) && !now.is_blocked;
         (is_idle && now == self.last).then_some(self.rest_since)
@@ -99,7 +100,7 @@ impl Watch {
         Self { timeouts, connections: Vec::new() }
     }
 
-    /// How often it is to be looked.
+    /// Time between two sweeps.
     pub(super) fn interval(&self) -> Duration {
         let Timeouts { header, idle, write } = self.timeouts;
         (header.min(idle).min(write) / 8).clamp(Duration::from_millis(10), Duration::from_secs(1))
@@ -109,13 +110,13 @@ impl Watch {
         self.connections.is_empty()
     }
 
-    /// Takes a connection up.
+    /// Adds a connection.
     pub(super) fn add(&mut self, activity: Arc<Activity>, task: AbortHandle) {
         let seen = Seen::new(activity.moment(), Instant::now());
         self.connections.push(Connection { activity, task, seen });
     }
 
-    /// Looks at all connections, cuts off those that have had their time, and forgets those that are gone.
+    /// Checks all connections: closes those that are overdue, and forgets those that have ended.
     pub(super) fn sweep(&mut self) {
         let now = Instant::now();
         self.connections.retain_mut(|connection| {
@@ -125,14 +126,14 @@ impl Watch {
             connection.seen.look(connection.activity.moment(), now);
             let is_overdue = connection.seen.is_overdue(&self.timeouts, now);
             if is_overdue {
-                tracing::debug!(seen = ?connection.seen, "a connection has had its time");
+                tracing::debug!(seen = ?connection.seen, "a connection timed out");
                 connection.task.abort();
             }
             !is_overdue
         });
     }
 
-    /// Makes room: closes the connection that has been idle for the longest time, if any has been for long enough.
+    /// Makes room: closes the connection that has been idle longest, if any has been idle for long enough.
     pub(super) fn close_longest_idle(&mut self) {
         let idle = self.connections.iter().enumerate().filter_map(|(at, connection)| {
             Some((connection.seen.idle_since(connection.activity.moment())?, at))
@@ -144,7 +145,7 @@ impl Watch {
         }
     }
 
-    /// Closes the connections that nobody serves yet.
+    /// Closes the connections that are still in their handshake.
     pub(super) fn close_handshakes(&mut self) {
         for connection in &self.connections {
             if connection.activity.phase() == Phase::Handshake {
@@ -165,8 +166,7 @@ mod tests {
         write: Duration::from_secs(20),
     };
 
-    /// Looks once a second, after `step` has gone on; the second in which the connection had had its time, if it did within an
-    /// hour.
+    /// Checks once a second, after `step`. Returns the second in which the connection was overdue, if that was within an hour.
     fn overdue_after(activity: &Activity, mut step: impl FnMut(u64)) -> Option<u64> {
         let begun = Instant::now();
         let mut seen = Seen::new(activity.moment(), begun);

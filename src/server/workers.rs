@@ -1,6 +1,6 @@
-//! A runtime of one thread for each processor. A connection stays with the worker that it is given to, so that what its
-//! requests need is in that processor's cache, and no other has to be woken for them. The price: a request that computes for
-//! long holds up the connections beside it, so those that may must yield.
+//! One single-threaded runtime per processor. A connection stays with its worker, so what its requests need is in that
+//! processor's cache, and no other processor has to be woken. The price: a request that computes for long delays the other
+//! connections of its worker, so such requests must yield.
 
 use std::future::Future;
 use std::io;
@@ -11,29 +11,29 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// All workers. Dropped, they end, and what they were at is cut off.
+/// All workers. When this is dropped they stop, and their tasks are cancelled.
 pub(super) struct Workers(Vec<Worker>);
 
 struct Worker {
     handle: Handle,
-    /// Held once more by every task of the worker: the count tells how busy it is.
+    /// Every task of the worker holds a clone, so the count tells how busy it is.
     tasks: Arc<()>,
-    /// Dropped to end the thread.
+    /// Dropped to stop the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// As many workers as the process may use processors.
+    /// Starts one worker for each processor that the process may use.
     ///
     /// # Errors
-    /// A thread or what a runtime needs can't be had.
+    /// If a thread or a runtime can't be created.
     pub(super) fn start() -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         (0..processors).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Has the worker with the fewest tasks run one more; the handle ends it before its time.
+    /// Runs a task on the worker with the fewest tasks. The handle cancels it.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let idlest = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.tasks));
         let worker = idlest.expect("there is a worker for each processor, and a processor");
@@ -51,13 +51,13 @@ impl Worker {
         let (stop, stopped) = oneshot::channel();
         let (report, started) = mpsc::channel();
         let serve = move || {
-            // Made here, since a runtime can't be dropped by a thread that runs another.
+            // Created here, because a thread that runs one runtime can't drop another.
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(report.send(Err(error))),
             };
             let _ = report.send(Ok(runtime.handle().clone()));
-            // Nothing is ever sent: the end of the sender is what is waited for.
+            // Nothing is ever sent: this waits until the sender is dropped.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         };
@@ -71,7 +71,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Tasks that panic do not end it; a panic of the thread itself has nothing left to spoil.
+            // Panics of tasks don't end the thread. If it panicked itself, there is nothing left to do.
             let _ = thread.join();
         }
     }
@@ -100,7 +100,7 @@ mod tests {
         let each: Vec<usize> = threads.chunk_by(|one, next| one == next).map(<[_]>::len).collect();
         assert_eq!(each, [2, 2, 2]);
         drop(workers);
-        // The workers' end has dropped their tasks, and with them all senders but ours.
+        // The workers' end dropped their tasks, and with them all senders but ours.
         drop(sender);
         assert!(receiver.recv().is_err());
     }

@@ -93,12 +93,20 @@ fn a_new_certificate_is_shown_after_sighup_and_a_broken_one_never() {
     for (times, (certificate, key)) in (1..).zip(broken) {
         files.put(certificate, key);
         service.hang_up();
-        assert!(told(&service, "ERROR", "the certificate stays as it was", times), "{certificate}");
+        assert!(
+            told(&service, "ERROR", "the new certificate can't be used; the old one stays in force", times),
+            "{certificate}"
+        );
         assert!(is_served(&trusts_second));
     }
     fs::remove_file(files.path("cert.pem")).unwrap();
     service.hang_up();
-    assert!(told(&service, "ERROR", "the certificate stays as it was", broken.len() + 1));
+    assert!(told(
+        &service,
+        "ERROR",
+        "the new certificate can't be used; the old one stays in force",
+        broken.len() + 1
+    ));
     assert!(is_served(&trusts_second));
 
     files.put(&first.certificate.pem(), &first.key);

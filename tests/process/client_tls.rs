@@ -55,7 +55,7 @@ fn import_backup_and_healthcheck_speak_tls() {
     std::fs::write(&other, pair().certificate.pem()).unwrap();
     fails(&import, &[("SSL_CERT_FILE", text(&other))], "invalid peer certificate");
     fails(&[&import[..], &["--cacert", text(&other)]].concat(), &[], "invalid peer certificate");
-    fails(&[&import[..], &["--cacert", text(&key)]].concat(), &[], "holds no certificate");
+    fails(&[&import[..], &["--cacert", text(&key)]].concat(), &[], "contains no certificate");
     fails(&[&import[..], &["--cacert", "nowhere.pem"]].concat(), &[], "nowhere.pem");
     fails(&import, &[("SSL_CERT_FILE", "nowhere.pem"), ("SSL_CERT_DIR", "nowhere")], "--cacert");
 

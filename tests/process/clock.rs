@@ -109,11 +109,13 @@ async fn a_log_in_the_future_is_told_and_mended() {
     assert_eq!(told, 1, "{:?}", output.whole());
 
     let report = repair(&data);
-    for words in ["turns the time back", "1 holds that were ended too soon stand again", "can be started"] {
+    for words in
+        ["turns the time back", "1 holds that had expired too soon are active again", "can be started"]
+    {
         assert!(report.contains(words), "{words} is missing in\n{report}");
     }
     // Twice is no more than once.
-    assert!(repair(&data).contains("nothing to mend"));
+    assert!(repair(&data).contains("nothing to repair"));
 
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();

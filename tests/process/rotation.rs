@@ -115,7 +115,10 @@ fn keys_and_the_certificate_change_under_load_without_a_failed_request() {
         for (times, wrong) in (1..).zip(["[auth", "[auth]\nkeys = []", "[auth]\nkyes = []", "keys = [{}]"]) {
             fs::write(files.path("cuckood.toml"), wrong).unwrap();
             service.hang_up();
-            assert!(told(&service, "ERROR", "the keys stay as they were", times), "{wrong}");
+            assert!(
+                told(&service, "ERROR", "the new keys can't be used; the old ones stay in force", times),
+                "{wrong}"
+            );
             assert_eq!((status(&client, &old), status(&client, &new)), (401, 200), "{wrong}");
         }
         assert!(told(&service, "INFO", "the certificate was read again", 6));
@@ -164,9 +167,9 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
     let service = files.start();
     let client = service.client_trusting(certificate.der());
     crate::until("ready", || client.get("/readyz").unwrap().status == 200);
-    assert!(told(&service, "WARN", "the certificate runs out soon", 1));
-    assert!(told(&service, "WARN", "the key runs out soon", 1));
-    assert!(told(&service, "WARN", "the key has run out", 1));
+    assert!(told(&service, "WARN", "the certificate expires soon", 1));
+    assert!(told(&service, "WARN", "the key expires soon", 1));
+    assert!(told(&service, "WARN", "the key has expired", 1));
     assert_eq!((status(&client, &later_key), status(&client, &gone_key)), (200, 401));
     let certificate = service.metric_of(&client, "cuckood_certificate_expiry_timestamp_seconds ");
     assert_eq!(certificate, soon_seconds as u64);
@@ -176,6 +179,6 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
         let lines = service.output().so_far();
         lines.iter().filter(|line| line.contains(message)).count()
     };
-    assert_eq!((warnings("the key runs out soon"), warnings("the key has run out")), (1, 1));
+    assert_eq!((warnings("the key expires soon"), warnings("the key has expired")), (1, 1));
     assert_eq!(service.terminate().code(), Some(0));
 }

@@ -178,6 +178,8 @@ fn csv_items(upload: &[u8], column: Option<&str>) -> Option<Vec<String>> {
     }
     let (header, records) = records.split_first()?;
     let column = match column {
+        // Refused.
+        None if header.len() > 1 => return None,
         None => 0,
         Some(name) => header.iter().position(|field| field == name.as_bytes())?,
     };

@@ -1,8 +1,8 @@
 //! Commands: everything that can change the state, and the log entries that carry them.
 
 use super::{
-    Digests, FilterId, ImportId, ImportMode, KeyName, Kind, LineError, Name, RedemptionId, Reference,
-    Settings, Spec, Timestamp, Window,
+    Digests, Ending, FilterId, Guards, ImportId, ImportMode, KeyName, Kind, LineError, Name, RedemptionId,
+    Reference, Settings, Spec, Timestamp, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,8 @@ pub enum Command {
         import: ImportId,
         /// Append or replace.
         mode: ImportMode,
+        /// What it must keep to.
+        guards: Guards,
         /// Who asks.
         owner: KeyName,
         /// Whether the name was given rather than made up.
@@ -162,8 +164,8 @@ pub enum Command {
         target: Target,
         /// Its name.
         import: ImportId,
-        /// Whether the upload was whole.
-        complete: bool,
+        /// How.
+        ending: Ending,
         /// How much is done now: codes that come over, and changes that are repeated.
         entries_max: u32,
     },

@@ -1,5 +1,8 @@
 //! Imports: long uploads, logged piece by piece, so that a broken one can be continued.
 
+use super::guards::{Guards, Tripped};
+use super::import_warnings::ImportWarning;
+use super::line_error::LineError;
 use super::{FilterId, Kind, Name, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -68,6 +71,13 @@ pub enum ImportMode {
     Replace,
 }
 
+impl ImportMode {
+    /// What an import must keep to unless something else is asked for: a replacement is not empty.
+    pub fn guards(self) -> Guards {
+        Guards { min_items: u64::from(self == ImportMode::Replace), ..Guards::default() }
+    }
+}
+
 /// How far an import has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ImportState {
@@ -77,32 +87,39 @@ pub enum ImportState {
     Done,
     /// Refused by the filter: it was full, or is gone.
     Failed,
+    /// It did not keep to a guard. The rest of an `append` was not added, and a `replace` has changed nothing.
+    Guarded(Tripped),
     /// `mode=replace`: more was changed meanwhile than is kept to be repeated. It has changed nothing.
     Overtaken,
     /// The upload broke off; the same id continues it.
     Interrupted,
+    /// Somebody has stopped the upload; the same id continues it.
+    Stopped,
 }
 
-/// What was wrong with a line.
+/// What tells whether an upload is the same as another: its decompressed bytes, and how they are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum LineFault {
-    /// Longer than 512 bytes.
-    ItemTooLong,
-    /// Not UTF-8.
-    NotUtf8,
-    /// NDJSON: neither a string nor an object with a string `item`. CSV: no record, or one without the column.
-    Malformed,
-    /// An empty item.
-    Empty,
+pub struct UploadDigest {
+    /// How many bytes.
+    pub bytes: u64,
+    /// XXH3-128 of them, behind the format and the column.
+    pub hash: u128,
 }
 
-/// One rejected line.
+/// How an upload ends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LineError {
-    /// Its number, the first line being 1.
-    pub line: u64,
-    /// What was wrong with it.
-    pub fault: LineFault,
+pub enum Ending {
+    /// With its last line.
+    Whole {
+        /// Which upload it was.
+        upload: UploadDigest,
+        /// What looks wrong about it.
+        warnings: Vec<ImportWarning>,
+    },
+    /// It has broken off.
+    BrokenOff,
+    /// Somebody has stopped it.
+    Stopped,
 }
 
 /// An import and its progress, as durable.
@@ -122,6 +139,8 @@ pub struct Import {
     pub name: Name,
     /// Append or replace.
     pub mode: ImportMode,
+    /// What it must keep to.
+    pub guards: Guards,
     /// How far it has come.
     pub state: ImportState,
     /// When it began.
@@ -142,16 +161,30 @@ pub struct Import {
     pub errors: Vec<LineError>,
     /// XXH3 over the digests of all lines so far, chained batch by batch: what a resumed upload must repeat.
     pub chain: u64,
+    /// The whole upload, once it has been read to the end.
+    pub upload: Option<UploadDigest>,
+    /// What looks wrong about it.
+    pub warnings: Vec<ImportWarning>,
 }
 
 impl Import {
+    /// Items that the upload has brought so far. What a replacement holds already is not counted again.
+    pub fn items(&self) -> u64 {
+        let repeated = if self.mode == ImportMode::Append { self.already_present } else { 0 };
+        self.added + self.already_redeemed + repeated
+    }
+
     /// Whether somebody can go on with it. A broken `replace` begins anew, and nobody knows the name of one that was not
     /// given one.
     pub fn is_unfinished(&self) -> bool {
         match self.state {
             ImportState::Running => true,
-            ImportState::Interrupted => self.mode == ImportMode::Append && self.is_named,
-            ImportState::Done | ImportState::Failed | ImportState::Overtaken => false,
+            ImportState::Interrupted | ImportState::Stopped => {
+                self.mode == ImportMode::Append && self.is_named
+            }
+            ImportState::Done | ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => {
+                false
+            }
         }
     }
 }

@@ -5,7 +5,10 @@
 
 pub mod command;
 pub mod digests;
+pub mod guards;
 pub mod import;
+pub mod import_warnings;
+pub mod line_error;
 pub mod name;
 pub mod outcome;
 pub mod redemption;
@@ -15,7 +18,10 @@ pub mod time;
 
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Seq, Target};
 pub use digests::Digests;
-pub use import::{Import, ImportId, ImportMode, ImportState, KeyName, LineError, LineFault};
+pub use guards::{Guards, Share, Tripped};
+pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
+pub use import_warnings::ImportWarning;
+pub use line_error::{LineError, LineFault};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};

@@ -1,7 +1,7 @@
 //! Outcomes: the results of applying commands. A refusal is an outcome too. Unlike a storage failure, it follows from the log and
 //! is the same on every machine.
 
-use super::{Description, Import, Redemption};
+use super::{Description, Import, Redemption, Tripped};
 use serde::{Deserialize, Serialize};
 
 /// The outcome for one item of a list.
@@ -79,8 +79,10 @@ pub enum Refusal {
         /// Seconds until the oldest record may be dropped.
         retry_after_seconds: u64,
     },
-    /// The import of this id went elsewhere, in another mode, or with other lines.
+    /// The import of this id went elsewhere, in another mode, with other guards, or with other lines.
     ImportDiffers,
+    /// The import does not keep to one of its guards. Nothing more is added, and nothing is replaced.
+    ImportGuarded(Tripped),
     /// The owner has the maximum number of unfinished imports.
     TooManyImports,
     /// No import of this id is running.

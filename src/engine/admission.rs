@@ -97,8 +97,8 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::domain::{
-        Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, KeyName, Kind, Name, Proposal,
-        RedemptionId, Reference, Sizing, Spec, Target, Timestamp, Window,
+        Digests, Ending, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, ImportWarning, KeyName, Kind,
+        Name, Proposal, RedemptionId, Reference, Sizing, Spec, Target, Timestamp, UploadDigest, Window,
     };
     use crate::filter::{
         Digest, FIXED_SEARCH_MIN, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
@@ -176,6 +176,7 @@ mod tests {
                 target,
                 import,
                 mode: ImportMode::Replace,
+                guards: ImportMode::Replace.guards(),
                 owner: KeyName::new(""),
                 is_named: true,
             },
@@ -188,7 +189,15 @@ mod tests {
                 errors: Vec::new(),
                 chain: a,
             },
-            16 => Command::ImportEnd { target, import, complete: true, entries_max: 5_000 },
+            16 => Command::ImportEnd {
+                target,
+                import,
+                ending: Ending::Whole {
+                    upload: UploadDigest { bytes: a, hash: 7 },
+                    warnings: vec![ImportWarning::LooksLikeJson; (a % 5) as usize],
+                },
+                entries_max: 5_000,
+            },
             _ => Command::Redeem {
                 target,
                 digest: digest((before << 20) + a / 8 % 2_000),

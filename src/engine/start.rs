@@ -10,7 +10,7 @@ use super::waiting::WaitingList;
 use super::writer::Writer;
 use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
 use crate::clock::Clock;
-use crate::domain::{Command, ImportState, Proposal, Settings, Target, Timestamp};
+use crate::domain::{Command, Ending, ImportState, Proposal, Settings, Target, Timestamp};
 use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOptions};
 use crate::state::State;
 use crate::store::{Store, StoreOptions};
@@ -262,8 +262,8 @@ fn end_uploads(
     let ends: Vec<Proposal> = running
         .map(|import| {
             let target = Target(import.filter);
-            let command =
-                Command::ImportEnd { target, import: import.id.clone(), complete: false, entries_max: 0 };
+            let import = import.id.clone();
+            let command = Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 };
             Proposal { at, command, idempotency: None }
         })
         .collect();

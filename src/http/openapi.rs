@@ -120,7 +120,8 @@ fn forbid_null(schema: &mut Value) {
 fn complete(path: &str, method: &str, operation: &mut Value) {
     let is_import = path.ends_with("/imports") && method == "post";
     let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
-    let takes_key = is_write(path, &scope) && path.contains('{') && !is_import;
+    let takes_key =
+        is_write(path, &scope) && path.contains('{') && !is_import && !path.starts_with("/v1/imports/");
 
     // Not by index: that would leave a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);

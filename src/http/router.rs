@@ -54,6 +54,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         // Operations
         .routes(read(routes!(imports::list)))
         .routes(read(routes!(imports::get)))
+        .routes(write(routes!(imports::stop)))
         .routes(read(routes!(admin::info)))
         .routes(read(routes!(admin::plan)))
         .routes(admin(routes!(admin::snapshot)))

@@ -108,8 +108,8 @@ impl StateFigures {
             let at = match self.live_imports.corrected(&import).state {
                 ImportState::Running => 0,
                 ImportState::Done => 1,
-                ImportState::Failed | ImportState::Overtaken => 2,
-                ImportState::Interrupted => 3,
+                ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => 2,
+                ImportState::Interrupted | ImportState::Stopped => 3,
             };
             states[at].1 += 1;
         }

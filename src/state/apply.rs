@@ -150,19 +150,19 @@ impl State {
             Command::Cancel { target, redemption } => {
                 self.on(target.0, |filter| filter.cancel(redemption))?
             }
-            Command::ImportBegin { target, import, mode, owner, is_named } => {
-                self.on(target.0, |filter| filter.import_begin(import, *mode, owner, *is_named))?
+            Command::ImportBegin { target, import, mode, guards, owner, is_named } => {
+                self.on(target.0, |filter| filter.import_begin(import, *mode, *guards, owner, *is_named))?
             }
             Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
                 let piece =
                     Piece { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
-                let mode = self.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_lines(import, mode, &piece))?
+                let running = self.running_import(target.0, import)?;
+                self.on(target.0, |filter| filter.import_lines(import, running, &piece))?
             }
-            Command::ImportEnd { target, import, complete, entries_max } => {
-                let (complete, entries_max) = (*complete, u64::from(*entries_max));
-                let mode = self.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_end(import, mode, complete, entries_max))?
+            Command::ImportEnd { target, import, ending, entries_max } => {
+                let entries_max = u64::from(*entries_max);
+                let running = self.running_import(target.0, import)?;
+                self.on(target.0, |filter| filter.import_end(import, running, ending, entries_max))?
             }
         }
     }
@@ -176,8 +176,8 @@ fn refused(refusal: Refusal) -> Applied {
 mod tests {
     use super::*;
     use crate::domain::{
-        Digests, ImportId, ImportMode, KeyName, Kind, Name, Proposal, Redemption, RedemptionId, Reference,
-        Seq, Settings, Sizing, Spec, Status, Window,
+        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Name, Proposal, Redemption, RedemptionId,
+        Reference, Seq, Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use proptest::prelude::*;
@@ -332,12 +332,18 @@ mod tests {
             target,
             import: import.clone(),
             mode,
+            guards: mode.guards(),
             owner,
             is_named: true,
         });
         assert!(matches!(begun, Outcome::Import(_)));
         machine.outcome(delete(1));
-        let ended = machine.outcome(Command::ImportEnd { target, import, complete: true, entries_max: 10 });
+        let ended = machine.outcome(Command::ImportEnd {
+            target,
+            import,
+            ending: Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() },
+            entries_max: 10,
+        });
         assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
         assert_eq!((machine.state.tables_bytes(), machine.state.shared.kept_changes), (0, 0));
     }

@@ -5,8 +5,8 @@ use super::machine::{SWEEP_MAX, State};
 use super::subject::Subject;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
-    FilterId, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, LineError, Outcome, Refusal,
-    Timestamp,
+    Ending, FilterId, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, LineError,
+    Outcome, Refusal, Timestamp, Tripped,
 };
 use crate::filter::{Digest, Full, SlotState};
 use std::sync::atomic::Ordering;
@@ -20,12 +20,25 @@ pub(super) struct Piece<'a> {
     pub(super) chain: u64,
 }
 
+/// What the next command of an import goes by.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    mode: ImportMode,
+    guards: Guards,
+    /// Lines rejected so far.
+    rejected: u64,
+    /// Items that the upload has brought so far.
+    items: u64,
+}
+
 impl Subject<'_> {
-    /// Begins an import, continues a broken `append`, begins a broken `replace` anew, or answers a finished one.
+    /// Begins an import, continues a broken `append`, begins a broken `replace` anew, or answers a finished one. Until it has finished
+    /// its guards may be changed.
     pub(super) fn import_begin(
         &mut self,
         id: &ImportId,
         mode: ImportMode,
+        guards: Guards,
         owner: &KeyName,
         is_named: bool,
     ) -> Result<Outcome, Refusal> {
@@ -36,12 +49,16 @@ impl Subject<'_> {
                 return Err(Refusal::ImportDiffers);
             }
             if known.state == ImportState::Done {
+                if known.guards != guards {
+                    return Err(Refusal::ImportDiffers);
+                }
                 return Ok(Outcome::Import(Box::new(Import::clone(known))));
             }
         }
         let import = match known {
             Some(known) if mode == ImportMode::Append => {
-                Import { state: ImportState::Running, is_named, changed_at: now, ..Import::clone(&known) }
+                let state = ImportState::Running;
+                Import { state, guards, is_named, changed_at: now, ..Import::clone(&known) }
             }
             known => Import {
                 id: id.clone(),
@@ -51,6 +68,7 @@ impl Subject<'_> {
                 kind: self.view.kind,
                 name: self.view.name.clone(),
                 mode,
+                guards,
                 state: ImportState::Running,
                 started_at: now,
                 changed_at: now,
@@ -61,6 +79,8 @@ impl Subject<'_> {
                 rejected: 0,
                 errors: Vec::new(),
                 chain: 0,
+                upload: None,
+                warnings: Vec::new(),
             },
         };
         let room = self.shared.view.imports.write().make_room(&import.owner, id);
@@ -72,13 +92,16 @@ impl Subject<'_> {
         Ok(Outcome::Import(Box::new(import)))
     }
 
-    /// Adds the next piece of an upload: all of it or, if the filter is full, nothing.
+    /// Adds the next piece of an upload: all of it or, if the filter is full or a guard trips, nothing.
     pub(super) fn import_lines(
         &mut self,
         id: &ImportId,
-        mode: ImportMode,
+        running: Running,
         piece: &Piece<'_>,
     ) -> Result<Outcome, Refusal> {
+        let Running { mode, guards, rejected, .. } = running;
+        let allowed = guards.allow_rejected(rejected + piece.rejected, piece.errors.last().copied());
+        allowed.map_err(|tripped| self.import_trips(id, tripped))?;
         let tables = match mode {
             ImportMode::Append => &mut *self.tables,
             ImportMode::Replace => {
@@ -88,7 +111,7 @@ impl Subject<'_> {
             }
         };
         let Ok(mut outcomes) = tables.insert_many(piece.digests, false) else {
-            return Err(self.import_fails(id));
+            return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull));
         };
         if mode == ImportMode::Replace {
             // A code that is redeemed in the live tables will be so in the staged ones.
@@ -111,37 +134,45 @@ impl Subject<'_> {
             import.already_present += piece.digests.len() as u64 - added - already_redeemed;
             import.rejected += piece.rejected;
             let room = LINE_ERRORS_MAX - import.errors.len();
-            import.errors.extend(piece.errors.iter().take(room).cloned());
+            import.errors.extend(piece.errors.iter().take(room));
             import.chain = piece.chain;
         })
     }
 
     /// Ends an upload. With `mode=replace`, the staged tables of a broken upload are dropped. Those of a whole one are swapped in once
     /// they have caught up: until then the import goes on running, and each further end brings it on by so many entries.
+    ///
+    /// What a guard holds back fails: too few items right away, and too few in the place of others when all has been repeated that came
+    /// meanwhile.
     pub(super) fn import_end(
         &mut self,
         id: &ImportId,
-        mode: ImportMode,
-        complete: bool,
+        running: Running,
+        ending: &Ending,
         entries_max: u64,
     ) -> Result<Outcome, Refusal> {
-        let state = match (mode, complete) {
-            (ImportMode::Append, true) => ImportState::Done,
-            (ImportMode::Append, false) => ImportState::Interrupted,
-            (ImportMode::Replace, true) => match self.catch_up(entries_max) {
-                Ok(true) => {
-                    self.swap();
-                    ImportState::Done
-                }
-                Ok(false) => ImportState::Running,
-                Err(Full) => return Err(self.import_fails(id)),
-            },
-            (ImportMode::Replace, false) => {
-                self.give_staging_up(ImportState::Interrupted);
-                ImportState::Interrupted
+        let Ending::Whole { upload, warnings } = ending else {
+            let state =
+                if *ending == Ending::Stopped { ImportState::Stopped } else { ImportState::Interrupted };
+            if running.mode == ImportMode::Replace {
+                self.give_staging_up(state);
             }
+            return self.answer_import(id, |import| import.state = state);
         };
-        self.answer_import(id, |import| import.state = state)
+        let Running { mode, guards, items, .. } = running;
+        guards.allow_items(items).map_err(|tripped| self.import_trips(id, tripped))?;
+        if mode == ImportMode::Replace {
+            match self.catch_up(entries_max) {
+                Ok(true) => self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?,
+                Ok(false) => return self.answer_import(id, |_| ()),
+                Err(Full) => return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull)),
+            }
+        }
+        self.answer_import(id, |import| {
+            import.state = ImportState::Done;
+            import.upload = Some(*upload);
+            import.warnings = warnings.clone();
+        })
     }
 
     fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Result<Outcome, Refusal> {
@@ -150,15 +181,19 @@ impl Subject<'_> {
         Ok(Outcome::Import(Box::new(import.clone())))
     }
 
-    /// Ends an import whose items the filter can't take.
-    fn import_fails(&mut self, id: &ImportId) -> Refusal {
+    /// Ends an import that goes no further, and says why.
+    fn import_fails(&mut self, id: &ImportId, state: ImportState, why: Refusal) -> Refusal {
         if self.is_staging(id) {
-            self.give_staging_up(ImportState::Failed);
+            self.give_staging_up(state);
         } else {
             let now = self.shared.now;
-            self.shared.view.imports.write().update(id, now, |import| import.state = ImportState::Failed);
+            self.shared.view.imports.write().update(id, now, |import| import.state = state);
         }
-        Refusal::FilterFull
+        why
+    }
+
+    fn import_trips(&mut self, id: &ImportId, tripped: Tripped) -> Refusal {
+        self.import_fails(id, ImportState::Guarded(tripped), Refusal::ImportGuarded(tripped))
     }
 
     /// Lets the staged tables catch up by at most so many entries. Returns whether they have.
@@ -171,8 +206,13 @@ impl Subject<'_> {
     }
 
     /// Replaces the live tables by the staged ones, which have caught up.
-    fn swap(&mut self) {
-        let Some(staging) = self.staging.take() else { return };
+    ///
+    /// # Errors
+    /// The guard that forbids it.
+    fn swap(&mut self, guards: &Guards) -> Result<(), Tripped> {
+        let after = self.staging.as_ref().map_or(0, |staging| staging.tables.available());
+        guards.allow_swap(self.tables.available(), after)?;
+        let Some(staging) = self.staging.take() else { return Ok(()) };
         let replaced = std::mem::replace(self.tables, staging.tables);
         let counters = &self.view.counters;
         counters.removes.fetch_add(replaced.filter.items(), Ordering::Relaxed);
@@ -180,22 +220,32 @@ impl Subject<'_> {
         self.show(self.view.with_reader(self.tables.filter.reader()));
         self.shared.snapshot.retire_tables(replaced);
         self.shared.snapshot.retire_changes(staging.changes);
+        Ok(())
     }
 }
 
 impl State {
-    /// The mode of a running import into this filter.
+    /// A running import into this filter.
     ///
     /// # Errors
     /// Why it is not running.
-    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<ImportMode, Refusal> {
+    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Running, Refusal> {
         let imports = self.shared.view.imports.read();
         let import = imports.get(id).filter(|import| import.filter == filter);
-        match import.map(|import| (import.state, import.mode)) {
-            Some((ImportState::Running, mode)) => Ok(mode),
-            Some((ImportState::Overtaken, _)) => Err(Refusal::ImportOvertaken),
-            Some((ImportState::Failed, _)) => Err(Refusal::FilterFull),
-            _ => Err(Refusal::ImportNotFound),
+        let import = import.ok_or(Refusal::ImportNotFound)?;
+        match import.state {
+            ImportState::Running => Ok(Running {
+                mode: import.mode,
+                guards: import.guards,
+                rejected: import.rejected,
+                items: import.items(),
+            }),
+            ImportState::Overtaken => Err(Refusal::ImportOvertaken),
+            ImportState::Failed => Err(Refusal::FilterFull),
+            ImportState::Guarded(tripped) => Err(Refusal::ImportGuarded(tripped)),
+            ImportState::Done | ImportState::Interrupted | ImportState::Stopped => {
+                Err(Refusal::ImportNotFound)
+            }
         }
     }
 

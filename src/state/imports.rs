@@ -30,7 +30,8 @@ pub(super) fn record_bytes(id: &ImportId, owner: &KeyName, name: &Name) -> u64 {
 }
 
 fn bytes_of(import: &Import) -> u64 {
-    record_bytes(&import.id, &import.owner, &import.name) + size_of_val(import.errors.as_slice()) as u64
+    let lists = size_of_val(import.errors.as_slice()) + size_of_val(import.warnings.as_slice());
+    record_bytes(&import.id, &import.owner, &import.name) + lists as u64
 }
 
 impl Imports {
@@ -156,6 +157,7 @@ mod tests {
             kind: Kind::Campaign,
             name: Name::new("spring").unwrap(),
             mode,
+            guards: mode.guards(),
             state: ImportState::Running,
             started_at: now,
             changed_at: now,
@@ -166,6 +168,8 @@ mod tests {
             rejected: 0,
             errors: Vec::new(),
             chain: 0,
+            upload: None,
+            warnings: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::imports::record_bytes;
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use super::{kept, ledger};
-use crate::domain::{Command, FilterId, ImportMode, Target};
+use crate::domain::{Command, Ending, FilterId, ImportMode, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -139,11 +139,18 @@ impl State {
             (Command::ImportLines { errors, .. }, _) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
             }
-            (Command::ImportEnd { complete: true, entries_max, .. }, Some(staging)) => {
+            (
+                Command::ImportEnd { ending: Ending::Whole { warnings, .. }, entries_max, .. },
+                Some(staging),
+            ) => {
+                need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
                 let (entries_max, swept) =
                     (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
                 let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
                 need += filter.catching_up(staging, &before, entries_max, repeated);
+            }
+            (Command::ImportEnd { ending: Ending::Whole { warnings, .. }, .. }, None) => {
+                need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
             }
             (Command::Redeem { reference, .. }, _) => {
                 need += MemoryNeed::other(ledger::REDEMPTION_BYTES + reference.as_str().len() as u64);
@@ -157,7 +164,7 @@ impl State {
     pub fn note_waiting(&self, command: &Command, is_keyed: bool, waiting: &mut Waiting) {
         waiting.keyed |= is_keyed;
         waiting.commands += 1;
-        waiting.catches_up |= matches!(command, Command::ImportEnd { complete: true, .. });
+        waiting.catches_up |= matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
         if let Command::Create { id, .. } = command {
             waiting.filters.entry(*id).or_default().reshaped = true;
         }

@@ -55,6 +55,12 @@ impl Tables {
         (counts.held, counts.redeemed)
     }
 
+    /// How many items it holds, but for held and redeemed codes.
+    pub(super) fn available(&self) -> u64 {
+        let (held, redeemed) = self.used();
+        self.filter.items() - held - redeemed
+    }
+
     pub(super) fn begin_snapshot(&mut self) -> TablesImage {
         let (epoch, mode) = (self.epoch, self.filter.mode());
         TablesImage { epoch, mode, filter: self.filter.tables_mut().begin_snapshot() }

@@ -65,6 +65,9 @@ impl Choice<'_> {
             (true, 1..22) if self.unsure.is_empty() => Some(Action::Perform(Operation::Swap)),
             (true, 22..24) => Some(Action::BreakOff),
             (false, 1..15) => Some(Action::BeginReplacement { id: name.into(), items: self.upload() }),
+            (false, 15..20) => {
+                Some(Action::Perform(Operation::Guarded { id: name.into(), items: self.upload() }))
+            }
             (_, 24..27) if self.unsure.is_empty() => Some(Action::Perform(Operation::Clear)),
             _ => None,
         }

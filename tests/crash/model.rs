@@ -230,6 +230,7 @@ impl Filter {
                     already_redeemed: count("already_redeemed"),
                 }
             }
+            Operation::Guarded { .. } => Expected::Refused(409, "import-guarded"),
             Operation::Swap => self.swap(),
             Operation::Redeem { code, reference, hold_seconds } => {
                 self.redeem(*code, reference, *hold_seconds, now)

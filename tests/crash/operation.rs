@@ -38,6 +38,11 @@ pub enum Operation {
         id: String,
         items: Vec<Item>,
     },
+    /// A whole replacement that does not keep to its guard.
+    Guarded {
+        id: String,
+        items: Vec<Item>,
+    },
     /// The end of an upload that replaces, which is sent on the upload's own connection.
     Swap,
 }
@@ -70,7 +75,8 @@ impl Operation {
         match self {
             Operation::Add { items, .. }
             | Operation::Remove { items, .. }
-            | Operation::Append { items, .. } => items.clone(),
+            | Operation::Append { items, .. }
+            | Operation::Guarded { items, .. } => items.clone(),
             Operation::Replace { pairs } => pairs.iter().flat_map(|&(from, to)| [from, to]).collect(),
             Operation::Redeem { code, .. } => vec![*code],
             _ => Vec::new(),
@@ -79,7 +85,7 @@ impl Operation {
 
     /// Whether a key makes it safe to be repeated. Imports have an id.
     pub fn takes_key(&self) -> bool {
-        !matches!(self, Operation::Append { .. } | Operation::Swap)
+        !matches!(self, Operation::Append { .. } | Operation::Guarded { .. } | Operation::Swap)
     }
 
     /// The item that an outcome is about.
@@ -132,6 +138,10 @@ impl Operation {
             }
             Operation::Append { id, items } => {
                 let path = format!("{path}/imports?mode=append&id={id}");
+                client.import(&path, Cursor::new(filter.lines(items)))
+            }
+            Operation::Guarded { id, items } => {
+                let path = format!("{path}/imports?mode=replace&min_items=1000000&id={id}");
                 client.import(&path, Cursor::new(filter.lines(items)))
             }
             Operation::Swap => unreachable!("an upload is ended where it was begun"),

@@ -1,8 +1,9 @@
 //! Logs made of random numbers: every command there is, about few filters, codes, references and imports, so that they meet.
 
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, KeyName, Kind, Name, Proposal,
-    RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Window,
+    Command, Digests, Ending, Entry, FilterId, Guards, IdempotencyKey, ImportId, ImportMode, ImportWarning,
+    KeyName, Kind, Name, Proposal, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target,
+    Timestamp, UploadDigest, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -168,7 +169,7 @@ impl RandomLog {
                     import,
                     digests,
                     lines,
-                    rejected: 0,
+                    rejected: u64::from(b.is_multiple_of(7)),
                     errors: Vec::new(),
                     chain: a,
                 }
@@ -179,7 +180,15 @@ impl RandomLog {
                     self.uploads[filter][mode] = None;
                 }
                 let entries_max = [1, 2, 5, 40][(b / 10 % 4) as usize];
-                Command::ImportEnd { target, import, complete: !b.is_multiple_of(5), entries_max }
+                let ending = match b % 10 {
+                    0 => Ending::BrokenOff,
+                    5 => Ending::Stopped,
+                    _ => Ending::Whole {
+                        upload: UploadDigest { bytes: a, hash: u128::from(b) },
+                        warnings: vec![ImportWarning::LooksLikeCsv { separator: ',' }; (b % 3) as usize],
+                    },
+                };
+                Command::ImportEnd { target, import, ending, entries_max }
             }
         }
     }
@@ -187,7 +196,15 @@ impl RandomLog {
     fn begin(&self, target: Target, mode: usize, import: ImportId) -> Command {
         let mode = [ImportMode::Append, ImportMode::Replace][mode];
         let owner = KeyName::new(["", "shop"][(self.serial % 2) as usize]);
-        Command::ImportBegin { target, import, mode, owner, is_named: !self.serial.is_multiple_of(5) }
+        // One in a few does not keep to them.
+        let guards = match self.serial % 4 {
+            0 => mode.guards(),
+            1 => Guards { max_shrink: Share::new(0.5).ok(), ..Guards::default() },
+            2 => Guards { min_items: 8, max_rejected: Some(2), ..Guards::default() },
+            _ => Guards::default(),
+        };
+        let is_named = !self.serial.is_multiple_of(5);
+        Command::ImportBegin { target, import, mode, guards, owner, is_named }
     }
 
     /// What comes seldom: clearing, deleting, making anew, other settings, a time that is turned back.

@@ -7,8 +7,8 @@
 use crate::random_log::{Numbers, RandomLog, code};
 use crate::store_support::options;
 use cuckood::domain::{
-    Applied, Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Proposal, Seq, Target,
-    Timestamp,
+    Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, KeyName, Proposal, Seq,
+    Target, Timestamp, UploadDigest,
 };
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
@@ -199,13 +199,15 @@ fn a_section_of_one_import_is_not_taken_over_by_the_next() {
             target,
             import: import.clone(),
             mode: ImportMode::Replace,
+            guards: Guards::default(),
             owner: KeyName::new(""),
             is_named: true,
         });
         let digests = Digests(vec![code(item)]);
         service.submit(Command::Insert { target, digests, if_absent: false, revive: false });
         service.snapshot();
-        service.submit(Command::ImportEnd { target, import, complete: true, entries_max: 9 });
+        let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
+        service.submit(Command::ImportEnd { target, import, ending, entries_max: 9 });
         service.restart();
     }
 }

@@ -4,8 +4,9 @@
 use crate::random_log::code;
 use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, Kind, Name,
-    Outcome, Proposal, RedemptionId, Reference, Refusal, Sizing, Spec, Status, Target, Timestamp, Window,
+    Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, ItemOutcome,
+    KeyName, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Share, Sizing, Spec, Status,
+    Target, Timestamp, Tripped, UploadDigest, Window,
 };
 use cuckood::engine::{Durability, Engine, EngineOptions};
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
@@ -42,10 +43,15 @@ fn remove(numbers: impl IntoIterator<Item = u64>) -> Command {
 }
 
 fn begin(import: &str, mode: ImportMode) -> Command {
+    guarded(import, mode, Guards::default())
+}
+
+fn guarded(import: &str, mode: ImportMode, guards: Guards) -> Command {
     Command::ImportBegin {
         target: TARGET,
         import: ImportId::new(import).unwrap(),
         mode,
+        guards,
         owner: KeyName::new(""),
         is_named: true,
     }
@@ -59,7 +65,8 @@ fn lines(import: &str, numbers: impl IntoIterator<Item = u64>) -> Command {
 
 fn end(import: &str, entries_max: u32) -> Command {
     let import = ImportId::new(import).unwrap();
-    Command::ImportEnd { target: TARGET, import, complete: true, entries_max }
+    let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
+    Command::ImportEnd { target: TARGET, import, ending, entries_max }
 }
 
 /// One coupon and its commands.
@@ -311,6 +318,51 @@ fn an_import_is_overtaken_by_more_than_can_be_kept() {
     coupon.apply(lines("nightly", 20..30));
     coupon.end("nightly", 100);
     assert_eq!(coupon.present(0..40), (20..30).collect::<Vec<_>>());
+}
+
+/// What counts is what the one holds and the other would hold at the swap, whatever was written during the upload.
+#[test]
+fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
+    let guards = |max_shrink| Guards { max_shrink: Share::new(max_shrink).ok(), ..Guards::default() };
+    for (removed, is_done) in [(0, false), (5, true)] {
+        let mut coupon = Coupon::new(Mode::Strict, 200);
+        coupon.apply(insert(0..10));
+        let tables_bytes = coupon.state.tables_bytes();
+        coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.2)));
+        coupon.apply(lines("nightly", 100..105));
+        // Those that come meanwhile are in both.
+        coupon.apply(insert(50..55));
+        coupon.apply(remove(0..removed));
+        coupon.redeem(50, 0).unwrap();
+        let ended = loop {
+            match coupon.apply(end("nightly", 1)) {
+                Outcome::Import(import) if import.state == ImportState::Running => {}
+                ended => break ended,
+            }
+        };
+        if is_done {
+            assert!(matches!(ended, Outcome::Import(import) if import.state == ImportState::Done));
+            assert_eq!(coupon.present(0..200), [50, 51, 52, 53, 54, 100, 101, 102, 103, 104]);
+            continue;
+        }
+        let max_shrink = Share::new(0.2).unwrap();
+        let refused =
+            Outcome::Refused(Refusal::ImportGuarded(Tripped::Shrunk { before: 14, after: 9, max_shrink }));
+        assert_eq!(ended, refused);
+        assert_eq!(coupon.apply(end("nightly", 1)), refused);
+        assert_eq!(coupon.apply(lines("nightly", 110..115)), refused);
+        assert_eq!(coupon.state.tables_bytes(), tables_bytes, "nothing is left of it");
+        assert_eq!(coupon.present(0..200).len(), 15);
+        // A broken upload keeps to no guard.
+        coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));
+        let broken = Command::ImportEnd {
+            target: TARGET,
+            import: ImportId::new("nightly").unwrap(),
+            ending: Ending::BrokenOff,
+            entries_max: 0,
+        };
+        assert_eq!(coupon.import_state(broken), ImportState::Interrupted);
+    }
 }
 
 #[tokio::test]

@@ -48,8 +48,11 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         .retry_after(retry_after_seconds),
         Refusal::ImportDiffers => Problem::new(
             Code::ImportDiffers,
-            "the import of this id went elsewhere, in another mode, or had other lines",
+            "the import of this id went elsewhere, in another mode, with other guards, or had other lines",
         ),
+        Refusal::ImportGuarded(tripped) => {
+            Problem::new(Code::ImportGuarded, format!("{tripped}: nothing more is added, and nothing replaced"))
+        }
         Refusal::TooManyImports => Problem::new(
             Code::TooManyImports,
             "as many imports of this key as may be are running or broken off: wait for them, or continue them",
@@ -71,6 +74,11 @@ pub(crate) fn redemption_not_found() -> Problem {
 /// There is no such import, or no longer.
 pub(crate) fn import_not_found() -> Problem {
     Problem::new(Code::ImportNotFound, "it never was, or it is none of the last ones")
+}
+
+/// Somebody has stopped the import.
+pub(crate) fn import_stopped() -> Problem {
+    Problem::new(Code::ImportStopped, "DELETE /v1/imports/{id} has stopped it; the same id goes on with it")
 }
 
 fn already_exists(fields: Vec<String>) -> Problem {

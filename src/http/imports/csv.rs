@@ -51,7 +51,7 @@ struct Record {
 }
 
 impl Records {
-    /// Records whose items are in the column of this name, or in the first.
+    /// Records whose items are in the column of this name, or in the only one.
     pub(super) fn new(column: Option<String>) -> Self {
         let mut reader = Reader::new();
         // It would skip a byte-order mark at the begin of what it is first given, be that the upload's begin or not.
@@ -201,6 +201,7 @@ impl Records {
                 return Err(UploadFault::BadHeader);
             }
             let column = match wanted {
+                None if fields > 1 => return Err(UploadFault::WhichColumn(fields)),
                 None => 0,
                 Some(_) => found.ok_or(UploadFault::NoSuchColumn)?,
             };

@@ -16,6 +16,9 @@ pub(crate) enum UploadFault {
     /// No column of the CSV header bears the name.
     #[error("the header row names no such column")]
     NoSuchColumn,
+    /// The CSV header has so many columns, and none is named.
+    #[error("the header row has {0} columns: name the one that holds the items")]
+    WhichColumn(usize),
     /// The CSV header is too long, or no record.
     #[error("the header row can't be read")]
     BadHeader,

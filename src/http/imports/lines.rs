@@ -22,7 +22,7 @@ pub(crate) enum Format {
     NdJson,
     /// A record a line, the first one naming the columns.
     Csv {
-        /// The column that holds the items; the first unless said otherwise.
+        /// The column that holds the items; it may be left out if it is the only one.
         column: Option<String>,
     },
 }
@@ -244,8 +244,10 @@ mod tests {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
         let of = |column: Option<&str>| read(Format::Csv { column: column.map(str::to_owned) }, &[csv]);
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
-        assert_eq!(of(None).unwrap(), ["-", "1", "2", "-", "3", "4"]);
+        assert_eq!(of(None), Err(UploadFault::WhichColumn(2)));
         assert_eq!(of(Some("none")), Err(UploadFault::NoSuchColumn));
+        let one = read(Format::Csv { column: None }, &[b"code\na\nb,x\n"]);
+        assert_eq!(one.unwrap(), ["-", "a", "b"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! How an import reads as JSON: what it does, how far it has come, and which lines were rejected.
 
-use crate::domain::{Import, ImportMode, ImportState, Kind, LineError, LineFault};
+use crate::domain::{Import, ImportMode, ImportState, Kind, LineError, LineFault, Refusal};
+use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::refusals;
 use crate::http::request::time::Time;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +28,9 @@ pub(super) enum ImportStateName {
     Running,
     /// Read to the end.
     Done,
-    /// The filter was full, or is gone, or too much was written to it meanwhile.
+    /// Read to the end with `dry_run`; nothing was changed.
+    Checked,
+    /// The filter was full, or is gone, or too much was written to it meanwhile, or a guard tripped: see `failure`.
     Failed,
     /// The upload broke off; the same id continues it.
     Interrupted,
@@ -68,6 +72,29 @@ impl From<LineError> for LineErrorAnswer {
     }
 }
 
+/// Why an import goes no further: what its upload was answered.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ImportFailure)]
+pub(super) struct FailureAnswer {
+    code: Code,
+    /// The same for people, with the figures of a guard.
+    detail: String,
+}
+
+impl FailureAnswer {
+    fn of(import: &Import) -> Option<Self> {
+        let refused = |refusal| refusals::refused(import.kind, refusal);
+        let Problem { code, detail, .. } = match import.state {
+            ImportState::Failed => refused(Refusal::FilterFull),
+            ImportState::Overtaken => refused(Refusal::ImportOvertaken),
+            ImportState::Guarded(tripped) => refused(Refusal::ImportGuarded(tripped)),
+            ImportState::Stopped => refusals::import_stopped(),
+            ImportState::Running | ImportState::Done | ImportState::Interrupted => return None,
+        };
+        Some(Self { code, detail: detail.into_owned() })
+    }
+}
+
 /// An import and how far it has come.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Import)]
@@ -92,20 +119,36 @@ pub(super) struct ImportAnswer {
     /// The first of the rejected lines.
     #[schema(max_items = 100)]
     errors: Vec<LineErrorAnswer>,
+    /// What looks wrong, but is allowed.
+    #[schema(max_items = 10)]
+    warnings: Vec<String>,
+    /// Why it failed, or that it was stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<FailureAnswer>,
     /// From its begin to its last change.
     seconds: f64,
 }
 
+impl ImportAnswer {
+    /// What a dry run has counted.
+    pub(super) fn checked(import: Import) -> Self {
+        Self { state: ImportStateName::Checked, ..Self::from(import) }
+    }
+}
+
 impl From<Import> for ImportAnswer {
     fn from(import: Import) -> Self {
+        let failure = FailureAnswer::of(&import);
         let name = |kind| (import.kind == kind).then(|| import.name.to_string());
         Self {
             id: import.id.to_string(),
             state: match import.state {
                 ImportState::Running => ImportStateName::Running,
                 ImportState::Done => ImportStateName::Done,
-                ImportState::Failed | ImportState::Overtaken => ImportStateName::Failed,
-                ImportState::Interrupted => ImportStateName::Interrupted,
+                ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => {
+                    ImportStateName::Failed
+                }
+                ImportState::Interrupted | ImportState::Stopped => ImportStateName::Interrupted,
             },
             mode: match import.mode {
                 ImportMode::Append => ImportModeName::Append,
@@ -121,6 +164,8 @@ impl From<Import> for ImportAnswer {
             rejected: import.rejected,
             seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
             errors: import.errors.into_iter().map(LineErrorAnswer::from).collect(),
+            warnings: import.warnings.iter().map(ToString::to_string).collect(),
+            failure,
         }
     }
 }

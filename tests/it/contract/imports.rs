@@ -1,25 +1,26 @@
 //! Imports: streams of items, a line each.
 
-use super::service::{Answer, Service};
+use super::service::{Answer, Service, request};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
+use http::Method;
 use serde_json::{Value, json};
 
-const IMPORTS: &str = "/v1/campaigns/spring/imports";
+pub const IMPORTS: &str = "/v1/campaigns/spring/imports";
 
-async fn service() -> Service {
+pub async fn service() -> Service {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000, "mode": "strict"})).await.json(201);
     service
 }
 
-async fn present(service: &Service, users: &[&str]) -> Value {
+pub async fn present(service: &Service, users: &[&str]) -> Value {
     let answer = service.post("/v1/campaigns/spring/users/check", json!({"users": users})).await;
     answer.json(200)["present"].clone()
 }
 
-async fn text(service: &Service, query: &str, body: impl Into<Body>) -> Answer {
+pub async fn text(service: &Service, query: &str, body: impl Into<Body>) -> Answer {
     service.import(&format!("{IMPORTS}{query}"), "text/plain", body).await
 }
 
@@ -90,7 +91,7 @@ async fn ndjson_is_a_string_or_an_object_a_line() {
 async fn csv_takes_a_column() {
     let service = service().await;
     let body = "id,name\r\nu1,\"Ann, \"\"A\"\"\"\r\nu2,Bob\r\n";
-    let first = service.import(IMPORTS, "text/csv", body).await.json(200);
+    let first = service.import(&format!("{IMPORTS}?column=id"), "text/csv", body).await.json(200);
     assert_eq!(first["added"], 2, "{first}");
     let named =
         service.import(&format!("{IMPORTS}?column=name"), "text/csv; charset=utf-8", body).await.json(200);
@@ -129,6 +130,18 @@ async fn a_format_goes_before_the_media_type() {
 }
 
 #[tokio::test]
+async fn csv_with_several_columns_needs_a_column() {
+    let service = service().await;
+    for query in ["", "?mode=replace", "?dry_run=true"] {
+        let refused = service.import(&format!("{IMPORTS}{query}"), "text/csv", "id,name\nu1,Ann\n").await;
+        assert_eq!(refused.problem(422, "invalid-request")["errors"][0]["pointer"], "/column");
+    }
+    assert_eq!(present(&service, &["u1", "Ann"]).await, json!([false, false]));
+    let one = service.import(IMPORTS, "text/csv", "id\nu1\n").await.json(200);
+    assert_eq!(one["added"], 1, "{one}");
+}
+
+#[tokio::test]
 async fn what_cannot_be_imported_is_refused() {
     let service = service().await;
     service.import(IMPORTS, "application/json", "[]").await.problem(415, "unsupported-media-type");
@@ -151,14 +164,97 @@ async fn what_cannot_be_imported_is_refused() {
 async fn a_finished_id_answers_its_result_again() {
     let service = service().await;
     let done = text(&service, "?id=a", "u1\nu2\n").await.json(200);
-    let again = text(&service, "?id=a", "u1\nu2\n").await.json(200);
-    for field in ["id", "state", "lines", "added", "already_present", "rejected"] {
-        assert_eq!(again[field], done[field], "{field}");
-    }
-    text(&service, "?id=a&mode=replace", "u1\n").await.problem(409, "import-differs");
+    let again = text(&service, "?id=a", "u1\nu2\n").await;
+    assert_eq!((again.json(200), again.header("idempotency-replayed")), (done, "true"));
+    text(&service, "?id=a&mode=replace", "u1\nu2\n").await.problem(409, "import-differs");
     service.put("/v1/campaigns/other", json!({"capacity": 10})).await.json(201);
     let elsewhere = service.import("/v1/campaigns/other/imports?id=a", "text/plain", "u1\n").await;
     elsewhere.problem(409, "import-differs");
+}
+
+/// What was done under an id is not what the same id asks for another day.
+#[tokio::test]
+async fn a_finished_id_is_not_answered_again_for_another_upload() {
+    let service = service().await;
+    let body = "u1\nu1\nu1\nu2,x\nu3,x\nu4,x\nu5,x\nu6,x\nu7,x\nu8,x\nu9,x\nu10,x\nu11,x\nu12,x\n";
+    let asked = "?id=a&mode=replace&min_items=2&max_shrink=0.5&max_rejected=3";
+    let done = text(&service, asked, body).await.json(200);
+    assert_eq!(done["warnings"].as_array().unwrap().len(), 0, "{done}");
+    for other in ["u1\nu2\nu9\n", "", &body[1..], &format!("{body}\n"), &body.replace('\n', "\r\n")] {
+        text(&service, asked, other.to_owned()).await.problem(409, "import-differs");
+    }
+    for guards in ["", "&min_items=2", "&min_items=2&max_shrink=0.4&max_rejected=3"] {
+        let asked = format!("?id=a&mode=replace{guards}");
+        text(&service, &asked, body).await.problem(409, "import-differs");
+    }
+    let other_type = service.import(&format!("{IMPORTS}{asked}"), "application/x-ndjson", body).await;
+    other_type.problem(409, "import-differs");
+    let service = service.restart().await;
+    let again = text(&service, asked, body).await;
+    assert_eq!((again.json(200), again.header("idempotency-replayed")), (done.clone(), "true"));
+    // Compressed it is the same.
+    let path = format!("{IMPORTS}{asked}");
+    let headers = [("content-type", "text/plain"), ("content-encoding", "zstd")];
+    let compressed = zstd::stream::encode_all(body.as_bytes(), 1).unwrap();
+    let again = service.send(request(Method::POST, &path, &headers, Body::from(compressed))).await;
+    assert_eq!(again.json(200), done);
+}
+
+/// The digest is that of the whole upload, whatever came before.
+#[tokio::test]
+async fn a_continued_id_is_answered_again_for_the_whole_upload() {
+    let service = service().await;
+    let _ = text(&service, "?id=a", broken(&["u1\nu2\n"])).await;
+    let done = text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200);
+    text(&service, "?id=a", "u3\n").await.problem(409, "import-differs");
+    assert_eq!(text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200), done);
+}
+
+/// A body of these lines that never ends.
+fn endless(lines: &'static str) -> Body {
+    let first = async { Ok::<_, std::io::Error>(Bytes::from_static(lines.as_bytes())) };
+    let rest = futures_util::future::pending();
+    Body::from_stream(futures_util::stream::iter([first.boxed(), rest.boxed()]).then(|piece| piece))
+}
+
+#[tokio::test]
+async fn a_running_import_can_be_stopped() {
+    let service = service().await;
+    text(&service, "", "old\n").await.json(200);
+    for (query, is_on_record) in
+        [("?id=a", true), ("?id=b&mode=replace", true), ("?id=c&dry_run=true", false)]
+    {
+        let path = format!("/v1/imports/{}", &query[4..5]);
+        let upload = text(&service, query, endless("u1\nu2\n"));
+        let stop = async {
+            // It can be stopped as soon as it is there.
+            while service.delete(&path).await.status == 404 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(service.get(&path).await.status, if is_on_record { 200 } else { 404 });
+        };
+        let (answer, ()) = tokio::join!(upload, stop);
+        answer.problem(409, "import-stopped");
+        if is_on_record {
+            let stopped = service.get(&path).await.json(200);
+            assert_eq!(
+                (&stopped["state"], &stopped["failure"]["code"]),
+                (&json!("interrupted"), &json!("import-stopped"))
+            );
+            // Again is no harm.
+            assert_eq!(service.delete(&path).await.status, 204);
+        } else {
+            service.delete(&path).await.problem(404, "import-not-found");
+        }
+    }
+    assert_eq!(present(&service, &["old"]).await, json!([true]));
+    let done = text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200);
+    assert_eq!((&done["state"], &done["lines"]), (&json!("done"), &json!(3)));
+    service.delete("/v1/imports/a").await.problem(409, "import-finished");
+    text(&service, "?id=empty&mode=replace", "").await.problem(409, "import-guarded");
+    service.delete("/v1/imports/empty").await.problem(409, "import-finished");
+    service.delete("/v1/imports/none").await.problem(404, "import-not-found");
+    service.delete("/v1/imports/NO%20NAME").await.problem(404, "import-not-found");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod coupons;
 mod document;
 mod eligibility;
 mod guessing;
+mod import_guards;
 mod imports;
 mod keys;
 mod metrics;

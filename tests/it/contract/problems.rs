@@ -209,6 +209,18 @@ async fn imports(service: &Service) {
         let other_mode = path(&format!("{id}1&mode=replace"));
         service.import(&other_mode, "text/plain", "u1\n").await.problem(409, "import-differs");
 
+        service.delete(&format!("/v1/imports/{collection}-1")).await.problem(409, "import-finished");
+        service.import(&path("mode=replace"), "text/plain", "").await.problem(409, "import-guarded");
+        let stopped = path(&format!("{id}4"));
+        let endless = Body::from_stream(futures_util::stream::pending::<std::io::Result<Bytes>>());
+        let stop = async {
+            while service.delete(&format!("/v1/imports/{collection}-4")).await.status == 404 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let (answer, ()) = tokio::join!(service.import(&stopped, "text/plain", endless), stop);
+        answer.problem(409, "import-stopped");
+
         // An upload under way; then another takes its place beside the filter.
         let (pieces, mut rest) = mpsc::unbounded_channel::<Bytes>();
         let body = futures_util::stream::poll_fn(move |context| rest.poll_recv(context))

@@ -46,6 +46,14 @@ pub enum ClientError {
         /// The problem's detail.
         detail: String,
     },
+    /// An upload broke off, and is not sent again.
+    #[error("{source}; what is added stays: send it again with --id {id} to go on")]
+    BrokenImport {
+        /// The import's id.
+        id: String,
+        /// What broke it.
+        source: Box<ClientError>,
+    },
     /// A local file can't be read or written.
     #[error("{path}: {source}")]
     File {

@@ -11,4 +11,6 @@ pub mod plan;
 pub mod repair;
 pub mod restore;
 pub mod serve;
+mod source;
+mod upload;
 pub mod verify;

@@ -40,7 +40,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("std::fs", &["store", "server", "config", "cli"]),
     ("std::net", &["access", "http", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
-    ("std::thread", &["store", "engine", "server"]),
+    ("std::thread", &["store", "engine", "server", "cli"]),
     ("std::time::SystemTime", &["clock"]),
     ("getrandom::", &["store", "engine", "http", "cli"]),
 ];

@@ -12,6 +12,7 @@ mod clock;
 mod connections;
 mod descriptors;
 mod full_disk;
+mod importing;
 mod memory;
 mod patience;
 mod permissions;

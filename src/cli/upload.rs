@@ -1,0 +1,147 @@
+//! The upload of `cuckood import`: it goes on under its id when a connection breaks, and tells what the service says.
+
+use super::client::{ClientError, Connection};
+use super::source::Source;
+use serde::Deserialize;
+use std::time::Duration;
+use ureq::SendBody;
+
+/// The longest answer that is read, in bytes: a hundred line errors and more.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// The first wait before an upload goes on, and the longest: each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// An import that is to be sent.
+pub struct Upload<'a> {
+    /// Where to.
+    pub connection: &'a Connection,
+    /// `/v1/campaigns/NAME/imports`, or a coupon's.
+    pub path: String,
+    /// Its name.
+    pub id: String,
+    /// What else is asked for.
+    pub query: Vec<(&'static str, String)>,
+    /// `Content-Type`, and `Content-Encoding` where it is compressed.
+    pub headers: Vec<(&'static str, &'static str)>,
+    /// How often it may go on.
+    pub retries: u32,
+}
+
+/// What the service says of an import on record.
+#[derive(Deserialize)]
+struct Recorded {
+    state: String,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    code: String,
+    detail: String,
+}
+
+impl Upload<'_> {
+    /// Asks whether the upload would be taken at all, by an empty one that changes nothing.
+    ///
+    /// # Errors
+    /// What the upload would be answered: there is no such campaign, the key is not valid, and so on.
+    pub fn ask(&self) -> Result<(), ClientError> {
+        let asked = ["mode", "column"];
+        let query = self.query.iter().filter(|(name, _)| asked.contains(name)).cloned();
+        let query = query.chain([("dry_run", "true".into()), ("min_items", "0".into())]).collect();
+        let headers: Vec<_> =
+            self.headers.iter().filter(|(name, _)| *name == "Content-Type").copied().collect();
+        self.post(query, &headers, SendBody::none()).map(drop)
+    }
+
+    /// Sends all, and goes on when the connection breaks; gives the service's answer.
+    ///
+    /// # Errors
+    /// The service refuses, the source can't be read, or it broke too often.
+    pub fn send(&self, source: &Source) -> Result<String, ClientError> {
+        let mut pause = PAUSE_MIN;
+        let mut retries = self.retries;
+        loop {
+            let body = source
+                .read()
+                .map_err(|error| ClientError::File { path: "the upload".into(), source: error })?;
+            let query = self.query.iter().cloned().chain([("id", self.id.clone())]).collect();
+            let broken = match self.post(query, &self.headers, SendBody::from_owned_reader(body)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) if !may_go_on(&error) => return Err(error),
+                Err(error) => error,
+            };
+            if let ClientError::Transport { .. } = broken
+                && let Some(answered) = self.answered()
+            {
+                return Err(answered);
+            }
+            if !source.is_repeatable() || retries == 0 {
+                return Err(ClientError::BrokenImport { id: self.id.clone(), source: Box::new(broken) });
+            }
+            retries -= 1;
+            source.say(format!("{broken}; going on in {pause:?}"));
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Why the import goes no further, if its upload was answered that and nobody has heard it.
+    fn answered(&self) -> Option<ClientError> {
+        let text = self.get(&format!("/v1/imports/{}", self.id)).ok()?;
+        let recorded: Recorded = serde_json::from_str(&text).ok()?;
+        let Failure { code, detail } = recorded.failure.filter(|_| recorded.state != "running")?;
+        Some(ClientError::Refused { status: 409, code, detail })
+    }
+
+    fn post(
+        &self,
+        query: Vec<(&'static str, String)>,
+        headers: &[(&'static str, &'static str)],
+        body: SendBody<'_>,
+    ) -> Result<String, ClientError> {
+        let mut request = self.connection.agent()?.post(self.connection.address(&self.path));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if self.connection.key.is_some() {
+            request = request.header("Authorization", self.connection.authorization());
+        }
+        self.text(&self.path, request.send(body))
+    }
+
+    fn get(&self, path: &str) -> Result<String, ClientError> {
+        let mut request = self.connection.agent()?.get(self.connection.address(path));
+        if self.connection.key.is_some() {
+            request = request.header("Authorization", self.connection.authorization());
+        }
+        self.text(path, request.call())
+    }
+
+    fn text(
+        &self,
+        path: &str,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<String, ClientError> {
+        let mut answer = self.connection.accept(path, answer)?;
+        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        let url = self.connection.address(path);
+        text.map_err(|source| ClientError::Transport { url, source: Box::new(source) })
+    }
+}
+
+/// Whether the same upload may fare better if it is sent again. One that goes on may come before the service knows that the
+/// one before has broken off.
+fn may_go_on(error: &ClientError) -> bool {
+    match error {
+        ClientError::Transport { .. } => true,
+        ClientError::Refused { code, .. } if code == "import-running" => true,
+        ClientError::Refused { status, .. } => matches!(status, 408 | 429 | 502 | 503 | 504),
+        _ => false,
+    }
+}

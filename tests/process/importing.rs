@@ -1,0 +1,196 @@
+//! `cuckood import` as its user meets it: what it sends, what it says when it is refused, and that it goes on by itself where a
+//! connection breaks.
+
+use crate::program;
+use crate::service::{Client, Service};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn import(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
+    let mut command = Command::new(program());
+    command.arg("import").args(arguments).args(["--url", url]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut stdin = process.stdin.take().unwrap();
+    // It may have no use for it.
+    let _ = stdin.write_all(input.unwrap_or_default().as_bytes());
+    drop(stdin);
+    process.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn succeeds(url: &str, arguments: &[&str], input: Option<&str>) -> Value {
+    let ended = import(url, arguments, input);
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{arguments:?}: {message}");
+    assert_eq!(message, "", "nothing is shown where there is no terminal");
+    serde_json::from_slice(&ended.stdout).unwrap()
+}
+
+#[track_caller]
+fn fails(url: &str, arguments: &[&str], input: Option<&str>, why: &str) -> Output {
+    let ended = import(url, arguments, input);
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && message.contains(why), "{arguments:?}: {message}");
+    ended
+}
+
+fn items(client: &Client) -> Value {
+    client.get("/v1/campaigns/spring").unwrap().body["stats"]["items"].clone()
+}
+
+struct Fixture {
+    directory: tempfile::TempDir,
+    service: Service,
+    client: Client,
+    url: String,
+}
+
+impl Fixture {
+    fn new(capacity: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+        let client = service.client();
+        let spec = json!({ "capacity": capacity, "mode": "strict" });
+        assert_eq!(client.put("/v1/campaigns/spring", &spec).unwrap().status, 201);
+        let url = format!("http://{}", client.address());
+        Self { directory, service, client, url }
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+const INTO: &str = "campaigns/spring";
+
+#[test]
+fn files_and_standard_input_are_imported() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let users = fixture.file("users.txt", "u1\nu2\n");
+    assert_eq!(succeeds(url, &[INTO, &users], None)["added"], 2);
+    // Without an id each is an import of its own.
+    assert_eq!(succeeds(url, &[INTO, &users], None)["already_present"], 2);
+    assert_eq!(succeeds(url, &[INTO, "-"], Some("u2\nu3\n"))["added"], 1);
+    let csv = [INTO, "-", "--format", "csv", "--column", "id"];
+    assert_eq!(succeeds(url, &csv, Some("id,name\nu4,Ann\n"))["added"], 1);
+    let dry = succeeds(url, &[INTO, &users, "--replace", "--dry-run"], None);
+    assert_eq!((&dry["state"], items(&fixture.client)), (&json!("checked"), json!(4)));
+    assert_eq!(succeeds(url, &[INTO, &users, "--replace", "--max-shrink", "0.5"], None)["state"], "done");
+    assert_eq!(items(&fixture.client), 2);
+    assert_eq!(fixture.service.terminate().code(), Some(0));
+}
+
+#[test]
+fn what_the_service_refuses_is_told() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let users = fixture.file("users.txt", "u1\nu2\n");
+    fails(url, &["campaigns/none", &users], None, "404 campaign-not-found");
+    fails(url, &["campaigns/none", "-"], Some("u1\n"), "404 campaign-not-found");
+    fails(url, &[INTO, "nowhere.txt"], None, "nowhere.txt");
+    let csv = fixture.file("users.csv", "id,name\nu1,Ann\n");
+    fails(url, &[INTO, &csv], None, "name the one that holds the items");
+    fails(url, &[INTO, &users, "--column", "id"], None, "422 invalid-request");
+    fails(url, &[INTO, "-", "--replace"], Some(""), "409 import-guarded");
+    assert_eq!(succeeds(url, &[INTO, &users, "--id", "nightly"], None)["added"], 2);
+    let others = fixture.file("others.txt", "u3\n");
+    fails(url, &[INTO, &others, "--id", "nightly"], None, "409 import-differs");
+    fails("http://127.0.0.1:1", &[INTO, &users], None, "127.0.0.1:1");
+
+    // Good lines are imported; that there are others is told by the exit status, unless it is allowed.
+    let mixed = fixture.file("mixed.ndjson", "\"u5\"\nbad\n\"u6\"\n");
+    let ended = fails(url, &[INTO, &mixed], None, "1 lines were rejected");
+    let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&told["added"], &told["rejected"]), (&json!(2), &json!(1)));
+    succeeds(url, &[INTO, &mixed, "--max-rejected", "1"], None);
+    fails(url, &[INTO, &mixed, "--max-rejected", "0"], None, "409 import-guarded");
+    assert_eq!(fixture.service.terminate().code(), Some(0));
+}
+
+/// The service says no while much is still to be sent. The client would see that the connection is broken.
+#[test]
+fn a_refusal_in_the_middle_of_an_upload_is_told() {
+    let fixture = Fixture::new(2_000_000);
+    let lines: String =
+        (0..1_000_000).map(|n| if n == 500 { "\n\"\n".into() } else { format!("\"user-{n}\"\n") }).collect();
+    let file = fixture.file("users.ndjson", &lines);
+    fails(&fixture.url, &[INTO, &file, "--max-rejected", "0"], None, "409 import-guarded");
+    fails(
+        &fixture.url,
+        &[INTO, "-", "--format", "ndjson", "--max-rejected", "0"],
+        Some(&lines),
+        "import-guarded",
+    );
+    assert_eq!(items(&fixture.client), 500);
+    assert_eq!(fixture.service.terminate().code(), Some(0));
+}
+
+/// A proxy that breaks the first connections, each after more bytes than the one before. What is short passes.
+fn breaking_proxy(upstream: &str, cuts: usize, bytes_more: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (upstream, cut) = (upstream.to_owned(), Arc::new(AtomicUsize::new(0)));
+    let counted = cut.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut answers, &mut back);
+                let _ = back.shutdown(Shutdown::Write);
+            });
+            let (cut, limit) = (counted.clone(), (counted.load(Ordering::SeqCst) + 1) * bytes_more);
+            std::thread::spawn(move || forward(client, server, &cut, cuts, limit));
+        }
+    });
+    (format!("http://{address}"), cut)
+}
+
+fn forward(mut client: TcpStream, mut server: TcpStream, cut: &AtomicUsize, cuts: usize, limit: usize) {
+    let (mut bytes, mut buffer) = (0, vec![0; 64 << 10]);
+    while let Ok(read @ 1..) = client.read(&mut buffer) {
+        bytes += read;
+        if bytes > limit && cut.load(Ordering::SeqCst) < cuts {
+            cut.fetch_add(1, Ordering::SeqCst);
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+            return;
+        }
+        if server.write_all(&buffer[..read]).is_err() {
+            return;
+        }
+    }
+    let _ = server.shutdown(Shutdown::Write);
+}
+
+#[test]
+fn an_import_goes_on_where_the_connection_breaks() {
+    const LINES: u64 = 200_000;
+    let fixture = Fixture::new(LINES);
+    let lines: String = (0..LINES).map(|n| format!("user-{n}\n")).collect();
+    let file = fixture.file("users.txt", &lines);
+    for (mode, added) in [(&[][..], LINES), (&["--replace"], LINES)] {
+        let (proxy, cut) = breaking_proxy(fixture.client.address(), 5, 400_000);
+        let done = succeeds(&proxy, &[&[INTO, &file], mode].concat(), None);
+        assert_eq!(
+            (&done["state"], &done["lines"], &done["added"]),
+            (&json!("done"), &json!(LINES), &json!(added))
+        );
+        assert_eq!((cut.load(Ordering::SeqCst), items(&fixture.client)), (5, json!(LINES)));
+    }
+    // Standard input can't be read again, but what was added stays, and the id tells where to go on.
+    let (proxy, _) = breaking_proxy(fixture.client.address(), 1, 400_000);
+    let told = fails(&proxy, &[INTO, "-", "--id", "piped"], Some(&lines), "--id piped");
+    assert!(told.stdout.is_empty());
+    let (proxy, _) = breaking_proxy(fixture.client.address(), 3, 1_000);
+    fails(&proxy, &[INTO, &file, "--retries", "1"], None, "send it again with --id");
+    assert_eq!(fixture.service.terminate().code(), Some(0));
+}

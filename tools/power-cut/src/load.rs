@@ -52,7 +52,7 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
                 Instant::now() + Duration::from_secs(60),
             )?;
         }
-        latest = Some(running.finish(&store, &mut state)?.0);
+        latest = Some(running.finish(&store, &mut state)?);
         remove_leftovers(&store, &mut journal, &mut state, &mut out)?;
     }
 }
@@ -114,8 +114,11 @@ pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// A section and the bytes of its chunks.
+type SectionChunks = (Section, Vec<Vec<u8>>);
+
 /// All that a state is, as a snapshot would hold it.
-fn image(state: &mut State) -> (Vec<u8>, Vec<(Section, Vec<Vec<u8>>)>) {
+fn image(state: &mut State) -> (Vec<u8>, Vec<SectionChunks>) {
     let image = state.begin_snapshot();
     let sections = image.sections.into_iter().map(|section| {
         let chunks = (0..).map_while(|number| {

@@ -2,8 +2,8 @@
 //! be there. All kinds of commands are in it, imports of both modes among writes to the same filter above all.
 
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImportId, ImportMode, KeyName, Kind, Name, Proposal, RedemptionId,
-    Reference, Seq, Sizing, Spec, Target, Timestamp, Window,
+    Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, KeyName, Kind, Name, Proposal,
+    RedemptionId, Reference, Seq, Sizing, Spec, Target, Timestamp, UploadDigest, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 
@@ -93,10 +93,16 @@ fn import(position: u64, every: u64, mode: ImportMode) -> Command {
     };
     match position % every {
         step if step == first => {
-            Command::ImportBegin { target, import: id, mode, owner: KeyName::new(""), is_named: true }
+            let (owner, guards) = (KeyName::new(""), Guards::default());
+            Command::ImportBegin { target, import: id, mode, owner, is_named: true, guards }
         }
         step if step >= end => {
-            Command::ImportEnd { target, import: id, complete: number % 5 != 4, entries_max: 300 }
+            let upload = UploadDigest { bytes: number, hash: u128::from(number) };
+            let ending = match number % 5 {
+                4 => Ending::BrokenOff,
+                _ => Ending::Whole { upload, warnings: Vec::new() },
+            };
+            Command::ImportEnd { target, import: id, ending, entries_max: 300 }
         }
         _ => {
             let digests = some(position, 5_000);

@@ -562,7 +562,7 @@ mod tests {
             ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
             ("CUCKOOD__SERVER__TLS_CERT", "cert.pem", "server.tls_key"),
             ("CUCKOOD__SERVER__HOSTS", "[\"a b\"]", "server.hosts"),
-            ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys bear the name `shop`"),
+            ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
         ] {
             let error = load(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{name}: {error}");

@@ -7,6 +7,7 @@ use cuckood::domain::{
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::{IDEMPOTENCY_FIXED_BYTES, State};
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 const CAMPAIGN: Target = Target(FilterId(1));
@@ -68,11 +69,14 @@ fn insert(target: Target, numbers: impl Iterator<Item = u64>) -> Command {
     Command::Insert { target, digests: digests(numbers), if_absent: true, revive: false }
 }
 
+static DRAWN: AtomicU64 = AtomicU64::new(1);
+
 fn redeem(number: u64, reference: &str, hold_seconds: u64) -> Command {
     Command::Redeem {
         target: COUPON,
         digest: digests(number..=number).0[0],
-        redemption: RedemptionId(xxh3_64(reference.as_bytes()).to_le_bytes().repeat(2).try_into().unwrap()),
+        // Drawn anew for each request: no two redemptions have one id.
+        redemption: RedemptionId(u128::from(DRAWN.fetch_add(1, Ordering::Relaxed)).to_be_bytes()),
         reference: Reference::new(reference).unwrap(),
         hold_seconds,
     }

@@ -177,7 +177,7 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
     assert_eq!(key, day_in(3).1 as u64);
     let warnings = |message: &str| {
         let lines = service.output().so_far();
-        lines.iter().filter(|line| line.contains(message)).count()
+        lines.iter().filter(|line| line.contains(&format!("\"message\":\"{message}\""))).count()
     };
     assert_eq!((warnings("the key expires soon"), warnings("the key has expired")), (1, 1));
     assert_eq!(service.terminate().code(), Some(0));

@@ -1,6 +1,6 @@
-//! How fast group commits become durable, against a raw preallocated file with `fdatasync` on the same disk in
-//! the same run: `cargo bench --bench engine [-- DIR]`. The rounds of the contestants alternate, and each is
-//! judged by its median round, since the machine is shared.
+//! How fast group commits become durable, relative to a raw preallocated file with `fdatasync` on the same disk in the same run:
+//! `cargo bench --bench engine [-- DIR]`. The contestants take turns and each is judged by its median round, since the machine is
+//! shared.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -89,7 +89,7 @@ fn raw(path: &Path, bytes: usize) -> Commit {
     })
 }
 
-/// A journal that is pruned behind itself, as the engine does it, though without snapshots between.
+/// A journal that is pruned as the engine does it, but without snapshots in between.
 fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -> Commit {
     let options = StoreOptions {
         sync_snapshots: durability == Durability::Fsync,

@@ -1,8 +1,8 @@
-//! The filter beside the crates that people would take else, and beside what the memory itself can do:
-//! `cargo bench --bench filter [-- [alone] ITEMS...]`, without the crates if `alone`. One thread, 16-byte keys hashed inside the loop; rounds of the contestants alternate
-//! and each figure is the median round, since the machine is shared. Times are nanoseconds an item, ratios are to cuckood.
+//! The filter compared with alternative crates and with bare memory reads: `cargo bench --bench filter [-- [alone] ITEMS...]`;
+//! `alone` leaves out the crates. One thread, 16-byte keys hashed inside the loop. The contestants take turns and each figure is
+//! the median round, since the machine is shared. Times are nanoseconds per item, ratios are relative to cuckood.
 //!
-//! cuckood asks for huge pages; `make bench-filter` makes glibc ask for them as well, for the others and for the bare memory.
+//! cuckood asks for huge pages. `make bench-filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -13,17 +13,17 @@ use std::time::Instant;
 
 const ROUNDS: usize = 5;
 const BATCH: usize = 1_024;
-/// Checks by each of two readers, at least.
+/// The fewest checks of each of two readers.
 const TWO_READERS_CHECKS: usize = 50_000_000;
-/// The error of 16-bit fingerprints in buckets of four, 95 % full: what the others are asked for.
+/// The error rate of 16-bit fingerprints in buckets of four at 95 % load, which the other crates are configured for.
 const ERROR_RATE: f64 = 1.16e-4;
 
 type Key = [u8; 16];
 
-/// Nanoseconds an item, by what was done.
+/// Nanoseconds per item for each operation.
 type Figures = Vec<(&'static str, f64)>;
 
-/// Measures a filter with its members and with strangers.
+/// Measures a filter with its members and with items that were never added.
 type Measure = fn(&[Key], &[Key]) -> Figures;
 
 fn main() {
@@ -96,7 +96,7 @@ fn key(number: usize) -> Key {
     key
 }
 
-/// A filter from one crate or another.
+/// A filter of any of the crates.
 trait Contestant {
     fn new(items: usize) -> Self;
     fn insert(&mut self, key: &Key);
@@ -124,8 +124,9 @@ fn layout(items: usize) -> Layout {
     Layout::compact_with(items as u64, 16, 4, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap()
 }
 
-/// What only we have, beside two reads of memory an item: the floor under any filter of two buckets. The floor under a
-/// single check is those reads and the comparison: without asking ahead, each instruction more leaves fewer reads in flight.
+/// Operations that only cuckood has, and two memory reads per item, which are a lower bound for any filter with two buckets. A
+/// single check is bounded by those reads and the comparison: without prefetching, each further instruction leaves fewer reads in
+/// flight.
 fn measure_own(keys: &[Key]) -> Figures {
     let items = keys.len();
     let (secret, layout) = (secret(), layout(items));

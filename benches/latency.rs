@@ -1,7 +1,7 @@
 //! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`.
 //!
-//! Requests are due at fixed moments, whether or not earlier ones have been answered, and the wait counts from when a request was
-//! due: a stall is felt by all that come meanwhile (no "coordinated omission"). Server and load share the machine.
+//! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request
+//! was due. So a stall delays all requests that come meanwhile (no "coordinated omission"). Server and load share the machine.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -84,7 +84,7 @@ fn main() {
     }
 }
 
-/// A key's text and its entry, as the program makes them.
+/// A key's text and its entry, in the program's format.
 fn key() -> (String, String) {
     let made = Command::new(env!("CARGO_BIN_EXE_cuckood"))
         .args(["key", "new", "--name", "bench", "--scopes", "admin"])
@@ -99,7 +99,7 @@ fn key() -> (String, String) {
     (key.unwrap_or_else(|| panic!("no key in {text}")), entry.unwrap_or_else(|| panic!("no entry in {text}")))
 }
 
-/// The same check with nothing around it.
+/// The same check without any layer around it.
 async fn bare(data: String) {
     let engine = Engine::start(EngineOptions::new(data), Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
@@ -168,7 +168,7 @@ impl Service {
         service
     }
 
-    /// Campaigns of a hundred thousand users, one of whom is asked for.
+    /// Campaigns of a hundred thousand users; requests ask for one of them.
     fn prepare(&self, names: &[String]) {
         let users: String = (0..100_000).map(|number| format!("u{number:015}\n")).collect();
         for name in names {
@@ -206,7 +206,7 @@ impl Service {
         self.send("POST", path, "application/json", &body.to_string())
     }
 
-    /// Answers a second when every connection sends its next request once it has an answer.
+    /// Answers per second if every connection sends its next request as soon as it has an answer.
     fn throughput(&self, request: &str) -> f64 {
         let since = Instant::now();
         let until = since + Duration::from_secs(SECONDS / 2);
@@ -224,7 +224,7 @@ impl Service {
         answers as f64 / since.elapsed().as_secs_f64()
     }
 
-    /// What rate was reached, and how long each request waited, from when it was due.
+    /// The rate that was reached, and the latency of each request from the time it was due.
     fn at_rate(&self, request: &str, rate: f64) -> (f64, Vec<Duration>) {
         let since = Instant::now() + Duration::from_millis(50);
         let requests = (rate * SECONDS as f64) as usize;
@@ -256,7 +256,7 @@ impl Service {
     }
 }
 
-/// Sends a request and reads its answer, whose head it gives back.
+/// Sends a request, reads its answer, and returns the answer's head.
 fn exchange(connection: &mut BufReader<TcpStream>, request: &[u8]) -> String {
     connection.get_mut().write_all(request).unwrap();
     let (mut head, mut length) = (String::new(), 0_u64);

@@ -1,5 +1,5 @@
-//! What snapshots and restarts cost, with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a process of
-//! its own, so that its peak of memory is its own, and each but the last dies without a clean end where that says so.
+//! The cost of snapshots and restarts with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a
+//! process of its own with its own peak of memory. Each but the last dies without a clean end where that is stated.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// 16-bit fingerprints: a table of 1.05 GB.
 const CAPACITY: u64 = 500_000_000;
-/// Less than makes a snapshot due, so that one is taken only when this program says so.
+/// Too little for a snapshot to become due, so that one is taken only when this program asks for it.
 const ITEMS: u64 = 20_000_000;
 const BATCH: u64 = 10_000;
-/// What a client sends for an item, in bytes.
+/// Bytes that a client sends per item.
 const ITEM_BYTES: u64 = 16;
 const PHASE: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_secs(4);
@@ -76,7 +76,7 @@ async fn run(phase: &str, dir: &Path) {
     }
 }
 
-/// What a start reads, and nothing built of it: the storage's own share of the memory.
+/// What a start reads without building anything from it: the storage engine's part of the memory.
 fn read_all(data: &Path) {
     let since = Instant::now();
     let store = Store::open(data, &StoreOptions::default()).unwrap();
@@ -139,13 +139,13 @@ async fn add(engine: &Engine, filter: &Arc<FilterView>, items: u64) {
     }
 }
 
-/// One client adds and one checks: how long each waits, by turns without a snapshot and with one after the other.
+/// One client adds and one checks. Measures how long each waits, with and without a snapshot in turn.
 async fn hold(engine: &Engine, rounds: usize) {
     let filter = filter(engine);
     let next = Arc::new(AtomicU64::new(ITEMS));
     let mut ratios = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
-        // Time for what earlier snapshots have left behind to be removed: it is not to slow those without one down.
+        // Leftovers of earlier snapshots are removed first, so that they don't slow the rounds without one.
         tokio::time::sleep(SETTLE).await;
         let without = wait(engine, &filter, &next, false).await;
         let with = wait(engine, &filter, &next, true).await;
@@ -171,7 +171,7 @@ async fn hold(engine: &Engine, rounds: usize) {
     );
 }
 
-/// How long each add and each check waits, each sorted.
+/// The waits of all adds and of all checks, sorted.
 async fn wait(
     engine: &Engine,
     filter: &Arc<FilterView>,
@@ -231,7 +231,7 @@ async fn wait(
     waits
 }
 
-/// Steady adds with snapshots as they come: what is written for each byte of an item.
+/// Steady adds with snapshots as they become due: how much is written per byte of an item.
 async fn amplify(engine: &Engine) {
     let filter = create(engine, 100_000_000).await;
     add(engine, &filter, 60_000_000).await;
@@ -252,12 +252,12 @@ fn shape(times: &[Duration]) -> String {
     format!("p50 {p50:.2}, p99 {p99:.2}, p99.9 {p999:.2}, most {most:.2} ms")
 }
 
-/// What such a share of sorted times is at most, in milliseconds.
+/// A percentile of sorted times, in milliseconds.
 fn at(times: &[Duration], share: f64) -> f64 {
     times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
 }
 
-/// How many steps of snapshots there were, and how many of them held the writer for long.
+/// The number of snapshot steps, and how many of them held the writer for long.
 fn held(engine: &Engine) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
     engine.metrics().register(&mut registry);
@@ -271,13 +271,13 @@ fn held(engine: &Engine) -> String {
     format!("{all} steps of snapshots: {over_10} of more than 10 ms, {over_20} than 20.5, {over_41} than 41")
 }
 
-/// Bytes that this process has written, to files nearly all.
+/// Bytes that this process has written, nearly all of them to files.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or_default()
 }
 
-/// The most memory that this process ever took.
+/// The peak memory of this process.
 fn peak() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = status

@@ -1,5 +1,5 @@
-//! The main job on real input: two million lines imported over HTTP, questions asked, one code fought over by fifty
-//! clients, the service killed in the middle of a further import and started again. `make demo` runs it.
+//! The main use on real input: two million lines are imported over HTTP, fifty clients compete for one code, and the service is
+//! killed in the middle of another import and started again. `make demo` runs it.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -83,7 +83,7 @@ fn user(number: u64) -> String {
 }
 
 fn code(number: u64) -> String {
-    // Looks like a code; an odd factor keeps them different.
+    // Looks like a code; an odd factor keeps the codes different.
     format!("SPRING-{:08X}", (number as u32).wrapping_mul(0x9E37_79B1))
 }
 
@@ -136,7 +136,7 @@ fn ask_eligibility(client: &Client) -> Result<(), Box<dyn Error>> {
             0..500_000 => "summer",
             _ => "spring",
         };
-        // A compact filter may say yes to a stranger, but never no to a member.
+        // A compact filter may say yes to a user who was never added, but never no to a member.
         ensure(answer["eligible"].as_array().is_some_and(|found| found.len() == 1), &answer.to_string())?;
         surprises += u32::from(answer["eligible"][0] != wanted);
     }
@@ -170,7 +170,7 @@ fn fight(client: &Client) -> Result<(String, String), Box<dyn Error>> {
     Ok(winners.remove(0))
 }
 
-/// Kills the service once it tells of a third of the lines; answers how many it told of last.
+/// Kills the service once it has reported a third of the lines; returns the last number that it reported.
 fn kill_in_import(service: Service, file: &Path) -> Result<u64, Box<dyn Error>> {
     let client = service.client();
     let (uploading, body) = (client.another(), File::open(file)?);

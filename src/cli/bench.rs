@@ -130,7 +130,7 @@ trait Look {
     fn view(&self) -> impl Check;
 }
 
-/// What is looked at.
+/// A view of the filter for checks.
 trait Check {
     fn contains(&self, digest: Digest) -> bool;
     fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>);

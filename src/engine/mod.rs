@@ -105,13 +105,13 @@ pub struct Info {
     pub memory_max_bytes: u64,
     /// The store's own figures.
     pub storage: StoreFigures,
-    /// What must be free on its disk, in bytes.
+    /// Disk space that must stay free, in bytes.
     pub storage_free_min_bytes: u64,
-    /// When a backup was last taken to its end, if any was since the start.
+    /// When the last backup was completed, if one was since the start.
     pub backup_at: Option<Timestamp>,
-    /// Commands that wait for the writer.
+    /// Commands in the queue.
     pub queue_commands: u64,
-    /// Holds that have run out since the start.
+    /// Holds that have expired since the start.
     pub holds_expired: u64,
     /// Seconds since the start.
     pub uptime_seconds: u64,
@@ -160,7 +160,7 @@ struct Inner {
     store: ArcSwapOption<Store>,
     status: watch::Sender<Status>,
     latest_snapshot: watch::Sender<Option<LatestSnapshot>>,
-    /// When a backup was last taken to its end, in milliseconds of the epoch; 0 for never.
+    /// When the last backup was completed, in milliseconds since the epoch; 0 for never.
     latest_backup: AtomicU64,
     figures: Arc<Figures>,
     requests: mpsc::Sender<Request>,
@@ -200,7 +200,7 @@ impl Engine {
         unsure
     }
 
-    /// Why writes are refused though the engine is at work, if they are.
+    /// Why writes are refused although the engine is ready; `None` if they aren't.
     pub fn writes_refused(&self) -> Option<SubmitError> {
         let Inner { store, figures, options, .. } = &*self.inner;
         if store.load().as_ref().is_some_and(|store| store.check_space().is_err()) {

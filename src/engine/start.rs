@@ -218,7 +218,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     Ok(writer)
 }
 
-/// Tells that recovery is over, in the log and in figures.
+/// Logs the end of recovery and records its metrics.
 fn note_recovered(metrics: &Metrics, recovered: &Recovered, took: Duration) {
     metrics.recovery_seconds.set(took.as_secs_f64());
     metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());

@@ -22,7 +22,7 @@ pub struct HttpOptions {
     pub timeouts: Timeouts,
     /// What the service is called where it asks for no key.
     pub hosts: HostOptions,
-    /// What is told in figures.
+    /// Options of the metrics.
     pub metrics: MetricsOptions,
 }
 
@@ -30,7 +30,7 @@ pub struct HttpOptions {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsOptions {
-    /// Whether each campaign and coupon has figures of its own.
+    /// Whether each campaign and coupon has metrics of its own.
     pub per_filter: bool,
 }
 

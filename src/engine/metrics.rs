@@ -25,11 +25,11 @@ pub struct Metrics {
     pub overloaded: Counter,
     /// Snapshots finished.
     pub snapshots: Counter,
-    /// How long the last snapshot took.
+    /// Duration of the last snapshot.
     pub snapshot_seconds: Gauge<f64, AtomicU64>,
-    /// How long recovery took, in seconds; the log's replay is a part of it.
+    /// Duration of recovery, including the log's replay.
     pub recovery_seconds: Gauge<f64, AtomicU64>,
-    /// How long the log's replay took, in seconds.
+    /// Duration of the log's replay.
     pub replay_seconds: Gauge<f64, AtomicU64>,
     /// Entries replayed.
     pub replayed_entries: Gauge,
@@ -94,10 +94,10 @@ impl Metrics {
         let last = self.snapshot_seconds.clone();
         to.register("snapshot_duration_seconds", "Duration of the last snapshot", last);
         let recovery = self.recovery_seconds.clone();
-        to.register("recovery_duration_seconds", "Duration of the start's recovery", recovery);
+        to.register("recovery_duration_seconds", "Duration of recovery at the start", recovery);
         let replay = self.replay_seconds.clone();
-        to.register("replay_duration_seconds", "Duration of the log's replay in it", replay);
-        to.register("replayed_entries", "Entries replayed in it", self.replayed_entries.clone());
+        to.register("replay_duration_seconds", "Duration of the log's replay during recovery", replay);
+        to.register("replayed_entries", "Entries replayed during recovery", self.replayed_entries.clone());
         to.register("tables_bytes", "Memory of filters", self.tables_bytes.clone());
         to.register("records_bytes", "Memory of redemptions and stored answers", self.records_bytes.clone());
         to.register("applied_seq", "Sequence number of the last entry applied", self.applied_seq.clone());

@@ -1,19 +1,19 @@
-//! What a filter of some spec would be like, and what it would cost: memory, disk, and the time of a start.
+//! Plans a filter without creating it: its layout, and what it would cost in memory, disk space and start-up time.
 
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{Sizing, Spec};
 use crate::filter::{Growth, Layout, LayoutError};
 
-/// Snapshots that are on the disk at most: the newest, the one before, and one that is being written.
+/// The most snapshots that are on the disk at once: the newest, the one before, and one that is being written.
 const SNAPSHOTS: u64 = 3;
 
-/// Changes that are kept while a replacement is built, in bytes.
+/// Memory of the queue of changes while a replacement is built, in bytes.
 const REPLACEMENT_QUEUE_BYTES: u64 = 32 << 20;
 
-/// What a start reads of tables in a second by two processors, in bytes; measured, in the README.
+/// Bytes of tables that a start loads per second with two processors; measured, see the README.
 const LOADED_BYTES_PER_SECOND: f64 = 500e6;
 
-/// What it replays of the log in a second, in bytes: ten million items, eight bytes each.
+/// Bytes of log that a start replays per second: ten million items of eight bytes.
 const REPLAYED_BYTES_PER_SECOND: f64 = 80e6;
 
 /// The layout that a spec would lead to and what it would cost, without creating the filter.
@@ -31,11 +31,11 @@ pub struct Plan {
     pub load_at_capacity: f64,
     /// Why this layout was chosen.
     pub reason: String,
-    /// Snapshots and log on the disk while a snapshot is written, about.
+    /// Approximate disk space for snapshots and log while a snapshot is written.
     pub disk_bytes: u64,
-    /// Memory while an import takes the place of all items, about.
+    /// Approximate memory while an import replaces all items.
     pub replacement_peak_bytes: u64,
-    /// How much longer a start takes for it at most, about, with two processors.
+    /// Approximate upper bound of the time that it adds to a start, with two processors.
     pub startup_seconds: f64,
 }
 
@@ -48,7 +48,7 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
     let memory_bytes = layout.memory_bytes();
     let snapshots = SnapshotOptions::default();
-    // Alone in its service; behind the older of two snapshots lies as much log as between them.
+    // Assumes that the service has no other filter. As much log is kept behind the older of two snapshots as between them.
     let log_bytes = memory_bytes.clamp(snapshots.log_bytes_min, snapshots.log_bytes_max);
     Ok(Plan {
         layout,
@@ -77,7 +77,7 @@ fn reason(spec: &Spec) -> String {
     }
 }
 
-/// The first table of a filter of this spec.
+/// The layout of the first table of this spec.
 pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
     match spec.sizing {
         Sizing::ErrorRate(rate) => Layout::compact(spec.capacity, rate, spec.growth),

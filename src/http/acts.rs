@@ -1,4 +1,4 @@
-//! What operators want to read later: who has changed what, with what outcome, and which keys were refused.
+//! The audit log for operators: who changed what, with what outcome, and which keys were refused.
 
 use super::answer::problem::Code;
 use super::openapi;
@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Refusals of a kind that are told in a minute; of the others only how many there were.
+/// How many refusals of one kind are logged per minute; the others are only counted.
 const REFUSALS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
 
-/// The longest target that is told whole, in bytes. A path may have any length until it is known to be wrong.
+/// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
 
-/// The administrative acts among the operations, by route and method.
+/// The administrative operations, by route and method.
 pub(super) struct Acts(HashMap<String, Vec<(Method, String)>>);
 
-/// An administrative act under way. Dropped before its end it has been abandoned by its client.
+/// A running administrative act. If it is dropped before its end, its client has abandoned it.
 pub(super) struct Act {
     name: String,
     key: String,
@@ -31,7 +31,8 @@ pub(super) struct Act {
 }
 
 impl Acts {
-    /// The acts of this document: what makes, changes, drops or empties anything as a whole, and what hands all of it out.
+    /// Collects the administrative operations of the document: those that create, change, delete or empty a whole resource, and
+    /// those that export all data.
     pub(super) fn new(document: &Value) -> Self {
         let mut acts: HashMap<String, Vec<(Method, String)>> = HashMap::new();
         for (path, method, name) in openapi::names(document) {
@@ -50,7 +51,7 @@ impl Acts {
         Self(acts)
     }
 
-    /// The act that a request is which was let in.
+    /// The administrative act that an admitted request begins, if it begins one.
     pub(super) fn begun(&self, request: &Request, route: Option<&str>, id: &HeaderValue) -> Option<Act> {
         let (_, name) = self.0.get(route?)?.iter().find(|(method, _)| method == request.method())?;
         let path = request.uri().path();
@@ -69,7 +70,7 @@ impl Acts {
 }
 
 impl Act {
-    /// Tells what came of it.
+    /// Logs the outcome.
     pub(super) fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
         self.is_told = true;
         self.tell(Some(status.as_u16()), problem.unwrap_or("done"));
@@ -90,7 +91,7 @@ impl Drop for Act {
     }
 }
 
-/// Tells what may come often, up to a rate.
+/// Logs refusals, up to a rate.
 pub(super) struct Refusals {
     keys: Seldom,
     room: Seldom,
@@ -103,10 +104,10 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A request was refused because of its key; `caller` is whose it is, if that is known. The path of an unknown route is not
-    /// logged: it may contain a code.
+    /// Logs that a key was refused; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a
+    /// code.
     pub(super) fn key(&self, denied: &Denied, caller: Option<&Caller>, request: &Request, id: &HeaderValue) {
-        // One that comes too often is a good key.
+        // A key that calls too often is valid, so it is not logged here.
         if matches!(denied, Denied::TooManyRequests { .. }) {
             return;
         }
@@ -119,7 +120,7 @@ impl Refusals {
         tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
     }
 
-    /// A write was refused for lack of room.
+    /// Logs that a write was refused for lack of memory or disk space.
     pub(super) fn room(&self, route: Option<&str>, code: Code, id: &HeaderValue) {
         let Some(untold) = self.room.ask() else { return };
         let code = code.as_str();
@@ -127,7 +128,7 @@ impl Refusals {
     }
 }
 
-/// Lets a few through in a minute, and counts the others.
+/// Lets a few through per minute, and counts the others.
 struct Seldom {
     limiter: DefaultDirectRateLimiter,
     untold: AtomicU64,
@@ -141,7 +142,7 @@ impl Seldom {
         }
     }
 
-    /// Whether this one is told; then how many were not since the last one that was.
+    /// Whether this one is logged; if so, how many were not since the last one.
     fn ask(&self) -> Option<u64> {
         if self.limiter.check().is_ok() {
             return Some(self.untold.swap(0, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What operators ask for: the service's figures, what a filter would cost, snapshots and backups.
+//! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
 use super::answer::problem::Problem;
 use super::answer::reply;
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
-/// The service's figures.
+/// Sizes and positions of the service.
 #[derive(Serialize, ToSchema)]
 struct Info {
     #[schema(example = "0.1.0")]
@@ -26,17 +26,17 @@ struct Info {
     uptime_seconds: u64,
     /// What an acknowledged write survives.
     durability: DurabilityName,
-    /// Campaigns and coupons.
+    /// Number of campaigns and coupons.
     filters: u64,
-    /// Redemptions on record.
+    /// Number of redemptions on record.
     redemptions: u64,
-    /// Answers kept for repeated requests.
+    /// Number of stored answers for repeated requests.
     idempotency_records: u64,
-    /// Bytes of them.
+    /// Bytes of stored answers.
     idempotency_bytes: u64,
-    /// What those may come to.
+    /// The most bytes that stored answers may take.
     idempotency_room_bytes: u64,
-    /// The last log entry applied.
+    /// Sequence number of the last log entry applied.
     last_seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<SnapshotInfo>,
@@ -53,7 +53,7 @@ enum DurabilityName {
     Fsync,
     /// The death of the process.
     Flush,
-    /// Neither, for its last 100 ms.
+    /// Neither, for the last 100 ms.
     Relaxed,
 }
 
@@ -68,11 +68,11 @@ struct SnapshotInfo {
 /// Memory, in bytes.
 #[derive(Serialize, ToSchema)]
 struct MemoryInfo {
-    /// Of filters.
+    /// Memory of filters.
     tables_bytes: u64,
-    /// Of redemptions and stored answers, about.
+    /// Memory of redemptions and stored answers, approximately.
     records_bytes: u64,
-    /// What those two may come to.
+    /// The most that both may take together.
     limit_bytes: u64,
 }
 
@@ -81,13 +81,13 @@ struct MemoryInfo {
 struct StorageInfo {
     disk_bytes: u64,
     free_bytes: u64,
-    /// Since the start.
+    /// Bytes of log written since the start.
     wal_bytes_written: u64,
-    /// Since the start.
+    /// Bytes of snapshots written since the start.
     snapshot_bytes_written: u64,
 }
 
-/// Show the service's figures
+/// Show the service's sizes and positions
 #[utoipa::path(
     get,
     path = "/v1/info",
@@ -129,23 +129,23 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
     reply::json(StatusCode::OK, false, &body)
 }
 
-/// What to plan for.
+/// The filter to plan.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PlanQuery {
     #[param(minimum = 1, maximum = 4_294_967_296_u64, example = 1_000_000)]
     capacity: u64,
-    /// 0.001 unless said otherwise; not if strict.
+    /// 0.001 by default; not allowed for strict filters.
     #[param(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
-    /// `compact` unless said otherwise.
+    /// `compact` by default.
     mode: Option<ModeName>,
-    /// `auto` unless said otherwise.
+    /// `auto` by default.
     growth: Option<GrowthName>,
 }
 
-/// What a filter would be like.
+/// The layout and memory of a planned filter.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Plan)]
 struct PlanAnswer {
@@ -156,24 +156,24 @@ struct PlanAnswer {
     bits_per_item: f64,
     error_rate_at_capacity: f64,
     load_at_capacity: f64,
-    /// Snapshots and log on the disk while a snapshot is written, about.
+    /// Approximate disk space for snapshots and log while a snapshot is written.
     disk_bytes: u64,
-    /// Memory while an import takes the place of all items, about.
+    /// Approximate memory while an import replaces all items.
     replacement_peak_bytes: u64,
-    /// How much longer a start takes for it at most, about, with two processors.
+    /// Approximate upper bound of the time that it adds to a start, with two processors.
     startup_seconds: f64,
-    /// Why this layout.
+    /// Why this layout was chosen.
     reason: String,
 }
 
-/// Show what a filter of some size would cost
+/// Show the layout and memory that a filter would have
 #[utoipa::path(
     get,
     path = "/v1/plan",
     operation_id = "plan",
     tag = "operations",
     params(PlanQuery),
-    responses((status = 200, description = "The first table that it would have", body = PlanAnswer))
+    responses((status = 200, description = "Its first table", body = PlanAnswer))
 )]
 pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let PlanQuery { capacity, error_rate, mode: name, growth } = query::parse(&request)?;
@@ -196,13 +196,13 @@ pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Resul
     Ok(reply::json(StatusCode::OK, false, &body))
 }
 
-/// A snapshot that was taken.
+/// A finished snapshot.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Snapshot)]
 struct SnapshotAnswer {
     /// The last log entry that it covers.
     seq: u64,
-    /// Written for it; what has not changed is not written again.
+    /// Bytes written; sections that have not changed are not written again.
     bytes_written: u64,
     seconds: f64,
 }
@@ -228,8 +228,8 @@ pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> R
 
 /// Download a backup
 ///
-/// A consistent archive of everything acknowledged by now, while writes go on. `cuckood restore` reads it back,
-/// and refuses one that was cut short.
+/// A consistent archive of everything acknowledged so far. Writes go on meanwhile. `cuckood restore` reads the archive, and
+/// refuses one that is incomplete.
 #[utoipa::path(
     get,
     path = "/v1/backup",
@@ -249,7 +249,7 @@ pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Res
         let part = backup.next().await?;
         Some((part.map_err(io::Error::other), backup))
     });
-    // A compressor asks once more after the end.
+    // A compressor polls once more after the end.
     let mut response = Body::from_stream(parts.fuse()).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));

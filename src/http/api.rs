@@ -1,4 +1,4 @@
-//! What all handlers share: the engine, who is calling, and how a command is submitted and answered.
+//! What all handlers share: the engine, the identity of the caller, and how commands are submitted.
 
 use super::answer::problem::{Code, Problem, retry};
 use super::answer::refusals;
@@ -18,29 +18,30 @@ use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What the handlers work with.
+/// Shared state of the handlers.
 pub(super) struct Api {
-    /// Where everything is decided.
+    /// Decides everything.
     pub(super) engine: Engine,
-    /// What the configuration says.
+    /// Options from the configuration.
     pub(super) options: HttpOptions,
-    /// Who may call, and how often.
+    /// The keys, and their rates.
     pub(super) entry: Arc<Entry>,
-    /// How many codes may be guessed.
+    /// The limit on guessing codes.
     pub(super) guessing: Guessing,
     /// How bodies are read.
     pub(super) reading: Reading,
-    /// Uploads under way.
+    /// Running uploads.
     pub(super) live_imports: LiveImports,
-    /// Whether the service is about to stop.
+    /// Whether the service is shutting down.
     pub(super) stopping: Stopping,
-    /// What has been counted.
+    /// Metrics of requests.
     pub(super) metrics: HttpMetrics,
-    /// The text of the contract, given whether keys are asked for. The contract names the handlers, so they can't name it.
+    /// The OpenAPI document as text, given whether keys are required. A function pointer, because the document refers to the
+    /// handlers.
     pub(super) document: fn(bool) -> &'static str,
 }
 
-/// What an API is put together from, and others look at.
+/// The parts of an [`Api`] that others share.
 pub(super) struct Parts {
     pub(super) entry: Arc<Entry>,
     pub(super) stopping: Stopping,
@@ -50,7 +51,7 @@ pub(super) struct Parts {
 }
 
 impl Api {
-    /// An API over an engine.
+    /// Creates the API of an engine.
     pub(super) fn new(engine: Engine, options: HttpOptions, parts: Parts) -> Self {
         let Parts { entry, stopping, live_imports, metrics, document } = parts;
         let limits = &options.limits;
@@ -83,23 +84,23 @@ impl Api {
         self.engine.find(kind, &parse_name(kind, name)?).ok_or_else(|| refusals::not_found(kind))
     }
 
-    /// The request's whole JSON body.
+    /// Reads the request's whole JSON body.
     pub(super) async fn body(&self, request: Request) -> Result<ReadBody, Problem> {
         self.reading.json(request).await
     }
 
-    /// The request's JSON body as a plain struct.
+    /// Parses the request's JSON body into a struct.
     pub(super) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
         json::parse(&self.body(request).await?)
     }
 
-    /// Refuses an end user who has no guess left, before a body is read.
+    /// Refuses an end user who has no guess left, before the body is read.
     pub(super) fn check_guesses(&self, client: Option<Client>) -> Result<(), Problem> {
         let checked = self.guessing.check(client);
         checked.map_err(|denied| self.too_many_guesses(denied))
     }
 
-    /// Takes a guess for each code of a request that will tell whether they are valid.
+    /// Takes a guess for each code of a request that reveals whether codes are valid.
     pub(super) fn take_guesses(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Problem> {
         let taken = self.guessing.take(client, codes);
         taken.map_err(|denied| self.too_many_guesses(denied))
@@ -110,13 +111,13 @@ impl Api {
         denied.into()
     }
 
-    /// Uses up as many guesses as codes were invalid.
+    /// Uses up a guess for each invalid code.
     pub(super) fn settle_guesses(&self, guesses: Guesses<'_>, invalid: usize) {
         self.metrics.invalid_codes.inc_by(invalid as u64);
         guesses.settle(invalid);
     }
 
-    /// Counts what became of a request to use or hold a code, or about that; `settled` is what it is if that stood before.
+    /// Counts the outcome of a request about a redemption; `settled` is the outcome if the redemption existed before.
     pub(super) fn count_redemption(&self, decided: Result<&Decided, &Problem>, settled: &'static str) {
         self.metrics.count_redemption(match decided {
             Ok(Decided { outcome: Outcome::Redeemed(redemption), .. }) => match redemption.status {
@@ -128,7 +129,7 @@ impl Api {
         });
     }
 
-    /// Has a command decided, and gives what came of it unless that is a refusal.
+    /// Submits a command and returns its outcome; a refusal becomes a problem.
     pub(super) async fn submit(
         &self,
         kind: Kind,
@@ -153,12 +154,12 @@ impl Api {
     }
 }
 
-/// The filter that commands about `view` are meant for.
+/// The target for commands about `view`.
 pub(super) fn target(view: &FilterView) -> Target {
     Target(view.id)
 }
 
-/// A campaign's or coupon's name out of a path.
+/// Parses the name of a campaign or coupon in a path.
 pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
     let pointer = match kind {
         Kind::Campaign => "/campaign",
@@ -167,17 +168,17 @@ pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
     Name::new(name).map_err(|error| Problem::invalid_at(pointer, error.to_string()))
 }
 
-/// Who sends a request, and whether it may be one of several that are to have one effect.
+/// The sender of a request, with the key that marks repeated requests.
 pub(super) struct Sender {
-    /// Who calls.
+    /// The holder of the key.
     pub(super) caller: Caller,
-    /// For whom, as far as guessing goes.
+    /// The end user, for the limit on guessing.
     pub(super) client: Option<Client>,
     idempotency_key: Option<HeaderValue>,
 }
 
 impl Sender {
-    /// The sender of a request.
+    /// Identifies the sender of a request.
     pub(super) fn of(api: &Api, request: &Request) -> Result<Self, Problem> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller =
@@ -189,22 +190,22 @@ impl Sender {
         Ok(Self { client, idempotency_key: idempotency::header(headers)?.cloned(), caller })
     }
 
-    /// Whether an `Idempotency-Key` came with the request.
+    /// Whether the request has an `Idempotency-Key`.
     pub(super) fn may_repeat(&self) -> bool {
         self.idempotency_key.is_some()
     }
 }
 
-/// What came of a command.
+/// The outcome of a command that was not refused.
 pub(super) struct Decided {
     /// Never a refusal.
     pub(super) outcome: Outcome,
-    /// Whether it is an earlier request's.
+    /// Whether an earlier request produced it.
     pub(super) replayed: bool,
 }
 
 impl Decided {
-    /// An outcome that the command can't have: the engine is broken.
+    /// The problem for an outcome that this command can't have, which would be a bug.
     pub(super) fn unexpected(&self) -> Problem {
         tracing::error!(outcome = ?std::mem::discriminant(&self.outcome), "a command has another command's outcome");
         Problem::new(Code::Internal, "see the service's log")

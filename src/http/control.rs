@@ -1,4 +1,4 @@
-//! What the running program tells a service after its start: which keys hold, and that it is about to stop.
+//! Controls a running service: replaces its keys and announces its shutdown.
 
 use super::api::Api;
 use super::expiries::Expiries;
@@ -8,14 +8,14 @@ use crate::access::InvalidKey;
 use crate::domain::Timestamp;
 use std::sync::Arc;
 
-/// The program's hold on a service; clones are holds on the same one.
+/// Controls a running service; clones control the same one.
 #[derive(Clone)]
 pub struct Control {
     api: Arc<Api>,
     expiries: Expiries,
 }
 
-/// What runs out, and when.
+/// Something that expires, and when.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expiry {
     /// The key of this name.
@@ -29,31 +29,31 @@ impl Control {
         Self { api, expiries }
     }
 
-    /// Has other keys hold from now on.
+    /// Replaces the keys.
     ///
     /// # Errors
-    /// They can't be, or there is none any more. Then those from before hold.
+    /// [`InvalidKey`] if they are invalid or none is left. The old ones stay in force then.
     pub fn replace_keys(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
         self.api.entry.replace(auth)
     }
 
-    /// Tells the service when its certificate runs out, which its figures show.
+    /// Sets the time at which the certificate expires, for the metrics.
     pub fn note_certificate(&self, expires_at: Option<Timestamp>) {
         self.expiries.note_certificate(expires_at);
     }
 
-    /// All that runs out some day.
+    /// Everything that expires.
     pub fn expiries(&self) -> Vec<Expiry> {
         let keys = self.expiries.keys().into_iter().map(|(name, at)| Expiry::Key(name, at));
         keys.chain(self.expiries.certificate().map(Expiry::Certificate)).collect()
     }
 
-    /// The service is about to stop: from now on `/readyz` says so. Everything else is served on.
+    /// Announces the shutdown: from now on `/readyz` reports it. Everything else is still served.
     pub fn announce_stop(&self) {
         self.api.stopping.enter(Stage::Announced);
     }
 
-    /// Uploads that are still under way end, with an answer that says how to go on.
+    /// Ends running uploads. Their answers say how to continue.
     pub fn end_uploads(&self) {
         self.api.stopping.enter(Stage::UploadsEnd);
     }

@@ -1,5 +1,5 @@
-//! The contract: `/openapi.json` for programs, and `/docs` for people, in Swagger UI. The page and all that it loads are compiled in
-//! (`assets/swagger-ui/README.md` says where they are from), so that it works where nothing else can be reached.
+//! The OpenAPI document for programs at `/openapi.json`, and for people at `/docs` in Swagger UI. The page and everything that it
+//! loads are compiled in, so that it works without internet access (`assets/swagger-ui/README.md` names their origin).
 
 use super::answer::reply;
 use super::api::Api;
@@ -30,13 +30,12 @@ const PAGE: &str = r##"<!DOCTYPE html>
 const START: &str = r##"SwaggerUIBundle({ url: "../openapi.json", dom_id: "#page", deepLinking: true });
 "##;
 
-/// Nothing from elsewhere, should a later version of the page ask for it. Swagger UI sets styles and draws its icons
-/// itself.
+/// Content Security Policy: nothing may be loaded from elsewhere. Swagger UI sets styles and draws its icons itself.
 const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
 
 /// Show this document
 ///
-/// Where no keys are configured it says of each operation that one may do without.
+/// If no keys are configured, every operation is marked as usable without one.
 #[utoipa::path(
     get,
     path = "/openapi.json",
@@ -49,7 +48,7 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
     reply::json_bytes(StatusCode::OK, false, text.to_owned().into_bytes())
 }
 
-/// The page and its parts. Relative to each other, so that they work behind a proxy that adds a prefix.
+/// The page and its parts. Their links are relative, so that they work behind a proxy that adds a prefix.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
         .route("/docs", get(async || Redirect::permanent("/docs/")))
@@ -74,7 +73,7 @@ async fn part(Path(part): Path<String>) -> Response {
     }
 }
 
-/// A part as it is compiled in. What is packed stays packed: there is no browser that can't read it.
+/// Serves a compiled-in file. Compressed files stay compressed: every browser can read them.
 fn answer(media_type: &'static str, coding: Option<&'static str>, body: &'static [u8]) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();

@@ -16,21 +16,21 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// The most campaigns that one question may name.
+/// The most campaigns in one request.
 const CAMPAIGNS_MAX: usize = 256;
 
-/// The most questions of one batch.
+/// The most requests in one batch.
 const REQUESTS_MAX: usize = 1_000;
 
-/// Questions answered before others get their turn: with 256 campaigns each, less than a millisecond of work.
+/// Requests answered before others get their turn: with 256 campaigns each, less than a millisecond of work.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// Which of these campaigns may this user see?
+/// The user and the campaigns to choose from.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"user": "u1", "campaigns": ["spring", "summer"], "limit": 1}))]
 struct EligibilityRequest<'a> {
-    /// Taken exactly as it stands, 1 to 512 bytes.
+    /// Used exactly as given, 1 to 512 bytes.
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Cow<'a, str>,
@@ -38,7 +38,7 @@ struct EligibilityRequest<'a> {
     #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<Text<'a>>,
-    /// Stop when so many are found.
+    /// Stop after this many campaigns.
     #[serde(default = "limit_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
     limit: usize,
@@ -48,21 +48,21 @@ fn limit_default() -> usize {
     1
 }
 
-/// The campaigns that the user may see, and what was found on the way to them.
+/// The campaigns that the user may see.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": []}))]
 struct Eligibility {
-    /// The first `limit` that are active and hold the user, in order.
+    /// The first `limit` campaigns that are active and contain the user, in order.
     eligible: Vec<String>,
-    /// How many of the campaigns were looked at before it stopped, unknown and inactive ones included.
+    /// How many of the campaigns were evaluated, including unknown and inactive ones.
     evaluated: usize,
-    /// Those of them that there are not.
+    /// Evaluated campaigns that don't exist.
     unknown: Vec<String>,
-    /// Those of them that are outside their window.
+    /// Evaluated campaigns that are outside their window.
     inactive: Vec<String>,
 }
 
-/// Several questions.
+/// Several eligibility requests.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EligibilityBatch<'a> {
@@ -71,7 +71,7 @@ struct EligibilityBatch<'a> {
     requests: Vec<EligibilityRequest<'a>>,
 }
 
-/// Their answers.
+/// The results of a batch.
 #[derive(ToSchema)]
 #[allow(dead_code)] // For the document: they are written one by one.
 struct EligibilityResults {
@@ -79,14 +79,14 @@ struct EligibilityResults {
     results: Vec<Eligibility>,
 }
 
-/// Tell which campaigns a user may see
+/// Select the campaigns that a user may see
 #[utoipa::path(
     post,
     path = "/v1/eligibility",
     operation_id = "check_eligibility",
     tag = "eligibility",
     request_body = EligibilityRequest<'_>,
-    responses((status = 200, description = "The first `limit` campaigns that fit", body = Eligibility))
+    responses((status = 200, description = "The first `limit` eligible campaigns", body = Eligibility))
 )]
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
@@ -98,7 +98,7 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     Ok(reply::json(StatusCode::OK, false, &answer(&api, &question, api.engine.now())))
 }
 
-/// Tell which campaigns users may see
+/// Select the campaigns that several users may see
 #[utoipa::path(
     post,
     path = "/v1/eligibility/batch",
@@ -131,7 +131,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         }
         serde_json::to_writer(&mut results, &answer(&api, request, now)).map_err(reply::unwritable)?;
         if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
-            // What the questions were made into lies there while others have their turn, and so do the answers.
+            // The parsed requests and the answers stay in memory while others get their turn.
             share.hold((taken + results.capacity()) as u64)?;
             tokio::task::yield_now().await;
         }
@@ -141,7 +141,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
 }
 
 impl EligibilityRequest<'_> {
-    /// What is wrong with the question goes to `faults`.
+    /// Adds what is wrong with the request to `faults`.
     fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
         if let Some(fault) = item_lists::fault(&self.user) {
             faults.note(|| format!("{at}/user"), fault);
@@ -166,7 +166,7 @@ impl EligibilityRequest<'_> {
 fn answer(api: &Api, question: &EligibilityRequest<'_>, now: Timestamp) -> Eligibility {
     let mut found =
         Eligibility { eligible: Vec::new(), evaluated: 0, unknown: Vec::new(), inactive: Vec::new() };
-    // Names that are none were found by `check`.
+    // Invalid names have been reported by `check`.
     for name in question.campaigns.iter().filter_map(|Text(campaign)| Name::new(campaign).ok()) {
         found.evaluated += 1;
         match api.engine.find(Kind::Campaign, &name) {

@@ -1,4 +1,4 @@
-//! When keys and the certificate run out, as figures.
+//! Metrics of when keys and the certificate expire.
 
 use crate::access::Entry;
 use crate::domain::Timestamp;
@@ -10,11 +10,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What runs out; clones tell of the same.
+/// What expires; clones share the same values.
 #[derive(Clone)]
 pub(super) struct Expiries {
     entry: Arc<Entry>,
-    /// In milliseconds of the epoch; 0 if there is no certificate.
+    /// In milliseconds since the epoch; 0 if there is no certificate.
     certificate: Arc<AtomicU64>,
 }
 
@@ -47,7 +47,7 @@ impl Collector for Expiries {
         let gauge = |at: Timestamp| ConstGauge::new((at.0 / 1_000) as i64);
         let keys = self.keys();
         if !keys.is_empty() {
-            let help = "When a key runs out, since the epoch";
+            let help = "When a key expires, since the epoch";
             let mut family =
                 encoder.encode_descriptor("key_expiry_timestamp_seconds", help, None, MetricType::Gauge)?;
             for (key, at) in &keys {
@@ -55,7 +55,7 @@ impl Collector for Expiries {
             }
         }
         if let Some(at) = self.certificate() {
-            let help = "When the certificate runs out, since the epoch";
+            let help = "When the certificate expires, since the epoch";
             let name = "certificate_expiry_timestamp_seconds";
             gauge(at).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }

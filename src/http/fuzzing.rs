@@ -1,4 +1,4 @@
-//! What the fuzz targets in `fuzz/` reach the parsers of bodies by; no part of the program.
+//! Entry points for the fuzz targets in `fuzz/`; the program doesn't use them.
 
 use super::answer::problem::Problem;
 use super::imports::line::Line;
@@ -8,8 +8,8 @@ use super::request::object;
 use crate::domain::LineFault;
 use crate::engine::{Digest, FilterView};
 
-/// An upload in pieces. Each line gives an item, nothing if it is blank, or what is wrong with it; at the end comes
-/// what is wrong with the whole, if anything.
+/// Parses an upload that arrives in pieces. Each line gives an item, nothing if it is blank, or what is wrong with it; at the end
+/// comes what is wrong with the whole upload, if anything.
 pub fn import_lines<'a>(
     media_type: &str,
     column: Option<&str>,
@@ -32,20 +32,20 @@ pub fn import_lines<'a>(
     lines.finish(&mut each).map_err(|fault| fault.to_string())
 }
 
-/// A body `{"users":[…],"if_absent":…}`: the items' digests, and the flag.
+/// Parses a body `{"users":[…],"if_absent":…}` into the items' digests and the flag.
 ///
 /// # Errors
-/// As the service answers.
+/// The problem that the service answers.
 pub fn items(body: &[u8], view: &FilterView, items_max: usize) -> Result<(Vec<Digest>, bool), Problem> {
     let mut read = ItemsBody::new("users", Some("if_absent"), view, items_max);
     object::read(body, &mut read)?;
     Ok((read.digests, read.flag))
 }
 
-/// A body `{"replacements":[{"from":…,"to":…}]}`: the digests of what goes, and of what comes.
+/// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.
 ///
 /// # Errors
-/// As the service answers.
+/// The problem that the service answers.
 pub fn replacements(
     body: &[u8],
     view: &FilterView,

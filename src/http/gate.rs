@@ -1,6 +1,5 @@
-//! What every request passes on its way in and out: readiness, keys, scopes and rates; metrics and problems.
-//!
-//! It stands in one function, [`pass`], rather than in a layer each: each layer costs a request about a microsecond.
+//! The gate that every request passes on its way in and out. It checks readiness, keys, scopes and rates, and adds metrics and
+//! problem documents. It is one function, [`pass`], rather than a layer for each: a layer costs a request about a microsecond.
 
 use super::acts::{Acts, Refusals};
 use super::answer::headers::REQUEST_ID;
@@ -24,16 +23,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tracing::{Instrument, Span};
 
-/// What a key is preceded by, in letters of either case.
+/// The authentication scheme before a key; its letters may have either case.
 const SCHEME: &[u8] = b"Bearer ";
 
-/// The longest request id that is taken over.
+/// The longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// What the gate knows.
+/// State of the gate.
 pub(super) struct Gate {
     api: Arc<Api>,
-    /// The scope of each method of each route that takes one.
+    /// The scope that each method of a route requires.
     scopes: HashMap<String, Vec<(Method, Scope)>>,
     acts: Acts,
     refusals: Refusals,
@@ -41,7 +40,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// A gate for the routes of this document.
+    /// Creates a gate for the routes of this document.
     pub(super) fn new(api: Arc<Api>, document: &serde_json::Value) -> Self {
         let mut scopes: HashMap<String, Vec<(Method, Scope)>> = HashMap::new();
         for (path, method, scope) in openapi::scopes(document) {
@@ -54,7 +53,7 @@ impl Gate {
     }
 
     fn admit(&self, request: &mut Request, route: Option<&str>, id: &HeaderValue) -> Result<(), Problem> {
-        // Whether the service lives is no secret, and probes call it by any name.
+        // Health is not secret, and probes may use any host name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
         if !is_probe && self.api.entry.is_open() {
             let hosts = &self.api.options.hosts;
@@ -95,7 +94,7 @@ impl Gate {
         if let Some((_, scope)) = methods.iter().find(|(known, _)| known == method) {
             caller.require(*scope)?;
         }
-        // Names have no characters that a path would escape, so what is escaped is no name that begins well.
+        // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
         if (route.starts_with("/v1/campaigns/") || route.starts_with("/v1/coupons/"))
             && let Some(name) = path.split('/').nth(3)
         {
@@ -105,7 +104,7 @@ impl Gate {
     }
 }
 
-/// The key in the header, if there is exactly one.
+/// The key in the `Authorization` header, if there is exactly one.
 fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -113,7 +112,7 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
 }
 
-/// Lets a request in or answers why not; counts the answer, and writes its problem if it has one.
+/// Admits a request or refuses it. Counts the answer, and renders its problem if it has one.
 pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -141,7 +140,7 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     }
     if !status.is_success() {
         match code {
-            // Told where it begins and ends.
+            // The store logs when this begins and ends.
             Some(Code::DiskFull) => {}
             Some(code @ (Code::MemoryLimit | Code::TooManyFilters)) => gate.refusals.room(route, code, &id),
             _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
@@ -155,24 +154,24 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
     response
 }
 
-/// An answer; a bare failure in place of one whose handler panics, so that its connection goes on.
+/// Turns a panic of the handler into a failure, so that the connection survives.
 async fn whole(answer: impl Future<Output = Response>) -> Response {
     let answer = AssertUnwindSafe(answer).catch_unwind().await;
     answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
-/// No route.
+/// Answers for paths without a route.
 pub(super) async fn no_route() -> Problem {
-    Problem::new(Code::RouteNotFound, "see /docs for what there is")
+    Problem::new(Code::RouteNotFound, "see /docs for the routes")
 }
 
-/// A route, but not with this method.
+/// Answers for methods that a route does not have.
 pub(super) async fn no_method() -> Problem {
     Problem::new(Code::MethodNotAllowed, "see the header Allow")
 }
 
-/// Request ids: the client's own if it is harmless, else made at next to no cost, by hashing a counter with a secret
-/// of the process.
+/// Request ids. The client's own is used if it is harmless. Otherwise one is made cheaply, by hashing a counter with a secret of
+/// the process.
 #[derive(Default)]
 struct RequestIds {
     secret: RandomState,
@@ -194,20 +193,20 @@ impl RequestIds {
     }
 }
 
-/// Whether a request id may come back, and into a log.
+/// Whether a request id is safe to send back and to log.
 fn is_harmless(id: &HeaderValue) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
         && id.as_bytes().iter().all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
 }
 
-/// The span of a request, part of the caller's trace if there is one.
+/// The span of a request, which continues the caller's trace if there is one.
 fn span(request: &Request, route: Option<&str>, id: &HeaderValue) -> Span {
     let (trace, parent) = trace_id(request.headers()).unzip();
     let id = id.to_str().ok();
     tracing::debug_span!("request", method = %request.method(), route, request_id = id, trace, parent)
 }
 
-/// Trace and parent ids of a W3C `traceparent`.
+/// The trace and parent ids in a W3C `traceparent` header.
 fn trace_id(headers: &HeaderMap) -> Option<(&str, &str)> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
     let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! What tells how the service is: alive, ready, and its metrics.
+//! Health endpoints: liveness, readiness and metrics.
 
 use super::answer::problem::{Code, Problem, retry};
 use super::answer::{refusals, reply};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A sign of life.
+/// The answer of a live process.
 #[derive(Serialize, ToSchema)]
 struct Health {
     /// `ok`.
@@ -20,44 +20,44 @@ struct Health {
     status: &'static str,
 }
 
-/// Whether requests are taken.
+/// Readiness of the service.
 #[derive(Serialize, ToSchema)]
 struct Readiness {
     /// `ok`.
     #[schema(example = "ok")]
     status: &'static str,
-    /// Why writes are refused, if they are: `disk-full` or `memory-limit`. Reads are answered.
+    /// Why writes are refused, if they are: `disk-full` or `memory-limit`. Reads are still answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "disk-full")]
     writes: Option<&'static str>,
 }
 
-/// Tell whether the process is alive
+/// Show whether the process is alive
 #[utoipa::path(
     get,
     path = "/livez",
     operation_id = "livez",
     tag = "operations",
-    responses((status = 200, description = "It is", body = Health))
+    responses((status = 200, description = "The process is alive", body = Health))
 )]
 pub(super) async fn livez() -> Response {
     reply::json(StatusCode::OK, false, &Health { status: "ok" })
 }
 
-/// Tell whether requests are taken
+/// Show whether the service is ready for requests
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "readyz",
     tag = "operations",
     responses(
-        (status = 200, description = "They are; it tells what does not work all the same", body = Readiness),
+        (status = 200, description = "Ready; `writes` is present if writes are refused", body = Readiness),
         (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let stops = || {
-        let detail = "the service is about to stop; it still serves who comes";
+        let detail = "the service is about to stop; requests are still served";
         api.stopping
             .is_announced()
             .then(|| Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE))
@@ -81,12 +81,12 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
     tag = "operations",
     responses((
         status = 200,
-        description = "Names begin with `cuckood_`; OpenMetrics if the header `Accept` asks for it",
+        description = "All names begin with `cuckood_`. OpenMetrics if the header `Accept` asks for it",
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    // The writer looks at the clock only when there is something to do.
+    // An idle writer does not check the clock, so it is checked here.
     let _ = api.engine.clock_unsure();
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::asked_for(accept.unwrap_or_default());

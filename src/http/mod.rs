@@ -1,8 +1,8 @@
-//! The HTTP contract: extract, convert, one call to the engine, map the answer. Decides nothing itself.
+//! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! [`router()`] puts the routes, which stand in `router.rs`, behind what every request passes (`gate.rs`). What comes in is
-//! read by `request/`, what goes out is made by `answer/`: `answer/refusals.rs` is the one map from refusals to problems.
-//! Each family of resources has a room or a file of its own; they work with what `api.rs` gives them.
+//! [`router()`] puts the routes of `router.rs` behind the gate that every request passes (`gate.rs`). `request/` reads what comes
+//! in. `answer/` builds what goes out; `answer/refusals.rs` is the one map from refusals to problems. Each family of resources
+//! has a folder or file of its own, which works with the shared state of `api.rs`.
 
 mod acts;
 mod admin;
@@ -49,19 +49,19 @@ use stopping::Stopping;
 use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 
-/// The whole service over an engine. Callers' addresses, which guessing is counted by, are taken from
-/// [`axum::extract::ConnectInfo`] where the server provides it.
+/// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
+/// [`axum::extract::ConnectInfo`] if the server provides it.
 ///
 /// # Errors
-/// A key of the configuration can't be.
+/// [`InvalidKey`] if the configuration has an invalid key.
 pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey> {
     service(engine, options).map(|(router, _)| router)
 }
 
-/// The same, and the program's hold on it.
+/// Builds the service, and the handle that controls it.
 ///
 /// # Errors
-/// A key of the configuration can't be.
+/// [`InvalidKey`] if the configuration has an invalid key.
 pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control), InvalidKey> {
     let document = openapi::document();
     let entry = Arc::new(Entry::new(&options.auth, &options.rate_limit)?);
@@ -83,7 +83,7 @@ pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control)
     let gate = Arc::new(Gate::new(api.clone(), &document));
     let control = Control::new(api.clone(), expiries);
 
-    // From the outside to the inside.
+    // From the outermost to the innermost.
     let layers =
         ServiceBuilder::new().layer(CompressionLayer::new()).layer(from_fn_with_state(gate, gate::pass));
     let (routes, _) = router::routes().split_for_parts();

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what the routes say, completed by what holds for all of them.
+//! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
 use super::answer::problem::{Document, Fault};
 use super::imports::routes::FormatName;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use utoipa::OpenApi;
 
-/// What goes without saying at each route.
+/// The general part of the document.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -15,32 +15,32 @@ use utoipa::OpenApi;
         description = "Which users may still see which campaign, and which codes may still be used.\n\nAn item (a user \
             id or a code) is a string of 1 to 512 bytes. A command either answers 2xx with outcomes, or refuses as a \
             whole and changes nothing. Absent fields are omitted, never null; unknown fields are refused.\n\nRequests may be \
-            compressed with gzip (of any number of members) or zstd (with windows of up to 8 MiB, as RFC 9659 has it); bytes \
-            behind the end are an error. Answers are compressed when asked.",
+            compressed with gzip (of any number of members) or zstd (with windows of up to 8 MiB, as in RFC 9659); bytes \
+            after the end are an error. Answers are compressed if the client accepts it.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
     components(schemas(Document<'_>, Fault, FormatName)),
     tags(
-        (name = "campaigns", description = "Which users may still see which ad"),
+        (name = "campaigns", description = "Sets of users who may see an ad"),
         (name = "users", description = "The users of a campaign"),
         (name = "eligibility", description = "Which of several campaigns a user may see"),
-        (name = "coupons", description = "Pools of codes; a code has one use"),
+        (name = "coupons", description = "Pools of codes that can each be redeemed once"),
         (name = "codes", description = "The codes of a coupon"),
-        (name = "redemptions", description = "Using codes, exactly once"),
-        (name = "imports", description = "Items by the million"),
+        (name = "redemptions", description = "Redeeming codes, exactly once"),
+        (name = "imports", description = "Uploads of millions of items"),
         (name = "operations", description = "Running the service")
     )
 )]
 struct General;
 
-/// The document as a text: indented, with a newline at its end.
+/// The document as text: indented, with a final newline.
 pub fn pretty() -> String {
     text(document())
 }
 
-/// The document of a service that asks for keys, or of one that doesn't, as a text. There, whoever comes without one is
-/// served as well.
+/// The document as text, for a service that requires keys or for one that doesn't. Without keys, every operation is marked as
+/// usable without one.
 pub(super) fn served(asks_for_keys: bool) -> &'static str {
     static WITH_KEYS: LazyLock<String> = LazyLock::new(pretty);
     static WITHOUT: LazyLock<String> = LazyLock::new(|| text(without_keys()));
@@ -70,11 +70,11 @@ pub fn document() -> Value {
     document["components"]["securitySchemes"] = json!({ SECURITY_SCHEME: {
         "type": "http",
         "scheme": "bearer",
-        "description": "A key of the configuration. Nobody needs one where none is configured.",
+        "description": "An API key from the configuration. If none is configured, no key is required.",
     }});
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         for (name, schema) in schemas {
-            // In a merge-patch null clears; anywhere else it is refused, and never answered.
+            // In a merge-patch, null clears a field. Anywhere else null is refused, and never sent.
             if !name.ends_with("Patch") {
                 forbid_null(schema);
             }
@@ -90,7 +90,7 @@ pub fn document() -> Value {
     document
 }
 
-/// Replaces `T or null` by `T`.
+/// Replaces `T or null` with `T`.
 fn forbid_null(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -116,14 +116,14 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// Adds what an operation can answer because of what it is, not because of what it does.
+/// Adds the parameters and responses that follow from an operation's kind.
 fn complete(path: &str, method: &str, operation: &mut Value) {
     let is_import = path.ends_with("/imports") && method == "post";
     let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
     let takes_key =
         is_write(path, &scope) && path.contains('{') && !is_import && !path.starts_with("/v1/imports/");
 
-    // Not by index: that would leave a null where there are none.
+    // Not by index, which would insert a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
         forbid_null(&mut parameter["schema"]);
@@ -138,7 +138,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
                 "name": "Idempotency-Key",
                 "in": "header",
                 "required": false,
-                "description": "The same request under the same key has the effect of one, and the same answer.",
+                "description": "Repeating a request with the same key has no further effect and returns the same answer.",
                 "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" },
             }),
         );
@@ -152,12 +152,12 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
 }
 
-/// Whether an operation may change something. All that take more than the scope `read` do, but for looking codes up.
+/// Whether an operation may change something. Operations that require more than the scope `read` do, except for looking up codes.
 fn is_write(path: &str, scope: &str) -> bool {
     matches!(scope, "write" | "redeem" | "admin") && !path.ends_with("/codes/lookup")
 }
 
-/// What can go wrong with an operation because of what it is, by status.
+/// The problems that follow from an operation's kind, by status.
 fn general_problems(
     path: &str,
     method: &str,
@@ -200,7 +200,7 @@ fn general_problems(
     if takes_body {
         problems.extend(body_problems(is_import));
     }
-    // What is no import's id is the id of no import.
+    // An invalid import id is answered as an unknown one, with 404.
     let takes_name = path.contains("{campaign}") || path.contains("{coupon}");
     if takes_name || takes_body || operation_has_query(operation) {
         problems.push(("422", "`invalid-request`, with a pointer to each fault"));
@@ -208,14 +208,14 @@ fn general_problems(
     if takes_key {
         problems.push(("429", "`idempotency-full`"));
     }
-    // A deletion says all in its path, so that under one key there are no two of them.
+    // A deletion is fully described by its path, so two different ones can't have one key.
     if takes_key && method != "delete" {
         problems.push(("422", "`idempotency-key-reused`"));
     }
     problems
 }
 
-/// What can go wrong with a body. An import's is no JSON, and of any length.
+/// The problems of a body. An import's body is not JSON, and can have any length.
 fn body_problems(is_import: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_all =
         [("408", "`request-timeout`: the body did not arrive in time"), ("415", "`unsupported-media-type`")];
@@ -223,7 +223,7 @@ fn body_problems(is_import: bool) -> impl Iterator<Item = (&'static str, &'stati
     of_all.into_iter().chain(of_json.into_iter().filter(move |_| !is_import))
 }
 
-/// Adds to what a status may mean.
+/// Adds a meaning to a status.
 fn promise(responses: &mut Value, status: &str, description: &str) {
     let known = responses[status]["description"].as_str();
     let description = known.map_or(description.to_owned(), |known| format!("{known}; {description}"));
@@ -234,12 +234,12 @@ fn operation_has_query(operation: &Value) -> bool {
     operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query")
 }
 
-/// What may stand in a path.
+/// A path parameter with its pattern.
 fn path_parameter(path: &str, name: &str) -> Value {
     let (description, pattern) = match name {
         "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
         "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
-        _ => ("Its name", "^[a-z0-9][a-z0-9._-]{0,127}$"),
+        _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
     };
     json!({
         "name": name,
@@ -250,19 +250,22 @@ fn path_parameter(path: &str, name: &str) -> Value {
     })
 }
 
-/// Headers that go with a status, and the problem that every failure is.
+/// Adds the headers that go with a status, and the problem document of every failure.
 fn finish(status: &str, takes_key: bool, response: &mut Value) {
     let mut headers = response["headers"].as_object().cloned().unwrap_or_default();
     let text = |description: &str| json!({ "description": description, "schema": { "type": "string" } });
-    headers.insert("X-Request-Id".into(), text("The request's, or one that was made"));
+    headers.insert("X-Request-Id".into(), text("The request's id, or a generated one"));
     if takes_key && !matches!(status, "401" | "403" | "503") {
-        headers.insert("Idempotency-Replayed".into(), text("`true` for the answer to an earlier request"));
+        headers.insert(
+            "Idempotency-Replayed".into(),
+            text("`true` if this is the answer to an earlier request"),
+        );
     }
     if matches!(status, "429" | "503") {
         let seconds = json!({ "type": "integer", "minimum": 1 });
         headers.insert(
             "Retry-After".into(),
-            json!({ "description": "Seconds to wait, where that helps", "schema": seconds }),
+            json!({ "description": "Seconds to wait before trying again", "schema": seconds }),
         );
     }
     if status >= "400" {
@@ -279,18 +282,18 @@ fn push(list: &mut Value, value: Value) {
     }
 }
 
-/// Every route with its method and the scope that it takes, if it takes one.
+/// Lists every route with its method and the scope that it requires, if any.
 pub(super) fn scopes(document: &Value) -> Vec<(String, String, Option<String>)> {
     let scope = |operation: &Value| operation["security"][0][SECURITY_SCHEME][0].as_str().map(str::to_owned);
     operations(document, scope)
 }
 
-/// Every route with its method and the name of the operation.
+/// Lists every route with its method and the name of the operation.
 pub(super) fn names(document: &Value) -> Vec<(String, String, String)> {
     operations(document, |operation| operation["operationId"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Every route with its method and the group whose latencies are told together: what it is about, and which scope it takes.
+/// Lists every route with its method and the group of its latency histogram: its tag and the scope that it requires.
 pub(super) fn groups(document: &Value) -> Vec<(String, String, String)> {
     operations(document, |operation| {
         let tag = operation["tags"][0].as_str().unwrap_or_default();
@@ -301,7 +304,7 @@ pub(super) fn groups(document: &Value) -> Vec<(String, String, String)> {
     })
 }
 
-/// Every route with its method, and what is said of it.
+/// Lists every route with its method, and what `of` takes from its operation.
 fn operations<T>(document: &Value, of: impl Fn(&Value) -> T) -> Vec<(String, String, T)> {
     let none = Map::new();
     let paths = document["paths"].as_object().unwrap_or(&none);

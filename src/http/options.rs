@@ -1,4 +1,4 @@
-//! What the HTTP layer can be told: who may do what, how much a request may carry, and how long it may take.
+//! Options of the HTTP layer: access control, limits and time-outs.
 
 pub use crate::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 
@@ -7,20 +7,20 @@ use serde::Deserialize;
 use std::time::Duration;
 use thiserror::Error;
 
-/// All that [`super::router`] goes by.
+/// Options of [`super::router`].
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// Who may call.
+    /// The API keys.
     pub auth: AuthOptions,
-    /// How much a request may carry.
+    /// Limits on requests.
     pub limits: LimitOptions,
-    /// What stops the guessing of codes.
+    /// The limit on guessing codes.
     pub guessing: GuessingOptions,
-    /// How often a key may call.
+    /// The limit on requests per key.
     pub rate_limit: RateLimitOptions,
-    /// How long a request may take.
+    /// Time-outs of requests.
     pub timeouts: Timeouts,
-    /// What the service is called where it asks for no key.
+    /// The host names of a service without keys.
     pub hosts: HostOptions,
     /// Options of the metrics.
     pub metrics: MetricsOptions,
@@ -34,12 +34,12 @@ pub struct MetricsOptions {
     pub per_filter: bool,
 }
 
-/// What the service is called where it asks for no key, so that no web page reaches it under another name.
+/// The host names of a service without keys, so that no web page can reach it under another name.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// Names besides those of loopback.
     pub names: Vec<HostName>,
-    /// Whether it can be reached over loopback only. Else, unless names are listed, it answers to any.
+    /// Whether it is reachable over loopback only. Otherwise it accepts any name, unless some are listed.
     pub is_loopback: bool,
 }
 
@@ -49,14 +49,14 @@ impl Default for HostOptions {
     }
 }
 
-/// A host's name, at one port or at any.
+/// A host name, with one port or any.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HostName(Authority);
 
-/// A text is no [`HostName`].
+/// The error for a text that is not a [`HostName`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("'{0}' is no name of a host, such as \"cuckood.internal\" or \"cuckood.internal:8080\"")]
+#[error("'{0}' is not a host name such as \"cuckood.internal\" or \"cuckood.internal:8080\"")]
 pub struct InvalidHostName(String);
 
 impl TryFrom<String> for HostName {
@@ -71,19 +71,19 @@ impl TryFrom<String> for HostName {
 }
 
 impl HostName {
-    /// Whether a request for this host, at this port if one was told, is for it.
+    /// Whether a request to this host, and to this port if one was given, matches.
     pub fn matches(&self, host: &str, port: Option<u16>) -> bool {
         let own = self.0.port_u16();
         self.0.host().eq_ignore_ascii_case(host) && own.is_none_or(|own| port == Some(own))
     }
 }
 
-/// How long a request may take; imports and backups are bounded by silence alone.
+/// Time-outs of requests. Imports and backups are limited only by how long they may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From the whole request to the answer.
+    /// From the end of the request to the answer.
     pub request: Duration,
-    /// Until the whole body is there; for an import, between two pieces of it.
+    /// For the whole body; for an import, between two pieces of it.
     pub body: Duration,
 }
 
@@ -93,15 +93,15 @@ impl Default for Timeouts {
     }
 }
 
-/// The part of the section `limits` that concerns requests.
+/// The limits on requests in the section `limits`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitOptions {
-    /// The longest body once decompressed, in bytes; imports have no limit.
+    /// The longest body after decompression, in bytes; imports have no limit.
     pub body_bytes_max: usize,
-    /// What all bodies that are being read may take together, in bytes.
+    /// The most bytes of all bodies that are being read.
     pub bodies_bytes_max: u64,
-    /// The most items in one request, at most [`crate::domain::ITEMS_MAX`].
+    /// The most items in one request; at most [`crate::domain::ITEMS_MAX`].
     pub items_max: usize,
 }
 

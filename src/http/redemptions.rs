@@ -1,4 +1,4 @@
-//! `/v1/coupons/{coupon}/redemptions`: using codes, once each.
+//! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
 use super::answer::problem::{Code, Problem};
 use super::answer::{refusals, reply};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
-/// A code to be used or held.
+/// A code to redeem or hold.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"code": "K7Q2-9FXM", "reference": "order-42"}))]
@@ -32,16 +32,16 @@ struct RedemptionRequest {
     /// 1 to 512 bytes.
     #[schema(min_length = 1, max_length = 512)]
     code: String,
-    /// The caller's own id of this use, stored as given: the same code and reference is the same redemption.
+    /// The caller's own id of this redemption, stored as given. The same code and reference mean the same redemption.
     #[schema(min_length = 1, max_length = 128)]
     reference: String,
-    /// 0 uses the code at once; else it is held for so long, to be confirmed or cancelled.
+    /// 0 redeems the code at once. Otherwise it is held for this long, to be confirmed or cancelled.
     #[serde(default)]
     #[schema(maximum = 604_800)]
     hold_seconds: u64,
 }
 
-/// A body like [`RedemptionRequest`], of which only the code's digest remains.
+/// A body like [`RedemptionRequest`], of which only the code's digest is kept.
 struct RedemptionBody<'a> {
     view: &'a FilterView,
     digest: Option<Digest>,
@@ -97,17 +97,17 @@ impl<'de> Fields<'de> for RedemptionBody<'_> {
     }
 }
 
-/// What has become of a redemption.
+/// The status of a redemption.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum RedemptionStatus {
-    /// The code is set aside until `expires_at`.
+    /// The code is held until `expires_at`.
     Held,
-    /// The code is used.
+    /// The code is redeemed.
     Redeemed,
-    /// Given back; the code is available again.
+    /// The redemption was cancelled; the code is available again.
     Cancelled,
-    /// A hold that ran out; the code is available again.
+    /// The hold expired; the code is available again.
     Expired,
 }
 
@@ -137,7 +137,7 @@ impl From<RedemptionStatus> for Status {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Redemption)]
 pub(super) struct RedemptionAnswer {
-    /// Can't be guessed.
+    /// A random id that can't be guessed.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: String,
     status: RedemptionStatus,
@@ -145,13 +145,13 @@ pub(super) struct RedemptionAnswer {
     #[schema(example = "order-42")]
     reference: String,
     created_at: Time,
-    /// When a hold runs out, or ran out.
+    /// When the hold expires or expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Time>,
-    /// When the code was used, though the redemption may have been cancelled since.
+    /// When the code was redeemed. Kept if the redemption is cancelled later.
     #[serde(skip_serializing_if = "Option::is_none")]
     redeemed_at: Option<Time>,
-    /// When it was given back.
+    /// When it was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     cancelled_at: Option<Time>,
 }
@@ -174,41 +174,41 @@ impl From<Redemption> for RedemptionAnswer {
 #[derive(Serialize, ToSchema)]
 struct RedemptionList {
     redemptions: Vec<RedemptionAnswer>,
-    /// Where the next page begins; absent on the last one. A page may be short though it is not the last.
+    /// The cursor of the next page; absent on the last one. A page can be short without being the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Which redemptions to show.
+/// Which redemptions to list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// Only those with this id of the caller's own.
+    /// Only those with this reference.
     #[param(min_length = 1, max_length = 128)]
     reference: Option<String>,
-    /// Only those of which this has become.
+    /// Only those with this status.
     #[param(inline)]
     status: Option<RedemptionStatus>,
     /// Only those that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Time>,
-    /// The most entries to show on a page. NDJSON has no pages.
+    /// The most entries on a page. NDJSON has no pages.
     #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 const NDJSON: &str = "application/x-ndjson";
 
-/// How often one request looks at a part of the ledger before it answers with what it has found.
+/// How many parts of the ledger one request reads before it answers with what it has found.
 const LOOKS_MAX: usize = 100;
 
-/// Use a code, or hold it
+/// Redeem a code, or hold it
 ///
-/// Of any number of requests for one code with different references, exactly one gets 201.
+/// Of all requests for one code with different references, exactly one gets 201.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/redemptions",
@@ -216,8 +216,8 @@ const LOOKS_MAX: usize = 100;
     tag = "redemptions",
     request_body = RedemptionRequest,
     responses(
-        (status = 200, description = "The same code and reference came before: that redemption, confirmed or extended", body = RedemptionAnswer),
-        (status = 201, description = "Used or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
+        (status = 201, description = "Redeemed or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`coupon-not-found`, `code-unknown`"),
         (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`"),
         (status = 429, description = "`too-many-invalid-codes`"),
@@ -270,9 +270,9 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
 
 /// List redemptions
 ///
-/// In the order of their last change: who asks for the next page again and again sees every change. With
-/// `Accept: application/x-ndjson` all of them come in one answer, a line each. One that changes meanwhile comes again at the
-/// end, as it is then.
+/// In the order of their last change, so a client that keeps asking for the next page sees every change. With `Accept:
+/// application/x-ndjson` all of them come in one answer, one per line; a redemption that changes meanwhile comes again at the
+/// end, in its new state.
 #[utoipa::path(
     get,
     path = "/v1/coupons/{coupon}/redemptions",
@@ -282,7 +282,7 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
     responses(
         (
             status = 200,
-            description = "Those within their retention: a page, or all as NDJSON",
+            description = "The redemptions on record: a page, or all as NDJSON",
             content(
                 (RedemptionList = "application/json"),
                 (RedemptionAnswer = "application/x-ndjson"),
@@ -318,14 +318,14 @@ pub(super) async fn list(
         if next.is_none() || redemptions.len() == limit {
             break;
         }
-        // Others on this processor come first for a moment.
+        // Other requests on this processor get their turn.
         tokio::task::yield_now().await;
     }
     let next_cursor = next.map(|change| BASE64_URL_SAFE_NO_PAD.encode(change.0.to_be_bytes()));
     Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
 }
 
-/// Whether the client would rather have NDJSON than JSON.
+/// Whether the client prefers NDJSON to JSON.
 fn prefers_ndjson(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     let (mut ndjson, mut json) = (0.0, 0.0);
@@ -342,7 +342,7 @@ fn prefers_ndjson(headers: &HeaderMap) -> bool {
     ndjson > json
 }
 
-/// All redemptions that a query asks for, a line each. The ledger is read a piece at a time, as fast as the client takes
+/// Streams all redemptions that match a query, one per line. The ledger is read piece by piece, as fast as the client accepts
 /// them.
 fn export(api: Arc<Api>, view: Arc<FilterView>, query: RedemptionQuery, after: Option<Change>) -> Response {
     let pieces = stream::unfold(Some(after), move |after| {
@@ -379,7 +379,7 @@ fn change_of(cursor: &str) -> Result<Change, Problem> {
     operation_id = "get_redemption",
     tag = "redemptions",
     responses(
-        (status = 200, description = "As it is now", body = RedemptionAnswer),
+        (status = 200, description = "The redemption", body = RedemptionAnswer),
         (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
     )
 )]
@@ -393,9 +393,9 @@ pub(super) async fn get(
     Ok(reply::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
 }
 
-/// Turn a hold into a use
+/// Redeem a held code
 ///
-/// Repeatable, and possible after the coupon's `ends_at`.
+/// Can be repeated, and works after the coupon's `ends_at`.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/redemptions/{id}/confirm",
@@ -420,17 +420,17 @@ pub(super) async fn confirm(
     settled(decided?)
 }
 
-/// Give a held or used code back
+/// Release a held or redeemed code
 ///
-/// Repeatable; never undoes a newer redemption of the same code. One that has expired stays so, with 200: its code is
-/// available already.
+/// Can be repeated, and never undoes a newer redemption of the same code. An expired redemption stays expired, with 200: its code
+/// is available already.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/redemptions/{id}/cancel",
     operation_id = "cancel_redemption",
     tag = "redemptions",
     responses(
-        (status = 200, description = "Cancelled, or expired before", body = RedemptionAnswer),
+        (status = 200, description = "Cancelled, or expired earlier", body = RedemptionAnswer),
         (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
     )
 )]
@@ -447,7 +447,7 @@ pub(super) async fn cancel(
     settled(decided?)
 }
 
-/// What is no id is no redemption's.
+/// Parses an id. An invalid one is answered as an unknown one.
 fn parse_id(text: &str) -> Result<RedemptionId, Problem> {
     text.parse().map_err(|_| refusals::redemption_not_found())
 }

@@ -1,4 +1,4 @@
-//! The API's table of contents: every route, and the scope that it takes.
+//! All routes of the API, with the scope that each requires.
 
 use super::api::Api;
 use super::filters::{campaigns, coupons};
@@ -11,7 +11,7 @@ use utoipa::openapi::SecurityRequirement;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-/// The name of the security scheme in the document.
+/// The name of the security scheme in the OpenAPI document.
 pub(super) const SECURITY_SCHEME: &str = "bearer";
 
 /// All routes, and the document that describes them.
@@ -81,7 +81,7 @@ fn admin(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
     takes(Scope::Admin, routes)
 }
 
-/// Notes the scope in the document; the gate reads it from there, so that the two can't differ.
+/// Records the required scope in the document. The gate reads it from there, so the two can't differ.
 fn takes(scope: Scope, mut routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
     for item in routes.1.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];

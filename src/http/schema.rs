@@ -1,8 +1,8 @@
-//! Schemas of the document that no type of a handler gives.
+//! Schemas of the OpenAPI document that no handler's type gives.
 
 use utoipa::ToSchema;
 
-/// A body of bytes, sent and read as a stream, whatever its media type.
+/// A body of bytes that is streamed, whatever its media type.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
 pub(super) struct Bytes(());

@@ -1,4 +1,4 @@
-//! What the service is up to and how much there is of everything, looked up when somebody asks.
+//! Metrics of the service's state and sizes, read when they are collected.
 
 use super::filters::representation::error_rate_now;
 use super::metrics::Figures;
@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 use std::sync::Arc;
 
-/// Looks at the engine when it is asked.
+/// Reads the engine when it is collected.
 pub(super) struct StateFigures {
     pub(super) engine: Engine,
     pub(super) stopping: Stopping,
@@ -76,18 +76,18 @@ impl StateFigures {
         figures.gauge("idempotency_room_bytes", "What those may come to", info.idempotency_room_bytes)?;
         figures.gauge("storage_used_bytes", "The data directory on its disk", storage.disk_bytes)?;
         figures.gauge("storage_free_bytes", "Free on that disk", storage.free_bytes)?;
-        let help = "Writes are refused while less is free";
+        let help = "Writes are refused while less space is free";
         figures.gauge("storage_free_min_bytes", help, info.storage_free_min_bytes)?;
         figures.counter("wal_written_bytes", "Log written", storage.wal_bytes_written)?;
         figures.counter("snapshot_written_bytes", "Snapshots written", storage.snapshot_bytes_written)?;
         figures.gauge("queue_commands", "Commands that wait for the writer", info.queue_commands)?;
         figures.counter("holds_expired", "Holds that ran out", info.holds_expired)?;
         if let Some(at) = info.backup_at {
-            let help = "When a backup was last taken, since the epoch";
+            let help = "Time of the last backup, since the epoch";
             figures.gauge("backup_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
         }
         if let Some(snapshot) = info.snapshot {
-            let help = "When the newest snapshot was taken, since the epoch";
+            let help = "Time of the newest snapshot, since the epoch";
             figures.gauge("snapshot_timestamp_seconds", help, snapshot.taken_at.0 as f64 / 1_000.0)?;
         }
         Ok(())
@@ -133,7 +133,7 @@ impl StateFigures {
             let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
             stats.items as f64 / slots.max(1) as f64
         })?;
-        let help = "Share of strangers for whom a filter's answer is yes";
+        let help = "False-positive rate of a filter";
         each("filter_error_ratio", help, &|stats| error_rate_now(&stats.segments))?;
         each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
     }

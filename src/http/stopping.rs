@@ -1,17 +1,17 @@
-//! Whether the service is about to stop, for those who have to know.
+//! The stages of a shutdown.
 
 use tokio::sync::watch;
 
-/// How far the service is on its way to a stop.
+/// How far the shutdown has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Stage {
     Serving,
     Announced,
-    /// What is of any length ends.
+    /// Uploads end.
     UploadsEnd,
 }
 
-/// Whether the service is about to stop; clones tell of the same one.
+/// The current stage of the shutdown; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Stopping(watch::Sender<Stage>);
 
@@ -22,7 +22,7 @@ impl Default for Stopping {
 }
 
 impl Stopping {
-    /// Goes on to a later stage.
+    /// Enters a later stage.
     pub(super) fn enter(&self, stage: Stage) {
         self.0.send_if_modified(|now| {
             let is_later = stage > *now;
@@ -31,14 +31,14 @@ impl Stopping {
         });
     }
 
-    /// Whether a stop has been announced.
+    /// Whether a shutdown has been announced.
     pub(super) fn is_announced(&self) -> bool {
         *self.0.borrow() >= Stage::Announced
     }
 
-    /// Waits until uploads are to end.
+    /// Waits until uploads must end.
     pub(super) async fn uploads_end(&self) {
-        // The sender that is held here outlives the wait, so it does not fail.
+        // This sender outlives the wait, so the wait can't fail.
         let _ = self.0.subscribe().wait_for(|stage| *stage >= Stage::UploadsEnd).await;
     }
 }

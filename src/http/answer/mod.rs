@@ -1,4 +1,4 @@
-//! What goes out: answers, and the one shape in which the service says no.
+//! Outgoing answers, and the problem documents of all failures.
 
 pub(crate) mod headers;
 pub mod problem;

@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): the one shape in which this service says no.
+//! Problem documents (RFC 9457), the form of every failure.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -6,22 +6,22 @@ use serde::Serialize;
 use std::borrow::Cow;
 use utoipa::ToSchema;
 
-/// The most faults that one problem tells of.
+/// The most faults in one problem.
 pub const FAULTS_MAX: usize = 100;
 
 /// When to try again, in seconds.
 pub mod retry {
-    /// What is in the way is gone within moments: a queue, a start, bodies of others.
+    /// The obstacle will soon be gone: a full queue, a start, other bodies.
     pub const MOMENT: u64 = 1;
 
-    /// Another server has to take over.
+    /// Another server must take over.
     pub const ELSEWHERE: u64 = 5;
 
-    /// Somebody has to do something about it, or much has to come to its end.
+    /// Somebody must act, or something long must end.
     pub const MINUTE: u64 = 60;
 }
 
-/// What went wrong, as programs tell it apart.
+/// The problem's code, for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = ProblemCode)]
@@ -74,7 +74,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Status, spelling and title.
+    /// Its status, spelling and title.
     fn row(self) -> (u16, &'static str, &'static str) {
         match self {
             Code::MalformedJson => (400, "malformed-json", "The body is not JSON"),
@@ -82,39 +82,41 @@ impl Code {
             Code::Unauthenticated => (401, "unauthenticated", "A valid API key is required"),
             Code::Forbidden => (403, "forbidden", "The API key does not allow this"),
             Code::ForeignOrigin => (403, "foreign-origin", "A web page of another site may have sent this"),
-            Code::RouteNotFound => (404, "route-not-found", "There is nothing here"),
+            Code::RouteNotFound => (404, "route-not-found", "There is no such route"),
             Code::CampaignNotFound => (404, "campaign-not-found", "There is no such campaign"),
             Code::CouponNotFound => (404, "coupon-not-found", "There is no such coupon"),
-            Code::CodeUnknown => (404, "code-unknown", "The coupon holds no such code"),
+            Code::CodeUnknown => (404, "code-unknown", "The coupon has no such code"),
             Code::RedemptionNotFound => (404, "redemption-not-found", "There is no such redemption"),
             Code::ImportNotFound => (404, "import-not-found", "There is no such import"),
             Code::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
             Code::RequestTimeout => (408, "request-timeout", "The body took too long to arrive"),
             Code::AlreadyExists => (409, "already-exists", "The name is taken"),
             Code::FilterFull => (409, "filter-full", "The filter can't take all of the items"),
-            Code::CodeRedeemed => (409, "code-redeemed", "The code has been used"),
+            Code::CodeRedeemed => (409, "code-redeemed", "The code has been redeemed"),
             Code::CodeHeld => (409, "code-held", "The code is held"),
-            Code::HoldExpired => (409, "hold-expired", "The hold ran out"),
+            Code::HoldExpired => (409, "hold-expired", "The hold has expired"),
             Code::RedemptionCancelled => (409, "redemption-cancelled", "The redemption was cancelled"),
             Code::RequiresStrictMode => (409, "requires-strict-mode", "Only a strict coupon can do this"),
             Code::OutsideWindow => (409, "outside-window", "The coupon is not active now"),
-            Code::ImportDiffers => (409, "import-differs", "The import was another one"),
+            Code::ImportDiffers => (409, "import-differs", "The import's id belongs to a different import"),
             Code::ImportRunning => (409, "import-running", "The import is still running"),
-            Code::ImportGuarded => (409, "import-guarded", "The import does not keep to its guards"),
+            Code::ImportGuarded => (409, "import-guarded", "The import violates one of its guards"),
             Code::ImportStopped => (409, "import-stopped", "The import was stopped"),
-            Code::ImportFinished => (409, "import-finished", "The import does not run any more"),
-            Code::ImportOvertaken => (409, "import-overtaken", "Too much was written during the import"),
+            Code::ImportFinished => (409, "import-finished", "The import is no longer running"),
+            Code::ImportOvertaken => (409, "import-overtaken", "Too many writes came during the import"),
             Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
             Code::UnsupportedMediaType => {
                 (415, "unsupported-media-type", "The body's media type is not accepted")
             }
             Code::InvalidRequest => (422, "invalid-request", "The request is not valid"),
             Code::IdempotencyKeyReused => {
-                (422, "idempotency-key-reused", "The idempotency key came with another request")
+                (422, "idempotency-key-reused", "The idempotency key was used for another request")
             }
             Code::TooManyInvalidCodes => (429, "too-many-invalid-codes", "Too many invalid codes were tried"),
             Code::RateLimited => (429, "rate-limited", "Too many requests"),
-            Code::IdempotencyFull => (429, "idempotency-full", "No more idempotency keys can be remembered"),
+            Code::IdempotencyFull => {
+                (429, "idempotency-full", "There is no room for another idempotency key")
+            }
             Code::TooManyImports => (429, "too-many-imports", "Too many imports are unfinished"),
             Code::Internal => (500, "internal", "The service failed"),
             Code::Overloaded => (503, "overloaded", "The service is busy"),
@@ -123,7 +125,9 @@ impl Code {
             Code::StorageFailed => (503, "storage-failed", "The storage has failed"),
             Code::ClockUnsure => (503, "clock-unsure", "The machine's clock can't be trusted"),
             Code::MemoryLimit => (507, "memory-limit", "The memory limit is reached"),
-            Code::TooManyFilters => (507, "too-many-filters", "No more campaigns and coupons can be made"),
+            Code::TooManyFilters => {
+                (507, "too-many-filters", "The limit on campaigns and coupons is reached")
+            }
             Code::DiskFull => (507, "disk-full", "The disk is full"),
         }
     }
@@ -133,45 +137,44 @@ impl Code {
         StatusCode::from_u16(self.row().0).expect("the table holds valid statuses")
     }
 
-    /// The spelling in `code` and at the end of `type`.
+    /// Its spelling in `code` and at the end of `type`.
     pub fn as_str(self) -> &'static str {
         self.row().1
     }
 }
 
-/// What is wrong with one part of a request.
+/// A part of a request that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct Fault {
-    /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the parameter's name.
+    /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the name of a parameter.
     #[schema(example = "/users/3")]
     pub pointer: String,
     /// What is wrong with it.
     pub detail: Cow<'static, str>,
 }
 
-/// A refusal or failure on its way to the client. It becomes a document only when the request's id is at hand,
-/// in [`render`].
+/// A refusal or failure that is not written yet. [`render`] writes the document when the request's id is known.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// What went wrong.
     pub code: Code,
-    /// This occurrence, for people.
+    /// What happened in this case, for people.
     pub detail: Cow<'static, str>,
-    /// The parts of the request that are at fault.
+    /// The parts of the request that are not valid.
     pub faults: Vec<Fault>,
     /// When to try again, in seconds.
     pub retry_after_seconds: Option<u64>,
-    /// Whether an earlier request under the same idempotency key was answered so.
+    /// Whether an earlier request with the same idempotency key got this answer.
     pub replayed: bool,
 }
 
 impl Problem {
-    /// A problem with nothing more to it.
+    /// A problem with a code and a detail only.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds: None, replayed: false }
     }
 
-    /// A valid request was expected, and these parts are not.
+    /// The problem of a request with these invalid parts.
     pub fn invalid(faults: Vec<Fault>) -> Self {
         let detail = match faults.len() {
             1 => format!("{} {}", faults[0].pointer, faults[0].detail).trim_start().to_owned().into(),
@@ -180,12 +183,12 @@ impl Problem {
         Self { faults, ..Self::new(Code::InvalidRequest, detail) }
     }
 
-    /// One part of the request is not valid.
+    /// The problem of a request with one invalid part.
     pub fn invalid_at(pointer: &str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::invalid(vec![Fault { pointer: pointer.to_owned(), detail: detail.into() }])
     }
 
-    /// The same, to be tried again after so many seconds.
+    /// Sets when to try again, in seconds.
     pub fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after_seconds: Some(seconds), ..self }
     }
@@ -199,31 +202,31 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The document that a client sees.
+/// A problem document (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct Document<'a> {
     /// `urn:cuckood:problem:` and the code.
     #[schema(example = "urn:cuckood:problem:campaign-not-found")]
     r#type: String,
-    /// What went wrong.
+    /// What went wrong, for programs.
     code: Code,
-    /// The same for people.
+    /// What went wrong, for people.
     title: &'a str,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// This occurrence.
+    /// What happened in this case.
     detail: &'a str,
     /// The `X-Request-Id` of the answer.
     request_id: &'a str,
-    /// The parts of the request that are at fault.
+    /// The parts of the request that are not valid.
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     #[schema(required = false, max_items = 100)]
     errors: &'a [Fault],
 }
 
-/// Gives a problem its body. A failure that some layer answered bare becomes the problem that its status tells.
+/// Writes a problem into the answer's body. A failure without a problem gets the one that fits its status.
 pub fn render(mut response: Response, request_id: &str) -> Response {
     let status = response.status();
     let Some(problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
@@ -259,10 +262,10 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     response
 }
 
-/// The problem behind a failure that came without one.
+/// The problem for a failure that came without one.
 fn bare(response: &Response) -> Option<Problem> {
     let (code, detail) = match response.status() {
-        StatusCode::NOT_FOUND => (Code::RouteNotFound, "no route of this service"),
+        StatusCode::NOT_FOUND => (Code::RouteNotFound, "the service has no such route"),
         StatusCode::METHOD_NOT_ALLOWED => (Code::MethodNotAllowed, "see the header Allow"),
         StatusCode::PAYLOAD_TOO_LARGE => (Code::BodyTooLarge, "the body is longer than allowed"),
         status if status.is_server_error() => (Code::Internal, "see the service's log"),

@@ -6,74 +6,77 @@ use crate::domain::{Kind, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
 use std::time::Duration;
 
-/// There is no such campaign, or no such coupon.
+/// The problem of a missing campaign or coupon.
 pub(crate) fn not_found(kind: Kind) -> Problem {
     match kind {
-        Kind::Campaign => Problem::new(Code::CampaignNotFound, "no campaign bears this name"),
-        Kind::Coupon => Problem::new(Code::CouponNotFound, "no coupon bears this name"),
+        Kind::Campaign => Problem::new(Code::CampaignNotFound, "no campaign has this name"),
+        Kind::Coupon => Problem::new(Code::CouponNotFound, "no coupon has this name"),
     }
 }
 
-/// What the log decided against.
+/// Maps a refusal of the state machine to a problem.
 pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
     match refusal {
         Refusal::FilterGone => not_found(kind),
         Refusal::AlreadyExists(fields) => already_exists(fields),
         Refusal::FilterFull => {
-            Problem::new(Code::FilterFull, "nothing was changed; make a larger one, or one that grows")
+            Problem::new(Code::FilterFull, "nothing was changed; create a larger filter, or one that grows")
         }
-        Refusal::TooManyFilters => Problem::new(
-            Code::TooManyFilters,
-            "there are as many campaigns and coupons as limits.filters allows",
-        ),
-        Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "no such code, or it was withdrawn"),
-        Refusal::CodeRedeemed => Problem::new(Code::CodeRedeemed, "redeemed under another reference"),
-        Refusal::CodeHeld => Problem::new(Code::CodeHeld, "held under another reference"),
-        Refusal::HoldExpired => Problem::new(Code::HoldExpired, "the hold ran out before it was confirmed"),
-        Refusal::RedemptionCancelled => Problem::new(Code::RedemptionCancelled, "it was cancelled before"),
+        Refusal::TooManyFilters => {
+            Problem::new(Code::TooManyFilters, "limits.filters allows no more campaigns and coupons")
+        }
+        Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "the code was never added, or was withdrawn"),
+        Refusal::CodeRedeemed => {
+            Problem::new(Code::CodeRedeemed, "the code was redeemed under another reference")
+        }
+        Refusal::CodeHeld => Problem::new(Code::CodeHeld, "the code is held under another reference"),
+        Refusal::HoldExpired => Problem::new(Code::HoldExpired, "the hold expired before it was confirmed"),
+        Refusal::RedemptionCancelled => {
+            Problem::new(Code::RedemptionCancelled, "the redemption was cancelled earlier")
+        }
         Refusal::RedemptionNotFound => redemption_not_found(),
         Refusal::RequiresStrictMode => Problem::new(
             Code::RequiresStrictMode,
-            "a compact filter can't tell one code from another for sure: check, ask your own database, then remove",
+            "a compact filter can't distinguish codes with certainty: check the code, ask your own database, then remove it",
         ),
         Refusal::OutsideWindow => Problem::new(Code::OutsideWindow, "see its starts_at and ends_at"),
         Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
         Refusal::KeyReused => {
-            Problem::new(Code::IdempotencyKeyReused, "the key was sent before, with another request")
+            Problem::new(Code::IdempotencyKeyReused, "the key was sent earlier with a different request")
         }
         Refusal::IdempotencyFull { retry_after_seconds } => Problem::new(
             Code::IdempotencyFull,
-            "the room for keys (idempotency.room) is full of keys younger than idempotency.retention_min",
+            "idempotency.room is full, and no stored answer is older than idempotency.retention_min",
         )
         .retry_after(retry_after_seconds),
         Refusal::ImportDiffers => Problem::new(
             Code::ImportDiffers,
-            "the import of this id went elsewhere, in another mode, with other guards, or had other lines",
+            "the import of this id has another target, another mode, other guards or other lines",
         ),
         Refusal::ImportGuarded(tripped) => {
             Problem::new(Code::ImportGuarded, format!("{tripped}: nothing more is added, and nothing replaced"))
         }
         Refusal::TooManyImports => Problem::new(
             Code::TooManyImports,
-            "as many imports of this key as may be are running or broken off: wait for them, or continue them",
+            "this key has too many running or interrupted imports: wait for them, or continue them",
         )
         .retry_after(retry::MINUTE),
         Refusal::ImportNotFound => import_not_found(),
         Refusal::ImportOvertaken => Problem::new(
             Code::ImportOvertaken,
-            "more was added and removed meanwhile than can be repeated; nothing was replaced: send it again when fewer writes come",
+            "more items were changed during the import than can be queued; nothing was replaced: repeat it when there are fewer writes",
         ),
     }
 }
 
-/// There is no such redemption, or no longer.
+/// The problem of a missing redemption.
 pub(crate) fn redemption_not_found() -> Problem {
-    Problem::new(Code::RedemptionNotFound, "it never was, or its retention is over")
+    Problem::new(Code::RedemptionNotFound, "it never existed, or its retention is over")
 }
 
-/// There is no such import, or no longer.
+/// The problem of a missing import.
 pub(crate) fn import_not_found() -> Problem {
-    Problem::new(Code::ImportNotFound, "it never was, or it is none of the last ones")
+    Problem::new(Code::ImportNotFound, "it never existed, or is too old")
 }
 
 /// Somebody has stopped the import.
@@ -82,7 +85,8 @@ pub(crate) fn import_stopped() -> Problem {
 }
 
 fn already_exists(fields: Vec<String>) -> Problem {
-    let detail = format!("one with another spec bears the name; these fields differ: {}", fields.join(", "));
+    let detail =
+        format!("the name belongs to a filter with another spec; these fields differ: {}", fields.join(", "));
     let faults = fields
         .into_iter()
         .map(|field| Fault { pointer: format!("/{field}"), detail: "differs".into() })
@@ -97,10 +101,10 @@ impl From<SubmitError> for Problem {
                 Problem::new(Code::Overloaded, "too many writes are waiting").retry_after(retry::MOMENT)
             }
             SubmitError::Recovering => {
-                Problem::new(Code::Recovering, "the state is not there yet").retry_after(retry::MOMENT)
+                Problem::new(Code::Recovering, "the service is still recovering").retry_after(retry::MOMENT)
             }
             SubmitError::Draining => {
-                Problem::new(Code::Draining, "no more writes are taken").retry_after(retry::ELSEWHERE)
+                Problem::new(Code::Draining, "the service is shutting down").retry_after(retry::ELSEWHERE)
             }
             SubmitError::StorageFailed => Problem::new(
                 Code::StorageFailed,
@@ -109,11 +113,10 @@ impl From<SubmitError> for Problem {
             SubmitError::MemoryLimit => {
                 Problem::new(Code::MemoryLimit, "the write might take more memory than limits.memory allows")
             }
-            SubmitError::NoMemory => Problem::new(
-                Code::MemoryLimit,
-                "the machine gives no more memory for what the write might take",
-            ),
-            SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little of the disk is free"),
+            SubmitError::NoMemory => {
+                Problem::new(Code::MemoryLimit, "the machine has no memory for what the write might take")
+            }
+            SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little disk space is free"),
             SubmitError::ClockUnsure(unsure) => {
                 Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(retry::MINUTE)
             }
@@ -165,7 +168,7 @@ impl From<LayoutError> for Problem {
     }
 }
 
-/// Why the service is not ready, if it isn't.
+/// The problem of a service that is not ready; `None` if it is.
 pub(crate) fn unready(status: Status) -> Option<Problem> {
     match status {
         Status::Ready => None,

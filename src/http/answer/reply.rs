@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-/// A JSON answer.
+/// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
         Ok(body) => json_bytes(status, replayed, body),
@@ -14,13 +14,13 @@ pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) ->
     }
 }
 
-/// An answer that can't be written as JSON.
+/// The problem of an answer that can't be written as JSON.
 pub(crate) fn unwritable(error: serde_json::Error) -> Problem {
     tracing::error!(%error, "an answer can't be written as JSON");
     Problem::new(Code::Internal, "see the service's log")
 }
 
-/// A JSON answer that is written already.
+/// Builds an answer from JSON text.
 pub(crate) fn json_bytes(status: StatusCode, replayed: bool, body: Vec<u8>) -> Response {
     let mut response = (status, body).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

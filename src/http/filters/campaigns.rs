@@ -1,4 +1,4 @@
-//! `/v1/campaigns`: the routes, each one call of what both kinds share.
+//! `/v1/campaigns`: the routes. Each calls a handler that campaigns and coupons share.
 
 use super::handlers::{self, Cleared, PageQuery};
 use super::representation::{CampaignSpec, Filter, WindowPatch};
@@ -15,18 +15,18 @@ use utoipa::ToSchema;
 
 const KIND: Kind = Kind::Campaign;
 
-/// A page of campaigns, by name.
+/// A page of campaigns, sorted by name.
 #[derive(Serialize, ToSchema)]
 struct CampaignList {
     campaigns: Vec<Filter>,
-    /// Where the next page begins; absent on the last one.
+    /// The cursor of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Make a campaign
+/// Create a campaign
 ///
-/// Answers 200 where one of the same resolved spec stands already.
+/// Answers 200 if a campaign with the same resolved spec already exists.
 #[utoipa::path(
     put,
     path = "/v1/campaigns/{campaign}",
@@ -34,8 +34,8 @@ struct CampaignList {
     tag = "campaigns",
     request_body = CampaignSpec,
     responses(
-        (status = 200, description = "It stands already", body = Filter),
-        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "It already exists", body = Filter),
+        (status = 201, description = "Created", body = Filter, headers(("Location" = String, description = "Its path"))),
         (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
     )
 )]
@@ -54,7 +54,7 @@ pub(crate) async fn put(
     operation_id = "list_campaigns",
     tag = "campaigns",
     params(PageQuery),
-    responses((status = 200, description = "A page, by name", body = CampaignList))
+    responses((status = 200, description = "A page, sorted by name", body = CampaignList))
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (campaigns, next_cursor) = handlers::list(&api, KIND, &request)?;
@@ -68,7 +68,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     operation_id = "get_campaign",
     tag = "campaigns",
     responses(
-        (status = 200, description = "Its spec and figures", body = Filter),
+        (status = 200, description = "Its spec and statistics", body = Filter),
         (status = 404, description = "`campaign-not-found`"),
     )
 )]
@@ -99,7 +99,7 @@ pub(crate) async fn patch(
     handlers::patch(&api, KIND, &campaign, request).await
 }
 
-/// Drop a campaign and all that belongs to it
+/// Delete a campaign and everything that belongs to it
 #[utoipa::path(
     delete,
     path = "/v1/campaigns/{campaign}",

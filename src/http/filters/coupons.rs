@@ -1,4 +1,4 @@
-//! `/v1/coupons`: the routes, each one call of what both kinds share.
+//! `/v1/coupons`: the routes. Each calls a handler that campaigns and coupons share.
 
 use super::handlers::{self, Cleared, PageQuery};
 use super::representation::{CouponSpec, Filter, WindowPatch};
@@ -15,18 +15,18 @@ use utoipa::ToSchema;
 
 const KIND: Kind = Kind::Coupon;
 
-/// A page of coupons, by name.
+/// A page of coupons, sorted by name.
 #[derive(Serialize, ToSchema)]
 struct CouponList {
     coupons: Vec<Filter>,
-    /// Where the next page begins; absent on the last one.
+    /// The cursor of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Make a coupon
+/// Create a coupon
 ///
-/// Answers 200 where one of the same resolved spec stands already.
+/// Answers 200 if a coupon with the same resolved spec already exists.
 #[utoipa::path(
     put,
     path = "/v1/coupons/{coupon}",
@@ -34,8 +34,8 @@ struct CouponList {
     tag = "coupons",
     request_body = CouponSpec,
     responses(
-        (status = 200, description = "It stands already", body = Filter),
-        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "It already exists", body = Filter),
+        (status = 201, description = "Created", body = Filter, headers(("Location" = String, description = "Its path"))),
         (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
     )
 )]
@@ -54,7 +54,7 @@ pub(crate) async fn put(
     operation_id = "list_coupons",
     tag = "coupons",
     params(PageQuery),
-    responses((status = 200, description = "A page, by name", body = CouponList))
+    responses((status = 200, description = "A page, sorted by name", body = CouponList))
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let (coupons, next_cursor) = handlers::list(&api, KIND, &request)?;
@@ -68,7 +68,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     operation_id = "get_coupon",
     tag = "coupons",
     responses(
-        (status = 200, description = "Its spec and figures", body = Filter),
+        (status = 200, description = "Its spec and statistics", body = Filter),
         (status = 404, description = "`coupon-not-found`"),
     )
 )]
@@ -99,7 +99,7 @@ pub(crate) async fn patch(
     handlers::patch(&api, KIND, &coupon, request).await
 }
 
-/// Drop a coupon and all that belongs to it
+/// Delete a coupon and everything that belongs to it
 #[utoipa::path(
     delete,
     path = "/v1/coupons/{coupon}",
@@ -118,7 +118,7 @@ pub(crate) async fn delete(
     handlers::delete(&api, KIND, &coupon, request).await
 }
 
-/// Remove all codes from a coupon that are neither held nor redeemed
+/// Remove all codes that are neither held nor redeemed
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/clear",

@@ -1,4 +1,4 @@
-//! Making, showing, changing and dropping campaigns and coupons: the same for both.
+//! The handlers that create, show, change and delete campaigns and coupons.
 
 use super::representation::{Filter, Wanted, WindowPatch};
 use crate::domain::{Command, Kind, Name, Outcome};
@@ -15,25 +15,25 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
-/// Which part of a list to show.
+/// Which part of a list to return.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
-    /// The most entries to show.
+    /// The most entries to return.
     #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     #[param(value_type = Option<String>)]
     cursor: Option<String>,
-    /// Only names that begin so.
+    /// Only names that begin with this.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     prefix: String,
 }
 
-/// `PUT`: makes a filter, or finds the same one standing.
+/// `PUT`: creates a filter, or finds that it exists.
 pub(super) async fn put<T: Wanted + DeserializeOwned>(
     api: &Api,
     kind: Kind,
@@ -59,13 +59,13 @@ pub(super) async fn put<T: Wanted + DeserializeOwned>(
     Ok(response)
 }
 
-/// `GET`: one filter.
+/// `GET`: shows one filter.
 pub(super) fn get(api: &Api, kind: Kind, name: &str) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
     Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe())))
 }
 
-/// `GET` of a collection: a page of filters and where the next one begins.
+/// `GET` of a collection: a page of filters, and the cursor of the next one.
 pub(super) fn list(
     api: &Api,
     kind: Kind,
@@ -112,11 +112,11 @@ pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -
     }
 }
 
-/// `DELETE`: drops a filter.
+/// `DELETE`: deletes a filter.
 pub(super) async fn delete(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let name = parse_name(kind, name)?;
-    // A repeated request finds its answer in the log, though the filter is gone.
+    // A repeated request finds its stored answer even though the filter is gone.
     if api.engine.find(kind, &name).is_none() && !sender.may_repeat() {
         return Err(refusals::not_found(kind));
     }
@@ -141,10 +141,10 @@ pub(super) async fn clear(api: &Api, kind: Kind, name: &str, request: Request) -
     }
 }
 
-/// How much was removed.
+/// The answer to a clear.
 #[derive(serde::Serialize, utoipa::ToSchema)]
 pub(super) struct Cleared {
-    /// Items, each copy counting.
+    /// Items removed, counting every copy.
     #[schema(example = 123)]
     removed: u64,
 }

@@ -1,4 +1,4 @@
-//! Campaigns and coupons: the routes of each, and what they share, a filter being either.
+//! Campaigns and coupons: the routes of each, and what they share.
 
 pub(crate) mod campaigns;
 pub(crate) mod coupons;

@@ -1,4 +1,4 @@
-//! Campaigns and coupons as JSON: what is asked for, and what is shown of them.
+//! Campaigns and coupons as JSON, in requests and in answers.
 
 use crate::domain::spec::CodeCounts;
 use crate::domain::{Description, Kind, SegmentStats, Sizing, Spec, Stats, Timestamp, Window};
@@ -12,17 +12,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// The share of wrong "yes" that a compact filter keeps to when nothing is asked for.
+/// The default false-positive rate of a compact filter.
 pub(crate) const ERROR_RATE_DEFAULT: f64 = 0.001;
 
-/// What a slot holds.
+/// What a slot of the filter stores.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Mode)]
 pub(crate) enum ModeName {
-    /// A fingerprint: a few bytes an item, and some answers are wrong.
+    /// A fingerprint: a few bytes per item, and some false positives.
     Compact,
-    /// 62 bits of digest and a state: 8.5 bytes an item, and exact for all that matters.
+    /// 62 bits of digest and a state: 8.5 bytes per item, and practically no false positives.
     Strict,
 }
 
@@ -31,25 +31,26 @@ pub(crate) enum ModeName {
 #[serde(rename_all = "lowercase")]
 #[schema(as = Growth)]
 pub(crate) enum GrowthName {
-    /// It does.
+    /// It grows.
     Auto,
-    /// It refuses.
+    /// It refuses more items when it is full.
     Fixed,
 }
 
-/// The shape of a compact filter's first segment.
+/// The layout of a compact filter's first segment.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Layout)]
 pub(crate) struct LayoutBody {
-    /// Bits of a fingerprint (f in the paper). With `growth` fixed too few for the capacity are refused.
+    /// Bits of a fingerprint (f in the paper). With `growth` fixed, too few for the capacity are refused.
     #[schema(minimum = 4, maximum = 32, example = 16)]
     pub(crate) fingerprint_bits: u8,
-    /// Slots a bucket (b in the paper): 2, 4 or 8.
+    /// Slots per bucket (b in the paper): 2, 4 or 8.
     #[serde(default = "bucket_size_default")]
     #[schema(minimum = 2, maximum = 8, default = 4, example = 4)]
     pub(crate) bucket_size: u8,
-    /// Buckets that an insert looks at for room before it gives up. With `growth` fixed 250 at least; fewer than 1000 cost a little memory.
+    /// Buckets that an insert searches before it gives up. With `growth` fixed at least 250; fewer than 1000 cost a little
+    /// memory.
     #[serde(default = "max_search_default")]
     #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
     pub(crate) max_search: u32,
@@ -63,60 +64,60 @@ fn max_search_default() -> u32 {
     512
 }
 
-/// A campaign to be made.
+/// A campaign to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
 pub(crate) struct CampaignSpec {
-    /// Users that it holds before it grows (`auto`) or may refuse (`fixed`).
+    /// Users that it holds before it grows (`auto`) or may refuse more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
-    /// `compact` unless said otherwise.
+    /// `compact` by default.
     #[serde(default)]
     mode: Option<ModeName>,
-    /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Not with `layout`, not if strict.
+    /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
     #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
-    /// `auto` unless said otherwise.
+    /// `auto` by default.
     #[serde(default)]
     growth: Option<GrowthName>,
-    /// When it becomes active; since ever unless said otherwise.
+    /// When it becomes active; by default it always was.
     #[serde(default)]
     starts_at: Option<Time>,
-    /// When it is no longer active; never unless said otherwise.
+    /// When it stops being active; by default never.
     #[serde(default)]
     ends_at: Option<Time>,
-    /// In place of `error_rate`. Not if strict.
+    /// Replaces `error_rate`. Not allowed for strict filters.
     #[serde(default)]
     layout: Option<LayoutBody>,
 }
 
-/// A coupon to be made.
+/// A coupon to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
 pub(crate) struct CouponSpec {
-    /// Codes that it holds before it grows (`auto`) or may refuse (`fixed`).
+    /// Codes that it holds before it grows (`auto`) or may refuse more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
-    /// `strict` unless said otherwise.
+    /// `strict` by default.
     #[serde(default)]
     mode: Option<ModeName>,
-    /// The share of wrong "yes" at any size; 0.001 unless said otherwise. Compact only, and not with `layout`.
+    /// The false-positive rate, kept at any size; 0.001 by default. Compact filters only, and not with `layout`.
     #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
-    /// `auto` unless said otherwise.
+    /// `auto` by default.
     #[serde(default)]
     growth: Option<GrowthName>,
-    /// When it becomes active; since ever unless said otherwise.
+    /// When it becomes active; by default it always was.
     #[serde(default)]
     starts_at: Option<Time>,
-    /// When it is no longer active; never unless said otherwise.
+    /// When it stops being active; by default never.
     #[serde(default)]
     ends_at: Option<Time>,
-    /// In place of `error_rate`. Compact only.
+    /// Replaces `error_rate`. Compact filters only.
     #[serde(default)]
     layout: Option<LayoutBody>,
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
@@ -124,7 +125,7 @@ pub(crate) struct CouponSpec {
     ignore_case: bool,
 }
 
-/// What sizes a filter, whoever asks for it.
+/// The fields that size a filter of either kind.
 pub(crate) struct Asked {
     pub(crate) capacity: u64,
     pub(crate) mode: Mode,
@@ -135,12 +136,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// The spec that this comes to.
+    /// Resolves them to a spec.
     pub(crate) fn spec(self) -> Result<Spec, Problem> {
         let mut faults = Faults::default();
         let mut fault = |field: &str, detail| faults.note(|| format!("/{field}"), detail);
         if self.mode == Mode::Strict {
-            let detail = "a strict filter has no error rate and no layout to choose";
+            let detail = "a strict filter has neither an error rate nor a layout";
             if self.error_rate.is_some() {
                 fault("error_rate", detail);
             }
@@ -148,7 +149,7 @@ impl Asked {
                 fault("layout", detail);
             }
         } else if self.error_rate.is_some() && self.layout.is_some() {
-            fault("error_rate", "the layout takes its place: give one of them");
+            fault("error_rate", "give either the error rate or the layout");
         }
         faults.check()?;
         let sizing = match (self.mode, self.layout) {
@@ -181,7 +182,7 @@ fn window(starts_at: Option<Time>, ends_at: Option<Time>) -> Result<Window, Prob
 
 /// A body that asks for a filter.
 pub(crate) trait Wanted {
-    /// The spec and the window that it comes to.
+    /// Resolves the body to a spec and a window.
     fn resolve(self) -> Result<(Spec, Window), Problem>;
 }
 
@@ -203,22 +204,22 @@ impl Wanted for CouponSpec {
     }
 }
 
-/// A change of the window, as a merge-patch (RFC 7396): what is absent stays, null clears.
+/// A change of the window, as a merge-patch (RFC 7396): absent fields stay, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
 pub(crate) struct WindowPatch {
-    /// When it becomes active; null: since ever.
+    /// When it becomes active; null for no start.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Time>)]
     pub(crate) starts_at: Option<Option<Timestamp>>,
-    /// When it is no longer active; null: never.
+    /// When it stops being active; null for never.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Time>)]
     pub(crate) ends_at: Option<Option<Timestamp>>,
 }
 
-/// Tells null from absent.
+/// Distinguishes null from absent.
 fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
     struct TimeOrNull;
     impl Visitor<'_> for TimeOrNull {
@@ -240,18 +241,18 @@ fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T
     deserializer.deserialize_any(TimeOrNull).map(Some)
 }
 
-/// A campaign or coupon: the spec in force and its figures.
+/// A campaign or coupon: its resolved spec and statistics.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Filter {
     #[schema(example = "spring")]
     name: String,
     capacity: u64,
     mode: ModeName,
-    /// Compact filters made without `layout`.
+    /// Compact filters created without `layout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_rate: Option<f64>,
     growth: GrowthName,
-    /// Compact filters made with `layout`.
+    /// Compact filters created with `layout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     layout: Option<LayoutBody>,
     /// Coupons only.
@@ -265,31 +266,31 @@ pub(crate) struct Filter {
     stats: FilterStats,
 }
 
-/// A filter's figures.
+/// Statistics of a filter.
 #[derive(Serialize, ToSchema)]
 struct FilterStats {
-    /// Items in it; each copy counts.
+    /// Items in it, counting every copy.
     items: u64,
     /// Items that its segments are meant to hold.
     capacity_now: u64,
-    /// Taken slots, as a share of all.
+    /// The share of slots that are occupied.
     load: f64,
-    /// The share of "yes" among items that were never added, to be expected now.
+    /// The expected false-positive rate at the current size.
     error_rate_now: f64,
     memory_bytes: u64,
-    /// Oldest first.
+    /// Its tables, oldest first.
     segments: Vec<Segment>,
-    /// Items added since it was made.
+    /// Items added since it was created.
     adds: u64,
-    /// Items removed since it was made.
+    /// Items removed since it was created.
     removes: u64,
-    /// Coupons only: codes that may be used.
+    /// Coupons only: codes that may be redeemed.
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<u64>,
-    /// Coupons only: codes that are set aside.
+    /// Coupons only: codes that are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<u64>,
-    /// Coupons only: codes that are used.
+    /// Coupons only: codes that are redeemed.
     #[serde(skip_serializing_if = "Option::is_none")]
     redeemed: Option<u64>,
 }
@@ -331,7 +332,7 @@ impl From<Description> for Filter {
 
 fn figures(kind: Kind, stats: Stats) -> FilterStats {
     let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
-    // A compact filter can't tell used codes from others: used ones are no longer in it.
+    // A compact filter has no redeemed codes: they are removed from it.
     let codes = stats.codes.unwrap_or(CodeCounts { available: stats.items, ..Default::default() });
     let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
     FilterStats {
@@ -358,8 +359,8 @@ fn figures(kind: Kind, stats: Stats) -> FilterStats {
     }
 }
 
-/// A stranger is compared with the taken slots of two buckets in each segment, 2b of them at full load, and is
-/// like one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
+/// The expected false-positive rate. An item that was never added is compared with the occupied slots of two buckets in each
+/// segment, 2b at full load, and matches one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
 pub(crate) fn error_rate_now(segments: &[SegmentStats]) -> f64 {
     let passes: f64 = segments
         .iter()

@@ -1,4 +1,4 @@
-//! `/v1/coupons/{coupon}/codes`: the routes, each one call of what both kinds share.
+//! `/v1/coupons/{coupon}/codes`: the routes. Most call a handler that users and codes share.
 
 use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, ReplacementList};
 use crate::domain::Kind;
@@ -22,26 +22,26 @@ const KIND: Kind = Kind::Coupon;
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
 struct CodeList {
-    /// Taken exactly as they stand, 1 to 512 bytes each.
+    /// Used exactly as given, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     codes: Vec<Item>,
 }
 
-/// Codes to be added.
+/// Codes to add.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
 struct CodesToAdd {
-    /// Taken exactly as they stand, 1 to 512 bytes each.
+    /// Used exactly as given, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     codes: Vec<Item>,
-    /// Make used codes available again; takes the scope `admin`.
+    /// Make redeemed codes available again; requires the scope `admin`.
     #[serde(default)]
     revive: bool,
 }
 
-/// Which codes may be used now.
+/// Which codes may be redeemed now.
 #[derive(ToSchema)]
 #[schema(example = json!({"valid": [true, false]}))]
 #[allow(dead_code)] // For the document: `handlers` writes it.
@@ -50,25 +50,25 @@ struct CodesValid {
     valid: Vec<bool>,
 }
 
-/// What has become of a code.
+/// The status of a code.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum CodeStatus {
-    /// It may be used, while the coupon is active.
+    /// The code may be redeemed while the coupon is active.
     Available,
-    /// It is set aside by a redemption.
+    /// A redemption holds the code.
     Held,
-    /// It is used.
+    /// The code is redeemed.
     Redeemed,
-    /// It was never added, or was withdrawn.
+    /// The code was never added, or was withdrawn.
     Absent,
 }
 
-/// A code that was looked up.
+/// The result of a look-up.
 #[derive(Serialize, ToSchema)]
 struct CodeLookup {
     status: CodeStatus,
-    /// What holds or has used it, unless that is past its retention.
+    /// The redemption that holds or used the code, unless its retention is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     redemption: Option<RedemptionAnswer>,
 }
@@ -85,7 +85,7 @@ impl From<CodeFound> for CodeLookup {
     }
 }
 
-/// Codes that were looked up.
+/// The results of a look-up.
 #[derive(Serialize, ToSchema)]
 struct CodeLookups {
     /// In the order of the request.
@@ -102,7 +102,7 @@ struct CodeLookups {
     responses(
         (status = 200, description = "In the order of the request", body = InsertedItems),
         (status = 404, description = "`coupon-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was taken"),
+        (status = 409, description = "`filter-full`: none of them was added"),
     )
 )]
 pub(crate) async fn add(
@@ -113,9 +113,9 @@ pub(crate) async fn add(
     handlers::add(&api, KIND, &coupon, request).await
 }
 
-/// Tell which codes may be used now
+/// Check which codes may be redeemed now
 ///
-/// A held, used or withdrawn code is not valid, nor is any code outside the window.
+/// A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/check",
@@ -136,9 +136,9 @@ pub(crate) async fn check(
     handlers::check(&api, KIND, &coupon, request).await
 }
 
-/// Look codes up: what a help desk asks
+/// Look up codes, for a help desk
 ///
-/// Tells what has become of each code, whatever the window.
+/// Shows the status of each code, whatever the window.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/lookup",
@@ -162,7 +162,7 @@ pub(crate) async fn look_up(
     Ok(reply::json(StatusCode::OK, false, &CodeLookups { codes }))
 }
 
-/// Count copies of codes
+/// Count the copies of each code
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/count",
@@ -183,7 +183,7 @@ pub(crate) async fn count(
     handlers::count(&api, KIND, &coupon, request).await
 }
 
-/// Withdraw codes, a held one with its hold
+/// Withdraw codes; a held code loses its hold
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/remove",
@@ -204,7 +204,7 @@ pub(crate) async fn remove(
     handlers::remove(&api, KIND, &coupon, request).await
 }
 
-/// Put codes in the place of others, pair by pair
+/// Replace codes, pair by pair
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/replace",
@@ -214,7 +214,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`coupon-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was taken"),
+        (status = 409, description = "`filter-full`: none of them was replaced"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]

@@ -1,5 +1,5 @@
-//! Users and codes in lists: the same for both. The answers are written by hand: a batch's answer is as long as
-//! its question, and is known to be plain words and numbers.
+//! The handlers for lists of users or codes. Their answers are written by hand: they are as long as the request, and contain only
+//! known words and numbers.
 
 use crate::access::{Client, Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// What became of an item.
+/// The outcome for one item.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ItemOutcome)]
@@ -32,7 +32,7 @@ pub(super) enum ItemOutcomeName {
     Replaced,
 }
 
-/// What became of items that were to be added.
+/// The outcomes of an insert, one per item.
 #[derive(ToSchema)]
 #[schema(example = json!({"outcomes": ["added", "already_present"], "added": 1}))]
 #[allow(dead_code)] // For the document.
@@ -43,18 +43,18 @@ pub(super) struct InsertedItems {
     added: u64,
 }
 
-/// What became of items that were to be removed.
+/// The outcomes of a removal, one per item.
 #[derive(ToSchema)]
 #[schema(example = json!({"outcomes": ["removed", "absent"], "removed": 1}))]
 #[allow(dead_code)] // For the document.
 pub(super) struct RemovedItems {
     /// In the order of the request.
     outcomes: Vec<ItemOutcomeName>,
-    /// How many copies went.
+    /// How many copies were removed.
     removed: u64,
 }
 
-/// What became of replacements.
+/// The outcomes of replacements, one per pair.
 #[derive(ToSchema)]
 #[schema(example = json!({"outcomes": ["replaced", "absent"]}))]
 #[allow(dead_code)] // For the document.
@@ -63,7 +63,7 @@ pub(super) struct ReplacedItems {
     outcomes: Vec<ItemOutcomeName>,
 }
 
-/// How many copies there are.
+/// The number of copies of each item.
 #[derive(ToSchema)]
 #[schema(example = json!({"counts": [2, 0]}))]
 #[allow(dead_code)] // For the document.
@@ -72,34 +72,34 @@ pub(super) struct ItemCounts {
     counts: Vec<u32>,
 }
 
-/// A user id or a code, taken exactly as it stands: 1 to 512 bytes of UTF-8.
+/// A user id or a code, used exactly as given: 1 to 512 bytes of UTF-8.
 #[derive(Deserialize, ToSchema)]
 #[schema(value_type = String, min_length = 1, max_length = 512, example = "u1")]
 #[allow(dead_code)] // For the document: `item_lists` reads items.
 pub(super) struct Item(String);
 
-/// One item in another's place.
+/// A pair of items.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)] // For the document.
 pub(super) struct Replacement {
-    /// What goes; if it is not there, nothing comes.
+    /// The item to remove. If it is not present, nothing is added.
     from: Item,
-    /// What comes in its place.
+    /// The item to add in its place.
     to: Item,
 }
 
-/// Items to be replaced.
+/// Pairs of items to replace.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)] // For the document.
 pub(super) struct ReplacementList {
-    /// Pair by pair.
+    /// The pairs.
     #[schema(min_items = 1, max_items = 10_000)]
     replacements: Vec<Replacement>,
 }
 
-/// How a kind calls its items.
+/// The field that lists a kind's items.
 fn field(kind: Kind) -> &'static str {
     match kind {
         Kind::Campaign => "users",
@@ -120,15 +120,15 @@ async fn read<'a>(
     Ok(items)
 }
 
-/// Who a request about items comes from, as far as it tells which codes are valid. Who adds codes learns nothing of the
-/// sort that lasts: what was no code before is one then.
+/// The end user of a request that reveals whether codes are valid. Adding codes reveals nothing of lasting value: afterwards they
+/// are all valid.
 struct Guesser {
     kind: Kind,
     client: Option<Client>,
 }
 
 impl Guesser {
-    /// Refuses one who has no guess left.
+    /// Refuses an end user who has no guess left.
     fn of(api: &Api, kind: Kind, request: &Request) -> Result<Self, Problem> {
         let client = match kind {
             Kind::Campaign => None,
@@ -143,7 +143,7 @@ impl Guesser {
         api.take_guesses(self.client, codes)
     }
 
-    /// Uses up those whose codes were not valid.
+    /// Uses up a guess for each invalid code.
     fn settle(&self, api: &Api, guesses: Guesses<'_>, invalid: usize) {
         if self.kind == Kind::Coupon {
             api.settle_guesses(guesses, invalid);
@@ -151,13 +151,13 @@ impl Guesser {
     }
 }
 
-/// Codes that could not be taken away.
+/// Counts codes that could not be removed.
 fn invalid(outcomes: &[ItemOutcome]) -> usize {
     let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
     outcomes.len() - outcomes.iter().filter(is_valid).count()
 }
 
-/// `POST …/check`: which items are in.
+/// `POST …/check`: which items are present.
 pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
     let guesser = Guesser::of(api, kind, &request)?;
@@ -176,7 +176,7 @@ pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -
     Ok(answer.reply(false))
 }
 
-/// `POST …/count`: how many copies of each item are in.
+/// `POST …/count`: how many copies of each item are present.
 pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
     let guesser = Guesser::of(api, kind, &request)?;
@@ -189,7 +189,7 @@ pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -
     Ok(answer.reply(false))
 }
 
-/// `POST …/codes/lookup`: what has become of each code. Who knows a code that was used or is held has guessed nothing.
+/// `POST …/codes/lookup`: the status of each code. A code that is held or redeemed does not count as a guess.
 pub(super) async fn look_up(api: &Api, name: &str, request: Request) -> Result<Vec<CodeFound>, Problem> {
     let view = api.filter(Kind::Coupon, name)?;
     let guesser = Guesser::of(api, Kind::Coupon, &request)?;
@@ -251,7 +251,7 @@ pub(super) async fn remove(api: &Api, kind: Kind, name: &str, request: Request) 
     }
 }
 
-/// `POST …/replace`: one item in another's place, pair by pair.
+/// `POST …/replace`: replaces items pair by pair.
 pub(super) async fn replace(
     api: &Api,
     kind: Kind,
@@ -300,14 +300,14 @@ fn word(outcome: ItemOutcome) -> &'static str {
     }
 }
 
-/// About what the names of an answer's fields and its number take.
+/// Approximate bytes for the field names and the number of an answer.
 const FIELDS_BYTES: usize = 64;
 
-/// A JSON object of one list and perhaps a number.
+/// A JSON object with one list, and perhaps a number.
 struct Answer(Vec<u8>);
 
 impl Answer {
-    /// An answer whose list takes about so many bytes.
+    /// An answer whose list takes about this many bytes.
     fn new(list_bytes: usize) -> Self {
         let mut buffer = Vec::with_capacity(list_bytes + FIELDS_BYTES);
         buffer.push(b'{');

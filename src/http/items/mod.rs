@@ -1,4 +1,4 @@
-//! Users and codes: the routes of each, and what they share, an item being either.
+//! Users and codes: the routes of each, and what they share.
 
 pub(crate) mod codes;
 mod handlers;

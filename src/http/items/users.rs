@@ -1,4 +1,4 @@
-//! `/v1/campaigns/{campaign}/users`: the routes, each one call of what both kinds share.
+//! `/v1/campaigns/{campaign}/users`: the routes. Each calls a handler that users and codes share.
 
 use super::handlers::{self, InsertedItems, Item, ItemCounts, RemovedItems, ReplacedItems, ReplacementList};
 use crate::domain::Kind;
@@ -18,35 +18,35 @@ const KIND: Kind = Kind::Campaign;
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
 struct UserList {
-    /// Taken exactly as they stand, 1 to 512 bytes each.
+    /// Used exactly as given, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item>,
 }
 
-/// Users to be added.
+/// Users to add.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
 struct UsersToAdd {
-    /// Taken exactly as they stand, 1 to 512 bytes each.
+    /// Used exactly as given, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item>,
-    /// Leave alone whoever seems to be there already.
+    /// Skip users who seem to be present already.
     #[serde(default)]
     if_absent: bool,
 }
 
-/// Users to be removed.
+/// Users to remove.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 #[allow(dead_code)] // For the document: `item_lists` reads it.
 struct UsersToRemove {
-    /// Taken exactly as they stand, 1 to 512 bytes each.
+    /// Used exactly as given, 1 to 512 bytes each.
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item>,
-    /// Every copy, not just one.
+    /// Remove every copy, not just one.
     #[serde(default)]
     all: bool,
 }
@@ -70,7 +70,7 @@ struct UsersPresent {
     responses(
         (status = 200, description = "In the order of the request", body = InsertedItems),
         (status = 404, description = "`campaign-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was taken"),
+        (status = 409, description = "`filter-full`: none of them was added"),
     )
 )]
 pub(crate) async fn add(
@@ -81,7 +81,7 @@ pub(crate) async fn add(
     handlers::add(&api, KIND, &campaign, request).await
 }
 
-/// Tell which users are in the campaign
+/// Check which users are in the campaign
 #[utoipa::path(
     post,
     path = "/v1/campaigns/{campaign}/users/check",
@@ -101,7 +101,7 @@ pub(crate) async fn check(
     handlers::check(&api, KIND, &campaign, request).await
 }
 
-/// Count copies of users
+/// Count the copies of each user
 #[utoipa::path(
     post,
     path = "/v1/campaigns/{campaign}/users/count",
@@ -121,9 +121,9 @@ pub(crate) async fn count(
     handlers::count(&api, KIND, &campaign, request).await
 }
 
-/// Remove users: they have registered, or opted out
+/// Remove users, for example because they registered or opted out
 ///
-/// A compact campaign may lose a user who looks alike when one is removed who was never added.
+/// Remove only users who were added: in a compact campaign, removing another one may remove a user with the same fingerprint.
 #[utoipa::path(
     post,
     path = "/v1/campaigns/{campaign}/users/remove",
@@ -143,7 +143,7 @@ pub(crate) async fn remove(
     handlers::remove(&api, KIND, &campaign, request).await
 }
 
-/// Put users in the place of others, pair by pair
+/// Replace users, pair by pair
 #[utoipa::path(
     post,
     path = "/v1/campaigns/{campaign}/users/replace",
@@ -153,7 +153,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`campaign-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was taken"),
+        (status = 409, description = "`filter-full`: none of them was replaced"),
     )
 )]
 pub(crate) async fn replace(

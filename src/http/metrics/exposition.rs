@@ -1,21 +1,21 @@
-//! Figures as text: OpenMetrics for who asks for it, else what Prometheus has read from the beginning. Series that have never
-//! moved are left out of both.
+//! Metrics as text: OpenMetrics if the client accepts it, otherwise Prometheus' own format. Series that have never changed are
+//! left out of both.
 
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use std::fmt::{self, Write};
 
-/// How figures are written.
+/// The text format of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// Prometheus' text, version 0.0.4.
+    /// Prometheus' text format, version 0.0.4.
     Prometheus,
-    /// Its successor, version 1.0.0.
+    /// OpenMetrics, version 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// The format that a header `Accept` asks for: OpenMetrics if it is named there and not liked less than plain text.
+    /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
     pub(crate) fn asked_for(accept: &str) -> Format {
         let wish = |wanted: &str| {
             let wishes =
@@ -35,7 +35,7 @@ impl Format {
     }
 }
 
-/// A media range without its parameters, and how much it is liked.
+/// A media range without its parameters, and its quality value.
 fn media_range(text: &str) -> (&str, f32) {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default();
@@ -43,7 +43,7 @@ fn media_range(text: &str) -> (&str, f32) {
     (name, quality.unwrap_or(1.0))
 }
 
-/// Writes all figures of a registry that have ever moved.
+/// Writes all metrics of a registry that have ever changed.
 pub(super) fn write(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut all = String::new();
     encode_registry(&mut all, registry)?;
@@ -70,7 +70,7 @@ pub(super) fn write(registry: &Registry, format: Format) -> Result<String, fmt::
     Ok(text)
 }
 
-/// All series of a name.
+/// All series of one metric.
 struct Family<'a> {
     name: &'a str,
     help: &'a str,
@@ -82,7 +82,7 @@ impl Family<'_> {
     fn leave_out_what_never_moved(&mut self) {
         match self.kind {
             "counter" => self.samples.retain(|sample| value(sample) != Some(0.0)),
-            // Of each series the sum comes first, then the count, then the buckets.
+            // In each series the sum comes first, then the count, then the buckets.
             "histogram" => {
                 let (sum, count) = (format!("{}_sum", self.name), format!("{}_count", self.name));
                 let is_of = |sample: &str, name: &str| {
@@ -118,7 +118,7 @@ impl Family<'_> {
     }
 }
 
-/// A sample's value.
+/// The value of a sample.
 fn value(sample: &str) -> Option<f64> {
     sample.rsplit(' ').next()?.parse().ok()
 }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn only_who_asks_gets_openmetrics() {
-        // As Prometheus 2 and 3 ask.
+        // The header that Prometheus 2 and 3 send.
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;\
                           q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         for (accept, wanted) in [

@@ -1,4 +1,4 @@
-//! Figures that are looked up when somebody asks for them, one line each.
+//! Metrics that are read when they are collected, one line each.
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -6,21 +6,21 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
 
-/// Where figures are written to.
+/// Collects metrics that are read on demand.
 pub(crate) struct Figures<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl Figures<'_> {
-    /// What goes up and down.
+    /// A gauge.
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 
-    /// What only goes up; its name does without `_total`.
+    /// A counter; `name` is given without `_total`.
     pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 
-    /// One figure for each value of a label.
+    /// A gauge for each value of a label.
     pub(crate) fn gauges<'a, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -32,7 +32,7 @@ impl Figures<'_> {
         self.labelled(name, help, values)
     }
 
-    /// One figure for each set of labels.
+    /// A gauge for each set of labels.
     pub(crate) fn labelled<'a, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &str,

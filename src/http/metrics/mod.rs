@@ -1,4 +1,4 @@
-//! The service's figures: those that requests move, those that are looked up when somebody asks, and how they are written.
+//! The service's metrics: those that requests count, those that are read on demand, and their text format.
 
 mod exposition;
 mod figures;
@@ -23,24 +23,24 @@ use std::time::Duration;
 /// A counter for each outcome.
 pub(super) type ByOutcome = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// What has been counted.
+/// All metrics of the service.
 pub(super) struct HttpMetrics {
     registry: Registry,
     requests: Arc<Requests>,
     /// Bytes that bodies take while they are read.
     pub(super) body_bytes: Gauge<u64, AtomicU64>,
-    /// Bodies refused because others took all of that.
+    /// Bodies refused because of that limit.
     pub(super) bodies_refused: Counter,
     /// Requests refused because their end user had tried too many codes.
     pub(super) guesses_refused: Counter,
-    /// Codes that were not valid, in checks and redemptions.
+    /// Invalid codes in checks and redemptions.
     pub(super) invalid_codes: Counter,
-    /// What became of requests to use or hold a code, and to confirm or cancel that.
+    /// Redemption requests (redeem, hold, confirm and cancel) by outcome.
     pub(super) redemptions: ByOutcome,
 }
 
 impl HttpMetrics {
-    /// Figures of these operations (path, method and group of each), and whatever `register` adds.
+    /// Creates the metrics of these operations (path, method and group of each), and those that `register` adds.
     pub(super) fn new(
         operations: Vec<(String, String, String)>,
         register: impl FnOnce(&mut Registry),
@@ -52,13 +52,17 @@ impl HttpMetrics {
         let (guesses_refused, invalid_codes) = (Counter::default(), Counter::default());
         let help = "Requests refused after too many invalid codes";
         registry.register("guesses_refused", help, guesses_refused.clone());
-        registry.register("invalid_codes", "Codes that were not valid", invalid_codes.clone());
+        registry.register("invalid_codes", "Invalid codes in checks and redemptions", invalid_codes.clone());
         let redemptions = ByOutcome::default();
-        let help = "Requests to use, hold, confirm or cancel by what became of them";
+        let help = "Requests to redeem, hold, confirm or cancel, by outcome";
         registry.register("redemptions", help, redemptions.clone());
         let (body_bytes, bodies_refused) = (Gauge::default(), Counter::default());
         registry.register("body_bytes", "Bytes that bodies take while they are read", body_bytes.clone());
-        registry.register("bodies_refused", "Bodies refused beyond limits.bodies", bodies_refused.clone());
+        registry.register(
+            "bodies_refused",
+            "Bodies refused because limits.bodies was reached",
+            bodies_refused.clone(),
+        );
         Self { registry, requests, body_bytes, bodies_refused, guesses_refused, invalid_codes, redemptions }
     }
 
@@ -67,12 +71,12 @@ impl HttpMetrics {
         self.requests.count(route, method, status, took);
     }
 
-    /// Counts what became of a request about a redemption.
+    /// Counts the outcome of a request about a redemption.
     pub(super) fn count_redemption(&self, outcome: &'static str) {
         self.redemptions.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// All figures that have ever moved.
+    /// Renders all metrics that have ever changed.
     pub(super) fn render(&self, format: Format) -> Result<String, fmt::Error> {
         exposition::write(&self.registry, format)
     }

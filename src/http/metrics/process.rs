@@ -1,4 +1,4 @@
-//! The process and how it was built, by the names that Prometheus' own libraries use.
+//! Metrics of the process and its build, under the names that Prometheus' own libraries use.
 
 use super::figures::Figures;
 use procfs::ProcResult;
@@ -7,11 +7,11 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 
-/// Asks the system when it is asked.
+/// Reads the process's resource usage when it is collected.
 #[derive(Debug)]
 pub(super) struct ProcessFigures;
 
-/// What the system says of this process.
+/// The resource usage of this process.
 struct Usage {
     cpu_seconds: f64,
     open_files: u64,
@@ -48,7 +48,7 @@ impl Collector for ProcessFigures {
             ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
         ];
         figures.labelled("build_info", "The program; always 1", [(labels, 1i64)])?;
-        // Where /proc is out of reach the rest goes without.
+        // Without /proc, only the build information is reported.
         let Ok(usage) = usage() else { return Ok(()) };
         figures.counter("process_cpu_seconds", "Time of processors, user and system", usage.cpu_seconds)?;
         figures.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
@@ -57,7 +57,7 @@ impl Collector for ProcessFigures {
         }
         figures.gauge("process_virtual_memory_bytes", "Virtual memory", usage.virtual_bytes)?;
         figures.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
-        let help = "When the process began, since the epoch";
+        let help = "Start time of the process, since the epoch";
         figures.gauge("process_start_time_seconds", help, usage.started_at)?;
         figures.gauge("process_threads", "Threads", usage.threads)
     }

@@ -1,5 +1,5 @@
-//! What requests cost: a counter for each route, method and status, and a histogram for each group of routes. All are found
-//! without a lock, in tables that never change.
+//! Metrics of requests: a counter for each route, method and status, and a latency histogram for each group of routes. All are
+//! found without a lock, in tables that never change.
 
 use http::{Method, StatusCode};
 use prometheus_client::collector::Collector;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The label of what matches no route, or none of the document's.
+/// The label of requests that match no documented route.
 const NO_ROUTE: &str = "none";
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "other"];
 
-/// Statuses that are told apart, in order; the last stands for any other.
+/// The statuses that have counters of their own, in order; the last one stands for all others.
 const STATUSES: [u16; 25] = [
     200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 414, 415, 422, 429, 431,
     500, 503, 507, 0,
@@ -43,12 +43,12 @@ struct Route {
 }
 
 impl Requests {
-    /// Counters for these routes, in a registry: path, method and group of each.
+    /// Registers the metrics of these operations: path, method and group of each.
     pub(super) fn register(operations: Vec<(String, String, String)>, registry: &mut Registry) -> Arc<Self> {
         let seconds = Family::<Labels, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(25e-6, 2.0, 20))
         });
-        let help = "From a request's head to its answer's";
+        let help = "Time from a request's head to the head of its answer";
         registry.register("http_request_duration_seconds", help, seconds.clone());
         let of_group = |group: String| seconds.get_or_create(&[("group", group)]).clone();
         let route = |groups: &HashMap<&str, String>| Route {

@@ -1,5 +1,5 @@
-//! Reading bodies: whole, up to a limit, or piece by piece without one. They are decompressed here, and count towards the
-//! limit that all bodies share for as long as they are held.
+//! Reads and decompresses bodies: whole, up to a limit, or piece by piece without one. While they are in memory, they count
+//! towards the limit that all bodies share.
 
 use super::body_memory::{BodyMemory, Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
@@ -17,25 +17,24 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an upload takes beside its decoder: the piece that is being read, a line that has not ended, and the items of a
-/// few commands.
+/// Memory of an upload beside its decoder: the current piece, an unfinished line, and the items of a few commands.
 const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
 
 /// How bodies are read.
 pub(crate) struct Reading {
-    /// What all of them may take together.
+    /// The memory that all bodies share.
     pub(crate) memory: Arc<BodyMemory>,
-    /// The longest body that is read whole, compressed and decompressed.
+    /// The longest body that is read whole, compressed or decompressed.
     pub(crate) bytes_max: usize,
-    /// Until a whole body is there; of an upload, until the next piece is.
+    /// How long a whole body may take to arrive; for an upload, the next piece.
     pub(crate) timeout: Duration,
-    /// Whether the service is about to stop.
+    /// Whether the service is shutting down.
     pub(crate) stopping: Stopping,
 }
 
 /// A whole body, decompressed.
 pub(crate) struct ReadBody {
-    /// Dropped before the share that it takes.
+    /// Dropped before its share of the memory.
     bytes: Bytes,
     _share: Share,
 }
@@ -52,14 +51,14 @@ impl Reading {
     /// Reads a whole JSON body.
     ///
     /// # Errors
-    /// Another media type or coding (415), too long (413), too slow (408), broken off or badly compressed (400), or too
-    /// much is being read (503).
+    /// Another media type or coding (415), too long (413), too slow (408), incomplete or badly compressed (400), or too many
+    /// bodies at once (503).
     pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
         require_json(request.headers())?;
         let coding = Coding::of(request.headers())?;
         let arrived = {
             let mut arriving = pin!(self.collect(request.into_body()));
-            // Most bodies come along with the head, and need no timer.
+            // Most bodies arrive with the head, and need no timer.
             match arriving.as_mut().now_or_never() {
                 Some(arrived) => arrived?,
                 None => match tokio::time::timeout(self.timeout, arriving).await {
@@ -75,7 +74,7 @@ impl Reading {
     }
 
     async fn collect(&self, mut body: Body) -> Result<ReadBody, Problem> {
-        // The usual body is one frame, which needs no copy.
+        // Most bodies are one frame, which needs no copy.
         let Some(first) = next_frame(&mut body).await? else {
             return Ok(ReadBody { bytes: Bytes::new(), _share: Share::of(&self.memory, 0)? });
         };
@@ -119,7 +118,7 @@ impl Reading {
         Err(Problem::new(Code::BodyTooLarge, detail))
     }
 
-    /// A client that is still sending would not read an answer: takes in some more, and throws it away, before giving it.
+    /// Reads and discards some more of a refused body: a client that is still sending would not read the answer.
     async fn let_arrive(&self, mut body: Body, mut length: usize, refused: Problem) -> Problem {
         while length <= self.bytes_max.saturating_mul(2)
             && let Ok(Some(frame)) = next_frame(&mut body).await
@@ -145,7 +144,7 @@ impl Reading {
             buffer.extend(&piece, self.bytes_max)?;
             piece.clear();
             if !rest.is_empty() {
-                // Others on this worker have their turn.
+                // Other connections of this worker get their turn.
                 tokio::task::yield_now().await;
             }
         }
@@ -156,7 +155,7 @@ impl Reading {
         Ok(ReadBody { bytes: bytes.into(), _share: share })
     }
 
-    /// A share of the memory for what a body is made into.
+    /// A share of the memory for the result of parsing.
     ///
     /// # Errors
     /// 503 `overloaded`.
@@ -167,7 +166,7 @@ impl Reading {
     /// Begins to read an upload of any length.
     ///
     /// # Errors
-    /// Another coding (415), or too much is being read (503).
+    /// Another coding (415), or too many bodies at once (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let coding = Coding::of(request.headers())?;
         Ok(Pieces {
@@ -188,20 +187,20 @@ impl Reading {
 /// An upload, piece by piece.
 pub(crate) struct Pieces {
     arriving: Arriving,
-    /// What has arrived and is not expanded yet.
+    /// What has arrived and is not decompressed yet.
     frame: Bytes,
     piece: Vec<u8>,
-    /// None where nothing is to be expanded.
+    /// `None` if the body is not compressed.
     expander: Option<Expander>,
     has_ended: bool,
     _share: Share,
 }
 
 impl Pieces {
-    /// The next piece, decompressed; none at the end.
+    /// The next piece, decompressed; `None` at the end.
     ///
     /// # Errors
-    /// Nothing came for too long (408), it breaks off or is badly compressed (400), or the service stops (503).
+    /// Nothing arrived for too long (408), the body is incomplete or badly compressed (400), or the service stops (503).
     pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
         let Some(expander) = &mut self.expander else {
             let Some(frame) = self.arriving.next().await? else { return Ok(None) };
@@ -218,7 +217,7 @@ impl Pieces {
                 };
                 self.frame = frame;
             } else {
-                // Of a frame that expands to many pieces each gives others their turn.
+                // A frame can expand to many pieces; after each, others get their turn.
                 tokio::task::yield_now().await;
             }
             let mut rest = &self.frame[..];
@@ -234,10 +233,10 @@ fn unexpandable_upload(fault: Unexpandable) -> Problem {
     Problem::new(Code::MalformedRequest, format!("{}; continue under the same id", fault.detail()))
 }
 
-/// An upload as it arrives.
+/// The bytes of an upload as they arrive.
 struct Arriving {
     body: Body,
-    /// Until the next bytes are there.
+    /// How long to wait for the next bytes.
     silence: Duration,
     stopping: Stopping,
 }
@@ -247,7 +246,7 @@ impl Arriving {
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let Self { body, silence, stopping } = self;
         let arrived = tokio::select! {
-            // An upload that never pauses ends as well.
+            // Checked first, so that an upload that never pauses ends as well.
             biased;
             () = stopping.uploads_end() => {
                 let detail = "the service is stopping; once it is back, continue under the same id";
@@ -267,8 +266,8 @@ impl Arriving {
 /// The next bytes of a body.
 async fn next_frame(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body breaks off"))?;
-        // Else it is trailers.
+        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body is incomplete"))?;
+        // Other frames are trailers.
         if let Ok(data) = frame.into_data()
             && !data.is_empty()
         {
@@ -419,8 +418,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Bodies of any kind, read in any order of their steps and given up at any: what they take never passes the
-        /// limit, each comes whole or with the problem that it has, and in the end all is given back.
+        /// Bodies of any kind, read step by step in any order and abandoned at any step, never take more than the limit. Each
+        /// arrives whole or with the right problem, and in the end all memory is returned.
         #[test]
         fn bodies_together_stay_within_the_limit(
             bodies in prop::collection::vec(sent(), 1..8),

@@ -1,7 +1,7 @@
-//! The memory of all bodies that are being read: one limit for them together.
+//! The memory that all bodies share: one limit for all that are being read.
 //!
-//! Whoever reads a body holds a [`Share`] of it, takes more before it holds more, and gives it back by dropping it: also
-//! when the client goes away or a handler panics.
+//! The reader of a body holds a [`Share`]. It grows the share before it stores more, and returns it by dropping it, even if the
+//! client disconnects or a handler panics.
 
 use crate::http::answer::problem::{Code, Problem, retry};
 use prometheus_client::metrics::counter::Counter;
@@ -9,28 +9,28 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Up to this many bytes a share may use what is kept from larger ones, so that few large bodies that come slowly do not
-/// keep out the many small ones.
+/// A share of up to this many bytes may use the reserve that large shares may not, so that a few large, slow bodies don't keep
+/// out many small ones.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// The most that is kept from large shares.
+/// The largest reserve.
 const KEPT_BYTES_MAX: u64 = 4 << 20;
 
 /// The memory that bodies may take together.
 pub(crate) struct BodyMemory {
     limit_bytes: u64,
-    /// Bytes taken. It is the metric itself, so that the two can't differ.
+    /// Bytes in use. This is the metric itself, so the two can't differ.
     taken_bytes: Gauge<u64, AtomicU64>,
     refused: Counter,
 }
 
 impl BodyMemory {
-    /// So much, of which nothing is taken. Bytes taken and refusals are counted in these metrics.
+    /// Creates a memory of this size. Bytes in use and refusals are counted in these metrics.
     pub(crate) fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
         Self { limit_bytes, taken_bytes, refused }
     }
 
-    /// The longest body that fits if there is no other: a [`Buffer`] takes half as much again when it is moved.
+    /// The longest body that fits alone: a [`Buffer`] needs half as much again while it is moved.
     pub(crate) fn body_bytes_max(&self) -> u64 {
         self.limit_bytes_of(u64::MAX) / 3 * 2
     }
@@ -43,14 +43,14 @@ impl BodyMemory {
     }
 }
 
-/// What one body takes of the memory; given back when it is dropped.
+/// What one body takes of the memory; returned when it is dropped.
 pub(crate) struct Share {
     memory: Arc<BodyMemory>,
     bytes: u64,
 }
 
 impl Share {
-    /// A share of so many bytes.
+    /// Takes a share of this many bytes.
     ///
     /// # Errors
     /// 503 `overloaded`.
@@ -60,10 +60,10 @@ impl Share {
         Ok(share)
     }
 
-    /// Takes more.
+    /// Grows the share.
     ///
     /// # Errors
-    /// 503 `overloaded`; the share is as large as before.
+    /// 503 `overloaded`; the share is unchanged.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Problem> {
         let limit = self.memory.limit_bytes_of(self.bytes.saturating_add(bytes));
         let more = |taken: u64| taken.checked_add(bytes).filter(|&taken| taken <= limit);
@@ -77,15 +77,15 @@ impl Share {
         Ok(())
     }
 
-    /// Takes as much more as it has less than so many bytes.
+    /// Grows the share to at least this many bytes.
     ///
     /// # Errors
-    /// 503 `overloaded`; the share is as large as before.
+    /// 503 `overloaded`; the share is unchanged.
     pub(crate) fn hold(&mut self, bytes: u64) -> Result<(), Problem> {
         self.grow(bytes.saturating_sub(self.bytes))
     }
 
-    /// Gives some of it back.
+    /// Returns a part of the share.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -99,15 +99,15 @@ impl Drop for Share {
     }
 }
 
-/// A buffer that counts what it takes.
+/// A buffer that accounts for its memory.
 pub(crate) struct Buffer {
-    /// Dropped before what it was counted by.
+    /// Dropped before the share.
     bytes: Vec<u8>,
     share: Share,
 }
 
 impl Buffer {
-    /// An empty one.
+    /// Creates an empty buffer.
     ///
     /// # Errors
     /// 503 `overloaded`.
@@ -115,23 +115,23 @@ impl Buffer {
         Ok(Self { bytes: Vec::new(), share: Share::of(memory, 0)? })
     }
 
-    /// How much is in it.
+    /// The number of bytes in it.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends bytes, to at most `bytes_max` in all.
+    /// Appends bytes, up to `bytes_max` in total.
     ///
     /// # Errors
     /// 503 `overloaded`.
     pub(crate) fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), Problem> {
         let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
         if needed > old {
-            // Twice as much each time, so that all that is moved is no more than what there is in the end; but from no more
-            // than half of what there may be to all of it.
+            // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows
+            // to the maximum at once.
             let half = bytes_max / 2;
             let new = if needed > half { bytes_max.max(needed) } else { needed.max((2 * old).min(half)) };
-            // Both are there while one is copied to the other.
+            // Both buffers exist while one is copied to the other.
             self.share.grow(new as u64)?;
             let mut moved = Vec::with_capacity(new);
             moved.extend_from_slice(&self.bytes);
@@ -142,7 +142,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The bytes, and the share that they take.
+    /// Splits it into the bytes and their share.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Share) {
         (self.bytes, self.share)
     }
@@ -154,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// A memory of so many bytes, and the gauge of what is taken of it.
+    /// A memory of this size, and the gauge of what is in use.
     fn memory(limit_bytes: u64) -> (Arc<BodyMemory>, Gauge<u64, AtomicU64>) {
         let taken = Gauge::default();
         (Arc::new(BodyMemory::new(limit_bytes, taken.clone(), Counter::default())), taken)
@@ -184,8 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever shares do, in any order, and however they end: never is more taken than there is, what is taken is
-        /// what they hold, and in the end all is given back.
+        /// Whatever shares do, in any order and however they end, the limit is never exceeded, the bytes in use are what the
+        /// shares hold, and in the end all are returned.
         #[test]
         fn no_byte_is_taken_beyond_the_limit_or_lost(
             limit in 0u64..300_000,

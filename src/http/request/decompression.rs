@@ -1,7 +1,7 @@
-//! Content codings of bodies that come in: gzip of any number of members, zstd of any number of frames.
+//! Content codings of request bodies: gzip with any number of members, zstd with any number of frames.
 //!
-//! All of a body belongs to it: bytes behind its end that are no further member or frame are an error, as is an end that
-//! is missing. A body is expanded in pieces, so that one that expands to much holds up nobody for long.
+//! Bytes after the end that are no further member or frame are an error, and so is a missing end. A body is decompressed piece by
+//! piece, so that one that expands a lot delays nobody for long.
 
 use crate::http::answer::problem::{Code, Problem};
 use flate2::write::MultiGzDecoder;
@@ -11,20 +11,20 @@ use zstd::stream::raw::{DParameter, InBuffer, OutBuffer};
 use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd::zstd_safe::{DCtx, ErrorCode};
 
-/// A piece is complete with so many bytes; it has at most [`PIECE_BYTES_MAX`].
+/// A piece is complete at this many bytes; it has at most [`PIECE_BYTES_MAX`].
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The longest piece: what a decoder gives at once may come on top.
+/// The longest piece: what a decoder returns at once may come on top of [`PIECE_BYTES`].
 pub(crate) const PIECE_BYTES_MAX: u64 = 256 << 10;
 
-/// What zstd's decoder says to a window that is longer than it may be: errors are negative codes.
+/// The code of zstd's error about a window that is too long: errors are negative numbers.
 const WINDOW_TOO_LARGE: ErrorCode =
     (ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge as ErrorCode).wrapping_neg();
 
-/// Steps of a decoder for one piece: what expands to nothing takes time as well.
+/// The most steps of a decoder for one piece: input that expands to nothing takes time too.
 const PIECE_STEPS: usize = 64;
 
-/// zstd: the longest window, as a power of two. RFC 9659 allows no longer one in this content coding.
+/// The longest zstd window, as a power of two. RFC 9659 sets this limit for the content coding.
 const WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
@@ -36,7 +36,7 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// What the headers say.
+    /// Reads the coding from the headers.
     ///
     /// # Errors
     /// 415 for another coding, or several.
@@ -61,18 +61,18 @@ impl Coding {
         Ok(coding)
     }
 
-    /// Memory that its decoder takes, at most.
+    /// The most memory that its decoder takes, in bytes.
     pub(crate) fn decoder_bytes(self) -> u64 {
         match self {
             Coding::Identity => 0,
-            // Also the optional fields of a header.
+            // Includes the optional fields of a header.
             Coding::Gzip => 384 << 10,
-            // Besides the window: blocks of 128 KiB coming in and going out, and tables.
+            // The window, blocks of 128 KiB in both directions, and tables.
             Coding::Zstd => (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64,
         }
     }
 
-    /// A decoder for one body, if one is needed.
+    /// A decoder for one body; `None` if it is not compressed.
     pub(crate) fn expander(self) -> Option<Expander> {
         match self {
             Coding::Identity => None,
@@ -86,23 +86,23 @@ fn other() -> Problem {
     Problem::new(Code::UnsupportedMediaType, "the body may be compressed with gzip or with zstd, once")
 }
 
-/// Why a body can't be expanded.
+/// Why a body can't be decompressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unexpandable {
-    /// It is broken off, damaged, or has bytes behind its end.
+    /// It is incomplete or damaged, or has bytes after its end.
     Broken,
-    /// A zstd frame wants a longer window than [`WINDOW_LOG_MAX`] allows.
+    /// A zstd frame needs a longer window than [`WINDOW_LOG_MAX`] allows.
     Window,
     /// There is no memory for a decoder.
     NoMemory,
 }
 
 impl Unexpandable {
-    /// What to tell of it.
+    /// The detail for the client.
     pub(crate) fn detail(self) -> &'static str {
         match self {
             Unexpandable::Broken => {
-                "the body is badly compressed: broken off, damaged, or with bytes behind its end"
+                "the body is badly compressed: incomplete, damaged, or with bytes after its end"
             }
             Unexpandable::Window => {
                 "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
@@ -112,16 +112,16 @@ impl Unexpandable {
     }
 }
 
-/// Expands one body.
+/// Decompresses one body.
 pub(crate) enum Expander {
     Gzip(MultiGzDecoder<Vec<u8>>),
-    /// None until the first piece.
+    /// `None` until the first piece.
     Zstd(Option<Frames>),
 }
 
 impl Expander {
-    /// Takes bytes from the front of `input`, and appends what they expand to to `piece`: all of them, or as many as
-    /// give a piece.
+    /// Takes bytes from the front of `input` and appends what they expand to to `piece`, until the input is used up or the piece
+    /// is complete.
     pub(crate) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
         match self {
             Expander::Gzip(members) => {
@@ -138,7 +138,7 @@ impl Expander {
         }
     }
 
-    /// Takes the end of the body, and appends what is left to `piece`.
+    /// Ends the body, and appends what is left to `piece`.
     pub(crate) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
         match self {
             Expander::Gzip(members) => {
@@ -151,11 +151,11 @@ impl Expander {
     }
 }
 
-/// Frames of zstd.
+/// A zstd decoder for a body of several frames.
 pub(crate) struct Frames {
     decoder: DCtx<'static>,
     buffer: Box<[u8]>,
-    /// A frame is not at its end, or none has begun.
+    /// Whether a frame has begun and not ended, or none has begun.
     is_open: bool,
 }
 
@@ -188,7 +188,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Gives how many bytes came of it.
+    /// Returns how many bytes were decompressed.
     fn step(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<usize, Unexpandable> {
         let (mut from, mut to) = (InBuffer::around(input), OutBuffer::around(&mut self.buffer[..]));
         let remaining = self.decoder.decompress_stream(&mut to, &mut from).map_err(|code| match code {

@@ -1,4 +1,4 @@
-//! Everything that is wrong with a request, each fault with a pointer to it.
+//! Collects the faults of a request, each with a pointer to the part that is not valid.
 
 use crate::http::answer::problem::{FAULTS_MAX, Fault, Problem};
 use std::borrow::Cow;
@@ -6,25 +6,25 @@ use std::borrow::Cow;
 /// The longest field name that a pointer spells out, in characters.
 const NAME_CHARACTERS_MAX: usize = 64;
 
-/// A field's name as a step of a JSON pointer; a very long one is cut.
+/// A field's name as a step of a JSON pointer; a very long name is cut.
 pub(super) fn escaped(name: &str) -> String {
     let cut: String = name.chars().take(NAME_CHARACTERS_MAX).collect();
     cut.replace('~', "~0").replace('/', "~1")
 }
 
-/// What is wrong with a request: all of it, up to a limit.
+/// The faults of a request, up to a limit.
 #[derive(Default)]
 pub(crate) struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Takes note of a fault.
+    /// Adds a fault.
     pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
         if self.0.len() < FAULTS_MAX {
             self.0.push(Fault { pointer: pointer(), detail: detail.into() });
         }
     }
 
-    /// The problem that they make up, if there are any.
+    /// The problem that the faults make up, if there are any.
     pub(crate) fn check(self) -> Result<(), Problem> {
         if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
     }

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: what makes two requests one.
+//! The header `Idempotency-Key`, which marks repeated requests.
 
 use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
 use crate::engine::Secret;
@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The header's longest value, in bytes.
+/// The longest value of the header, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 255;
 
-/// The value of the header, if it was sent.
+/// Returns the header's value, if it was sent.
 ///
 /// # Errors
-/// It is empty, too long, not visible ASCII, or was sent twice.
+/// If it is empty, too long, not visible ASCII, or was sent twice.
 pub(crate) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -26,7 +26,7 @@ pub(crate) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Proble
     Ok(Some(value))
 }
 
-/// The key as the log knows it: of the caller, of the filter's name, and of what is asked for.
+/// Builds the key that is logged, from the caller, the filter's name, the header and the command.
 pub(crate) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: &Command) -> IdempotencyKey {
     let kind: &[u8] = match kind {
         Kind::Campaign => b"campaign",
@@ -42,8 +42,8 @@ pub(crate) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: 
     IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
 }
 
-/// What a command asks for, without what was drawn at random for it. It says which route it came by, and carries
-/// everything that the query and the body said.
+/// Encodes what a command asks for, without what was drawn at random for it. It identifies the route, and has everything that
+/// query and body contained.
 fn canonical(command: &Command) -> Vec<u8> {
     let serialize =
         |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");

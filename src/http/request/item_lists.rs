@@ -1,4 +1,4 @@
-//! Bodies that carry items: each is hashed where it lies in the body, and only its digest goes on from here.
+//! Bodies that carry items. Each item is hashed inside the body, and only its digest is passed on.
 
 use super::faults::Faults;
 use super::object::{Fields, Object, Scalar, note_other_types};
@@ -7,7 +7,7 @@ use crate::engine::{Digest, FilterView};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// `{"users":[…]}` or `{"codes":[…]}`, with one flag beside it where there is one.
+/// `{"users":[…]}` or `{"codes":[…]}`, for some routes with a flag.
 pub(crate) struct ItemsBody<'a> {
     names: [&'static str; 2],
     has_flag: bool,
@@ -15,12 +15,12 @@ pub(crate) struct ItemsBody<'a> {
     items_max: usize,
     /// The items' digests, in order.
     pub(crate) digests: Vec<Digest>,
-    /// The flag; `false` unless it is given.
+    /// The flag; `false` by default.
     pub(crate) flag: bool,
 }
 
 impl<'a> ItemsBody<'a> {
-    /// A body whose items are under `field`, and belong to the filter of `view`.
+    /// Reads items from `field`, for the filter of `view`.
     pub(crate) fn new(
         field: &'static str,
         flag: Option<&'static str>,
@@ -64,14 +64,14 @@ impl<'de> Fields<'de> for ItemsBody<'_> {
 pub(crate) struct ReplacementsBody<'a> {
     view: &'a FilterView,
     items_max: usize,
-    /// What goes.
+    /// Digests of the items to remove.
     pub(crate) from: Vec<Digest>,
-    /// What comes in its place, in the same order.
+    /// Digests of the items to add in their place, in the same order.
     pub(crate) to: Vec<Digest>,
 }
 
 impl<'a> ReplacementsBody<'a> {
-    /// A body whose items belong to the filter of `view`.
+    /// Reads items for the filter of `view`.
     pub(crate) fn new(view: &'a FilterView, items_max: usize) -> Self {
         Self { view, items_max, from: Vec::new(), to: Vec::new() }
     }
@@ -99,7 +99,7 @@ impl<'de> Fields<'de> for ReplacementsBody<'_> {
 
 /// How the elements of a list are read.
 trait Each<'de> {
-    /// Reads the next one, if there is one.
+    /// Reads the next element, if there is one.
     fn next<A: SeqAccess<'de>>(
         &mut self,
         seq: &mut A,
@@ -108,7 +108,7 @@ trait Each<'de> {
     ) -> Result<bool, A::Error>;
 }
 
-/// An element's place in the body.
+/// An element's position in the body.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     list: &'a str,
@@ -293,18 +293,16 @@ impl<'de> Visitor<'de> for Item<'_> {
     note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64);
 }
 
-/// An item's digest, or what is wrong with it.
+/// The digest of an item, or what is wrong with it.
 fn digest(view: &FilterView, item: &str) -> Result<Digest, &'static str> {
     match fault(item) {
         Some(fault) => Err(fault),
-        None if view.is_blank(item) => {
-            Err("empty but for white space, which this coupon takes no account of")
-        }
+        None if view.is_blank(item) => Err("nothing but white space, which this coupon ignores"),
         None => Ok(view.digest(item)),
     }
 }
 
-/// What is wrong with an item's length, if anything.
+/// What is wrong with an item's length; `None` if it is valid.
 pub(crate) fn fault(item: &str) -> Option<&'static str> {
     match item.len() {
         0 => Some("empty"),

@@ -1,6 +1,6 @@
-//! JSON bodies as plain structs, read as the contract has it: a struct is an object and never a list, an enum a word, and
-//! what may be absent may not be null. The first fault is told, with a pointer to it and without the value that was met:
-//! that could be somebody's id or code.
+//! JSON bodies as plain structs, by the rules of the contract: a struct is an object and never a list, an enum is a string, and
+//! an optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which
+//! could be somebody's id or code.
 
 use super::faults::escaped;
 use super::shape::ShapeError;
@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 /// Parses a body without items.
 ///
 /// # Errors
-/// Broken JSON (400), or not what was asked for (422, with a pointer to the first fault).
+/// Invalid JSON (400), or JSON of the wrong shape (422, with a pointer to the first fault).
 pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let found = RefCell::new(None);
@@ -31,18 +31,18 @@ pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Prob
     Ok(value)
 }
 
-/// The problem of a body that is no JSON.
+/// The problem of a body that is not JSON.
 pub(super) fn syntax_problem(error: &serde_json::Error) -> Problem {
     let detail = format!("at line {}, column {}", error.line(), error.column());
     Problem::new(Code::MalformedJson, detail)
 }
 
-/// Why a body can't be read. `E` is the parser's own error.
+/// Why a body can't be parsed. `E` is the parser's own error.
 #[derive(Debug)]
 enum JsonError<E> {
-    /// It is JSON, but not what was asked for.
+    /// It is JSON, but of the wrong shape.
     Shape(ShapeError),
-    /// It is no JSON.
+    /// It is not JSON.
     Syntax(E),
 }
 
@@ -88,7 +88,7 @@ impl<E: de::Error> de::Error for JsonError<E> {
 }
 
 impl<E: de::Error> JsonError<E> {
-    /// Puts the fault where the parser's own error can't carry it, to be found by [`JsonError::of`].
+    /// Stores the fault beside the parser, whose own error can't carry it, for [`JsonError::of`] to find.
     fn leave(self, found: &Found) -> E {
         match self {
             JsonError::Syntax(error) => error,
@@ -99,12 +99,12 @@ impl<E: de::Error> JsonError<E> {
         }
     }
 
-    /// What an error of the parser stands for: a fault that was left, or one of its own.
+    /// What an error of the parser means: a stored fault, or an error of its own.
     fn of(error: E, found: &Found) -> Self {
         found.borrow_mut().take().map_or(JsonError::Syntax(error), JsonError::Shape)
     }
 
-    /// The same, of a part at this step.
+    /// Wraps the error in one more step of the pointer.
     fn inside(self, step: impl fmt::Display) -> Self {
         match self {
             JsonError::Shape(fault) => JsonError::Shape(fault.inside(step)),
@@ -116,7 +116,7 @@ impl<E: de::Error> JsonError<E> {
 /// A fault on its way through the parser.
 type Found = RefCell<Option<ShapeError>>;
 
-/// A deserializer under the contract's rules. The same wraps what it gives out: visitors, elements, fields.
+/// A deserializer that enforces the contract's rules. It also wraps everything inside: visitors, elements, fields.
 struct Strict<'f, D> {
     inner: D,
     found: &'f Found,
@@ -177,7 +177,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
     }
 }
 
-/// Passes a value on to the visitor that wants it.
+/// Passes a value on to the visitor that expects it.
 macro_rules! pass_on {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E: de::Error>(self, value: $type) -> Result<V::Value, E> {
@@ -241,7 +241,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
 
 struct Members<'de, 'f, A> {
     inner: A,
-    /// Of the member whose value comes next.
+    /// The name of the member whose value comes next.
     name: Cow<'de, str>,
     found: &'f Found,
 }
@@ -266,7 +266,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'de, '_, A> {
     }
 }
 
-/// Takes an object: derived code would also read a struct from a list of its fields' values.
+/// Accepts only an object: derived code would also read a struct from a list of its fields' values.
 struct ObjectOnly<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<V> {
@@ -281,7 +281,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<V> {
     }
 }
 
-/// Takes a word: derived code would also read an enum from an object.
+/// Accepts only a string: derived code would also read an enum from an object.
 struct WordOnly<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for WordOnly<V> {
@@ -297,7 +297,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for WordOnly<V> {
     }
 }
 
-/// A list of which at most `KEPT` elements are kept: one more than there may be tells that there are too many.
+/// A list that keeps at most `KEPT` elements: one more than allowed, which shows that there are too many.
 pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -370,7 +370,7 @@ mod tests {
         let Names { names } = parse(many.as_bytes()).unwrap();
         assert!(names.len() == 4 && names.capacity() < 16);
         assert!(matches!(&names[..2], [Text(Cow::Borrowed("a")), Text(Cow::Owned(b))] if b == "b"));
-        // What is passed over still has to be JSON.
+        // Skipped elements must be valid JSON too.
         for broken in [r#"{"names":["a","b","c","d","e",]}"#, r#"{"names":["a","b","c","d","#] {
             assert_eq!(parse::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);
         }

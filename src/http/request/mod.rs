@@ -1,4 +1,4 @@
-//! What comes in: bodies, queries and headers, read and checked before a handler works with them.
+//! Incoming requests: bodies, queries and headers, read and checked before a handler runs.
 
 pub(crate) mod body;
 pub(crate) mod body_memory;

@@ -1,5 +1,5 @@
-//! Bodies that carry items, read field by field by visitors, so that an item is hashed where it lies and no copy of it is
-//! made. All other bodies are plain structs ([`super::json`]).
+//! Bodies that carry items, parsed field by field with visitors, so that an item is hashed inside the body and never copied. All
+//! other bodies are plain structs ([`super::json`]).
 
 use super::faults::{Faults, escaped};
 use super::json::{Text, syntax_problem};
@@ -9,7 +9,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use std::borrow::Cow;
 use std::fmt;
 
-/// Makes a visitor note a fault, rather than give up, where JSON of another type stands.
+/// Makes a visitor note a fault, instead of failing, when it meets JSON of another type.
 macro_rules! note_other_types {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E: de::Error>(self, _: $type) -> Result<Self::Value, E> {
@@ -24,15 +24,15 @@ macro_rules! note_other_types {
 
 pub(crate) use note_other_types;
 
-/// The fields of a JSON object, to be read as they come.
+/// The fields of a JSON object, read in the order of the body.
 pub(crate) trait Fields<'de> {
     /// Their names, at most 32.
     fn names(&self) -> &[&'static str];
 
-    /// How many of them, from the first on, must be there.
+    /// How many of them, counted from the first, are required.
     fn required(&self) -> usize;
 
-    /// Reads the value of one. What is wrong with it, but not with the JSON, goes to `faults`.
+    /// Reads the value of a field. Faults other than invalid JSON go to `faults`.
     fn read<A: MapAccess<'de>>(
         &mut self,
         index: usize,
@@ -44,7 +44,7 @@ pub(crate) trait Fields<'de> {
 /// Parses a body that is one object.
 ///
 /// # Errors
-/// Broken JSON (400), or not what was asked for (422, with a pointer to every fault).
+/// Invalid JSON (400), or JSON of the wrong shape (422, with a pointer to every fault).
 pub(crate) fn read<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut faults = Faults::default();
@@ -59,9 +59,9 @@ pub(crate) fn read<'de>(body: &'de [u8], fields: &mut impl Fields<'de>) -> Resul
 pub(crate) struct Object<'a, F> {
     /// Its fields.
     pub(crate) fields: &'a mut F,
-    /// Where it is.
+    /// The pointer to it.
     pub(crate) pointer: String,
-    /// Where faults go.
+    /// Collects the faults.
     pub(crate) faults: &'a mut Faults,
 }
 
@@ -119,7 +119,7 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
     note_other_types!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
 }
 
-/// A value out of which at most one word is wanted: a list or an object is passed over.
+/// A value that should be a string, a number or the like; lists and objects are skipped.
 pub(crate) enum Scalar<'de> {
     Bool(bool),
     Number(u64),

@@ -1,5 +1,5 @@
-//! Keeps web pages out of a service that asks for no key. A browser sends requests for any page; only `Host` and
-//! `Origin`, which no page can forge, tell whose they are.
+//! Keeps web pages out of a service without keys. A browser sends requests for any page; only `Host` and `Origin`, which no page
+//! can forge, tell which page it is.
 
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::options::{HostName, HostOptions};
@@ -7,12 +7,12 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri, header};
 use std::net::IpAddr;
 
-/// What a browser says of where a request comes from, in relation to where it goes.
+/// The header in which a browser says how the origin of a request relates to its target.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a request that a page of another site may have caused: one to a name that is not the service's own (a page
-/// can have its own name resolved to any address), or one from such a page that is not a mere read, whose answer the
-/// browser would keep from the page anyway.
+/// Refuses a request that a page of another site may have caused. That is one to a name that is not the service's own, because a
+/// page can make its own name resolve to any address. It is also one from such a page that is not a plain read, whose answer the
+/// browser would hide from the page anyway.
 pub(crate) fn check(
     options: &HostOptions,
     method: &Method,
@@ -27,7 +27,7 @@ pub(crate) fn check(
         }
         host = Some(named);
     }
-    // Every browser names a host: what comes without was not sent by one.
+    // Every browser sends a host, so a request without one was not sent by a browser.
     if host.as_ref().is_some_and(|host| !options.includes(host)) {
         return Err(other_host());
     }
@@ -51,7 +51,7 @@ pub(crate) fn check(
 fn other_host() -> Problem {
     Problem::new(
         Code::ForeignOrigin,
-        "without keys it answers to loopback names only; others are listed in server.hosts",
+        "without keys only loopback names and those in server.hosts are accepted",
     )
 }
 
@@ -59,7 +59,7 @@ fn authority(text: &str) -> Option<Authority> {
     text.parse().ok().filter(|authority: &Authority| !authority.as_str().contains('@'))
 }
 
-/// Whether two authorities are one. A port that is not told is the scheme's own.
+/// Whether two authorities are the same. A missing port means the scheme's default.
 fn is_same(one: &Authority, other: &Authority, scheme: Option<&Scheme>) -> bool {
     let own = match scheme.map(Scheme::as_str) {
         Some("http") => Some(80),
@@ -80,7 +80,7 @@ impl HostOptions {
             None => name.eq_ignore_ascii_case("localhost"),
         };
         let is_listed = |listed: &HostName| listed.matches(name, host.port_u16());
-        // An address can't be made to mean another one. Of names beyond loopback nothing is known, unless it is told.
+        // An address can't be made to resolve elsewhere. If no names are listed, names beyond loopback can't be judged.
         let is_open = !self.is_loopback && (address.is_some() || self.names.is_empty());
         is_loopback || is_open || self.names.iter().any(is_listed)
     }
@@ -146,7 +146,7 @@ mod tests {
         ] {
             assert!(!get(&options, foreign), "{foreign}");
         }
-        // No browser does that.
+        // No browser sends this.
         assert!(is_let_in(&options, Method::POST, &[]));
     }
 
@@ -204,7 +204,7 @@ mod tests {
             for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
                 assert!(!with(method, host, header::ORIGIN, origin), "{origin} to {host}");
             }
-            // The browser keeps the answer from the page.
+            // The browser hides the answer from the page.
             assert!(with(Method::GET, host, header::ORIGIN, origin), "{origin} to {host}");
         }
         for (site, is_own) in

@@ -1,11 +1,11 @@
-//! Pages of lists: how long one may be, and what a cursor may be that asks for the next.
+//! Pages of lists: their length, and the cursor of the next one.
 
 use crate::http::answer::problem::Problem;
 
-/// The most entries of one page.
+/// The most entries on a page.
 const PAGE_MAX: usize = 1_000;
 
-/// Entries of a page unless said otherwise.
+/// The default number of entries on a page.
 const PAGE_DEFAULT: usize = 100;
 
 /// [`PAGE_DEFAULT`], for serde.
@@ -13,7 +13,7 @@ pub(crate) fn limit_default() -> usize {
     PAGE_DEFAULT
 }
 
-/// Refuses a page that is too long, or has nothing on it.
+/// Refuses a page that is too long or empty.
 pub(crate) fn check_limit(limit: usize) -> Result<(), Problem> {
     if (1..=PAGE_MAX).contains(&limit) {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn check_limit(limit: usize) -> Result<(), Problem> {
     Err(Problem::invalid_at("/limit", format!("expected 1 to {PAGE_MAX}")))
 }
 
-/// A cursor that was not given out.
+/// The problem of a cursor that the service never issued.
 pub(crate) fn strange_cursor() -> Problem {
     Problem::invalid_at("/cursor", "not a next_cursor of this service")
 }

@@ -1,4 +1,4 @@
-//! Query strings: unknown, repeated and odd parameters are refused, with a pointer.
+//! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer.
 
 use super::shape::ShapeError;
 use crate::http::answer::problem::Problem;
@@ -8,10 +8,10 @@ use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use std::borrow::Cow;
 
-/// The query's parameters.
+/// Parses the query's parameters.
 ///
 /// # Errors
-/// 422, with a pointer to the parameter where it is known.
+/// 422, with a pointer to the parameter if it is known.
 pub(crate) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem> {
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes());
@@ -33,7 +33,7 @@ impl<'de> IntoDeserializer<'de, ShapeError> for Parameter<'_> {
     }
 }
 
-/// Reads a number from its text.
+/// Parses a number from its text.
 macro_rules! numbers {
     ($($deserialize:ident, $visit:ident, $expected:literal;)*) => {
         $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {

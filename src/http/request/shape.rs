@@ -1,25 +1,25 @@
-//! What serde's derived code has against a value, kept as pointer and detail instead of one text.
+//! serde's objections to a value, as pointer and detail instead of one text.
 
 use super::faults::escaped;
 use crate::http::answer::problem::Problem;
 use serde::de;
 use std::fmt;
 
-/// A value is not what was asked for. It doesn't tell what was met: that could be somebody's id or code.
+/// A value of the wrong shape. It does not contain the value, which could be somebody's id or code.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct ShapeError {
-    /// Which part of the value, as a JSON pointer.
+    /// The part of the value, as a JSON pointer.
     pointer: String,
     detail: String,
 }
 
 impl ShapeError {
-    /// The whole of the value.
+    /// An error about the whole value.
     pub(super) fn new(detail: impl Into<String>) -> Self {
         Self { pointer: String::new(), detail: detail.into() }
     }
 
-    /// The same, seen from around: the value lies at this step.
+    /// Adds an outer step to the pointer.
     pub(super) fn inside(self, step: impl fmt::Display) -> Self {
         Self { pointer: format!("/{step}{}", self.pointer), ..self }
     }
@@ -69,7 +69,7 @@ impl de::Error for ShapeError {
     }
 }
 
-/// Words to choose from.
+/// The expected words.
 struct OneOf(&'static [&'static str]);
 
 impl fmt::Display for OneOf {

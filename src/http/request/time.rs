@@ -1,4 +1,4 @@
-//! Points in time as JSON has them: RFC 3339, UTC.
+//! Points in time in JSON: RFC 3339, UTC.
 
 use crate::domain::Timestamp;
 use jiff::SignedDuration;
@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 #[schema(value_type = String, format = DateTime, example = "2026-12-01T00:00:00Z")]
 pub(crate) struct Time(pub(crate) Timestamp);
 
-/// Where the count of a [`Timestamp`] begins.
+/// The epoch of a [`Timestamp`].
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// The last time that RFC 3339 can write in UTC: 9999-12-31T23:59:59.999Z. jiff's own timestamps end a day before, so
-/// that they can be shown in any zone.
+/// The last time that RFC 3339 can express in UTC: 9999-12-31T23:59:59.999Z. jiff's own timestamps end a day earlier, so that
+/// they can be shown in any zone.
 const LAST_MILLISECOND: u64 = 253_402_300_799_999;
 
 impl fmt::Display for Time {
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// RFC 3339 alone: jiff would also take other forms of ISO 8601.
+/// Parses RFC 3339 only; jiff would also accept other forms of ISO 8601.
 fn parse(text: &str) -> Option<Time> {
     let (local, offset) = match text.strip_suffix(['Z', 'z']) {
         Some(local) => (local, SignedDuration::ZERO),
@@ -66,7 +66,7 @@ fn parse(text: &str) -> Option<Time> {
     if !is_shaped(seconds, "0000-00-00T00:00:00") || !is_fraction {
         return None;
     }
-    // Finer than nanoseconds jiff doesn't read.
+    // jiff reads nothing finer than nanoseconds.
     let local = &local[..local.len().min(seconds.len() + ".000000000".len())];
     let since_epoch = local.parse::<DateTime>().ok()?.duration_since(EPOCH) - offset;
     let milliseconds = since_epoch.as_millis();
@@ -90,7 +90,7 @@ fn parse_offset(text: &str) -> Option<SignedDuration> {
     }
 }
 
-/// Whether a text has a digit wherever the shape has `0`, and the shape's letter in either case anywhere else.
+/// Whether a text has a digit wherever `shape` has `0`, and elsewhere `shape`'s own character, in either case.
 fn is_shaped(text: &str, shape: &str) -> bool {
     let fits = |(byte, expected): (u8, u8)| match expected {
         b'0' => byte.is_ascii_digit(),

@@ -46,12 +46,12 @@ pub enum ClientError {
         /// The problem's detail.
         detail: String,
     },
-    /// An upload broke off, and is not sent again.
-    #[error("{source}; what is added stays: send it again with --id {id} to go on")]
+    /// An upload was interrupted, and is not sent again.
+    #[error("{source}; added items stay; repeat the command with --id {id} to continue")]
     BrokenImport {
         /// The import's id.
         id: String,
-        /// What broke it.
+        /// What interrupted it.
         source: Box<ClientError>,
     },
     /// A local file can't be read or written.

@@ -1,28 +1,28 @@
-//! What `cuckood import` sends: a file, which can be read again when a connection breaks, or standard input, which can't.
+//! The input of `cuckood import`: a file, which can be read again when a connection breaks, or standard input, which can't.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// How many bytes are shown, how fast they go and how long it will take; for standard input nobody knows that.
+/// The progress bars: bytes, speed and remaining time; the last is unknown for standard input.
 const OF_A_FILE: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left {msg}";
 const OF_INPUT: &str = "{spinner} {bytes} {bytes_per_sec} {msg}";
 
-/// Where an upload comes from.
+/// The input of an upload.
 pub struct Source {
-    /// None for standard input.
+    /// `None` for standard input.
     path: Option<PathBuf>,
-    /// Bytes, for a file.
+    /// Its length in bytes, for a file.
     length: Option<u64>,
     progress: ProgressBar,
 }
 
 impl Source {
-    /// The file at a path, or standard input for `-`. Progress is shown where standard error is a terminal.
+    /// Opens the file at a path, or standard input for `-`. Progress is shown if standard error is a terminal.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// If the file can't be read.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (path, length) = if path == Path::new("-") {
             (None, None)
@@ -49,7 +49,7 @@ impl Source {
     /// Its bytes, from the start.
     ///
     /// # Errors
-    /// The file can't be read any more.
+    /// If the file can no longer be read.
     pub fn read(&self) -> io::Result<Box<dyn Read + Send>> {
         self.progress.set_position(0);
         self.progress.set_message("");
@@ -60,13 +60,13 @@ impl Source {
         })
     }
 
-    /// Shows what is waited for.
+    /// Shows what the upload is waiting for.
     pub fn say(&self, what: String) {
         self.progress.set_message(what);
         self.progress.tick();
     }
 
-    /// Leaves the terminal as it was.
+    /// Restores the terminal.
     pub fn finish(&self) {
         self.progress.finish_and_clear();
     }

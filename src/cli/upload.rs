@@ -1,4 +1,4 @@
-//! The upload of `cuckood import`: it goes on under its id when a connection breaks, and tells what the service says.
+//! The upload of `cuckood import`: continues under its id when a connection breaks, and reports the service's answer.
 
 use super::client::{ClientError, Connection};
 use super::source::Source;
@@ -6,30 +6,30 @@ use serde::Deserialize;
 use std::time::Duration;
 use ureq::SendBody;
 
-/// The longest answer that is read, in bytes: a hundred line errors and more.
+/// The longest answer that is read, in bytes: more than a hundred line errors.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// The first wait before an upload goes on, and the longest: each is twice the one before.
+/// The shortest and the longest pause before an upload continues; each is twice the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// An import that is to be sent.
+/// An import to send.
 pub struct Upload<'a> {
-    /// Where to.
+    /// The service.
     pub connection: &'a Connection,
-    /// `/v1/campaigns/NAME/imports`, or a coupon's.
+    /// `/v1/campaigns/NAME/imports`, or the same for a coupon.
     pub path: String,
-    /// Its name.
+    /// The import's id.
     pub id: String,
-    /// What else is asked for.
+    /// Other query parameters.
     pub query: Vec<(&'static str, String)>,
-    /// `Content-Type`, and `Content-Encoding` where it is compressed.
+    /// `Content-Type`, and `Content-Encoding` if the upload is compressed.
     pub headers: Vec<(&'static str, &'static str)>,
-    /// How often it may go on.
+    /// How often it may continue.
     pub retries: u32,
 }
 
-/// What the service says of an import on record.
+/// An import on record, as the service reports it.
 #[derive(Deserialize)]
 struct Recorded {
     state: String,
@@ -43,10 +43,10 @@ struct Failure {
 }
 
 impl Upload<'_> {
-    /// Asks whether the upload would be taken at all, by an empty one that changes nothing.
+    /// Asks whether the upload would be accepted at all, with an empty dry run.
     ///
     /// # Errors
-    /// What the upload would be answered: there is no such campaign, the key is not valid, and so on.
+    /// The error that the upload would get: there is no such campaign, the key is not valid, and so on.
     pub fn ask(&self) -> Result<(), ClientError> {
         let asked = ["mode", "column"];
         let query = self.query.iter().filter(|(name, _)| asked.contains(name)).cloned();
@@ -56,10 +56,10 @@ impl Upload<'_> {
         self.post(query, &headers, SendBody::none()).map(drop)
     }
 
-    /// Sends all, and goes on when the connection breaks; gives the service's answer.
+    /// Sends everything, and continues when the connection breaks. Returns the service's answer.
     ///
     /// # Errors
-    /// The service refuses, the source can't be read, or it broke too often.
+    /// If the service refuses, the source can't be read, or the connection broke too often.
     pub fn send(&self, source: &Source) -> Result<String, ClientError> {
         let mut pause = PAUSE_MIN;
         let mut retries = self.retries;
@@ -82,13 +82,13 @@ impl Upload<'_> {
                 return Err(ClientError::BrokenImport { id: self.id.clone(), source: Box::new(broken) });
             }
             retries -= 1;
-            source.say(format!("{broken}; going on in {pause:?}"));
+            source.say(format!("{broken}; continuing in {pause:?}"));
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
-    /// Why the import goes no further, if its upload was answered that and nobody has heard it.
+    /// Why the import failed, if its upload was answered but the answer was lost.
     fn answered(&self) -> Option<ClientError> {
         let text = self.get(&format!("/v1/imports/{}", self.id)).ok()?;
         let recorded: Recorded = serde_json::from_str(&text).ok()?;
@@ -135,8 +135,8 @@ impl Upload<'_> {
     }
 }
 
-/// Whether the same upload may fare better if it is sent again. One that goes on may come before the service knows that the
-/// one before has broken off.
+/// Whether the upload may succeed if it is sent again. The service may not have noticed yet that the previous one was
+/// interrupted.
 fn may_go_on(error: &ClientError) -> bool {
     match error {
         ClientError::Transport { .. } => true,

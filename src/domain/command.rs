@@ -127,28 +127,28 @@ pub enum Command {
     },
     /// Begin or continue an import.
     ImportBegin {
-        /// Where it goes.
+        /// The filter that it goes into.
         target: Target,
-        /// Its name.
+        /// The import's id.
         import: ImportId,
         /// Append or replace.
         mode: ImportMode,
-        /// What it must keep to.
+        /// The conditions that it must satisfy.
         guards: Guards,
-        /// Who asks.
+        /// The API key that began it.
         owner: KeyName,
-        /// Whether the name was given rather than made up.
+        /// Whether the client chose the id; otherwise it was generated.
         is_named: bool,
     },
     /// The next piece of an import.
     ImportLines {
-        /// Where it goes.
+        /// The filter that it goes into.
         target: Target,
-        /// Its name.
+        /// The import's id.
         import: ImportId,
         /// The items.
         digests: Digests,
-        /// Lines that the piece stands for, blank and rejected ones included.
+        /// Lines in the piece, including blank and rejected ones.
         lines: u64,
         /// How many of them were rejected.
         rejected: u64,
@@ -157,16 +157,16 @@ pub enum Command {
         /// The chained hash of all lines up to here.
         chain: u64,
     },
-    /// The upload has ended: with its last line, or broken off. Where it takes the place of others and is whole, the command is
-    /// repeated until it answers that the import is done: each does a part of what is left.
+    /// The end of an upload. If a replacement is complete, the command is repeated until its outcome is that the import is done;
+    /// each one does a part of the work that is left.
     ImportEnd {
-        /// Where it goes.
+        /// The filter that it goes into.
         target: Target,
-        /// Its name.
+        /// The import's id.
         import: ImportId,
-        /// How.
+        /// How it ended.
         ending: Ending,
-        /// How much is done now: codes that come over, and changes that are repeated.
+        /// The most codes to copy, and queued changes to repeat, in this command.
         entries_max: u32,
     },
     /// Turn the time back to that of this entry, because earlier entries were stamped in the future. Only `cuckood repair clock`

@@ -1,16 +1,16 @@
-//! Guards: what an import must keep to, so that the wrong file does no harm.
+//! Guards: conditions that an import must satisfy, so that the wrong file does no harm.
 
 use super::line_error::LineError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// A share from 0 to 1, as a whole number of millionths: equal on every machine.
+/// A share from 0 to 1, stored as a whole number of millionths, so that it is equal on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Share(u32);
 
-/// Why a number is no [`Share`].
+/// The error for a number that is not a [`Share`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("a share is a number from 0 to 1")]
 pub struct InvalidShare;
@@ -18,10 +18,10 @@ pub struct InvalidShare;
 const WHOLE: u32 = 1_000_000;
 
 impl Share {
-    /// The share, rounded to millionths.
+    /// Creates a share, rounded to millionths.
     ///
     /// # Errors
-    /// [`InvalidShare`] below 0, above 1, and for what is no number.
+    /// [`InvalidShare`] for a number below 0, above 1 or NaN.
     pub fn new(share: f64) -> Result<Self, InvalidShare> {
         if !(0.0..=1.0).contains(&share) {
             return Err(InvalidShare);
@@ -29,7 +29,7 @@ impl Share {
         Ok(Self((share * f64::from(WHOLE)).round() as u32))
     }
 
-    /// Whether `after` is less than `before` by more than this share of it.
+    /// Whether `after` is below `before` by more than this share of `before`.
     pub fn is_exceeded(self, before: u64, after: u64) -> bool {
         u128::from(after) * u128::from(WHOLE) < u128::from(before) * u128::from(WHOLE - self.0)
     }
@@ -41,51 +41,51 @@ impl fmt::Display for Share {
     }
 }
 
-/// What an import must keep to.
+/// The conditions of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Guards {
-    /// The fewest items that a whole upload may bring; 0 for any number.
+    /// The fewest items in a whole upload; 0 for no limit.
     pub min_items: u64,
-    /// How much less a replacement may hold than what it replaces; none for as little as it likes.
+    /// By how much a replacement may be smaller than what it replaces; `None` for no limit.
     pub max_shrink: Option<Share>,
-    /// The most lines that may be rejected; none for any number.
+    /// The most rejected lines; `None` for no limit.
     pub max_rejected: Option<u64>,
 }
 
-/// The guard that an import did not keep to, with the figures.
+/// The guard that an import violated, with the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 pub enum Tripped {
-    /// The upload was whole, and brought too few items.
+    /// The upload was complete, and had too few items.
     #[error("the upload brings {items} items, and min_items is {min_items}")]
     TooFewItems {
-        /// How many it brought.
+        /// Items in the upload.
         items: u64,
-        /// How many were wanted.
+        /// Items required.
         min_items: u64,
     },
-    /// The replacement holds too much less.
+    /// The replacement is too much smaller.
     #[error("{after} available items would take the place of {before}, and max_shrink is {max_shrink}")]
     Shrunk {
-        /// What the filter holds, in available items.
+        /// Available items in the filter now.
         before: u64,
-        /// What it would hold.
+        /// Available items after the replacement.
         after: u64,
-        /// How much less it may be.
+        /// The largest share by which it may shrink.
         max_shrink: Share,
     },
     /// Too many lines were rejected.
     #[error("{rejected} lines were rejected, the last one {}, and max_rejected is {max_rejected}", Told(*.last))]
     Rejected {
-        /// How many.
+        /// Lines rejected.
         rejected: u64,
-        /// How many might be.
+        /// Rejected lines allowed.
         max_rejected: u64,
-        /// The last of them, if it was told.
+        /// The last rejected line, if it was reported.
         last: Option<LineError>,
     },
 }
 
-/// A rejected line in words.
+/// A rejected line as text.
 struct Told(Option<LineError>);
 
 impl fmt::Display for Told {
@@ -98,10 +98,10 @@ impl fmt::Display for Told {
 }
 
 impl Guards {
-    /// Whether so many lines may be rejected, `last` being the last one.
+    /// Checks that so many lines may be rejected; `last` is the last one.
     ///
     /// # Errors
-    /// The guard that trips.
+    /// The violated guard.
     pub fn allow_rejected(&self, rejected: u64, last: Option<LineError>) -> Result<(), Tripped> {
         match self.max_rejected {
             Some(max_rejected) if rejected > max_rejected => {
@@ -111,19 +111,19 @@ impl Guards {
         }
     }
 
-    /// Whether a whole upload may bring so many items.
+    /// Checks that a whole upload may have this many items.
     ///
     /// # Errors
-    /// The guard that trips.
+    /// The violated guard.
     pub fn allow_items(&self, items: u64) -> Result<(), Tripped> {
         let min_items = self.min_items;
         if items < min_items { Err(Tripped::TooFewItems { items, min_items }) } else { Ok(()) }
     }
 
-    /// Whether a filter may hold `after` available items in the place of `before`.
+    /// Checks that a filter may have `after` available items instead of `before`.
     ///
     /// # Errors
-    /// The guard that trips.
+    /// The violated guard.
     pub fn allow_swap(&self, before: u64, after: u64) -> Result<(), Tripped> {
         match self.max_shrink {
             Some(max_shrink) if max_shrink.is_exceeded(before, after) => {

@@ -1,4 +1,4 @@
-//! Imports: long uploads, logged piece by piece, so that a broken one can be continued.
+//! Imports: long uploads, logged piece by piece, so that an interrupted one can be continued.
 
 use super::guards::{Guards, Tripped};
 use super::import_warnings::ImportWarning;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// The most line errors that an import tells of.
+/// The most line errors that an import reports.
 pub const LINE_ERRORS_MAX: usize = 100;
 
-/// The most imports of one owner that are remembered when they are over.
+/// The most finished imports of one owner that are kept on record.
 pub const IMPORTS_KEPT_MAX: usize = 100;
 
-/// The most imports that one owner may have running, or broken off and to be continued.
+/// The most imports of one owner that are running, or interrupted and can be continued.
 pub const IMPORTS_UNFINISHED_MAX: usize = 1_000;
 
-/// Whose an import is: the name of an API key, or nothing where there are no keys.
+/// The owner of an import: the name of an API key, or empty if there are no keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyName(Box<str>);
@@ -34,17 +34,17 @@ impl KeyName {
     }
 }
 
-/// An import's name, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
+/// An import's id, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ImportId(Box<str>);
 
-/// Why a text is no [`ImportId`].
+/// The error for a text that is not an [`ImportId`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("an import's id is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'")]
 pub struct InvalidImportId;
 
 impl ImportId {
-    /// Parses an import's name.
+    /// Parses an import's id.
     pub fn new(text: &str) -> Result<Self, InvalidImportId> {
         let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
         if well && (1..=128).contains(&text.len()) { Ok(Self(text.into())) } else { Err(InvalidImportId) }
@@ -62,120 +62,119 @@ impl fmt::Display for ImportId {
     }
 }
 
-/// Whether an import adds to what is there or takes its place.
+/// Whether an import adds to the existing items or replaces them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ImportMode {
-    /// Adds as it reads.
+    /// Adds items as they are read.
     Append,
-    /// Builds aside and swaps in at the end.
+    /// Builds new tables and swaps them in at the end.
     Replace,
 }
 
 impl ImportMode {
-    /// What an import must keep to unless something else is asked for: a replacement is not empty.
+    /// The default guards: a replacement must not be empty.
     pub fn guards(self) -> Guards {
         Guards { min_items: u64::from(self == ImportMode::Replace), ..Guards::default() }
     }
 }
 
-/// How far an import has come.
+/// The state of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ImportState {
-    /// Its upload goes on.
+    /// Its upload is running.
     Running,
     /// Read to the end.
     Done,
-    /// Refused by the filter: it was full, or is gone.
+    /// The filter refused it: it was full, or is gone.
     Failed,
-    /// It did not keep to a guard. The rest of an `append` was not added, and a `replace` has changed nothing.
+    /// It violated a guard. The rest of an `append` was not added, and a `replace` has changed nothing.
     Guarded(Tripped),
-    /// `mode=replace`: more was changed meanwhile than is kept to be repeated. It has changed nothing.
+    /// `mode=replace`: more changes arrived meanwhile than can be queued. It has changed nothing.
     Overtaken,
-    /// The upload broke off; the same id continues it.
+    /// The upload was interrupted; the same id continues it.
     Interrupted,
-    /// Somebody has stopped the upload; the same id continues it.
+    /// The upload was stopped by a client; the same id continues it.
     Stopped,
 }
 
-/// What tells whether an upload is the same as another: its decompressed bytes, and how they are to be read.
+/// The fingerprint of an upload: its bytes after decompression, and how they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UploadDigest {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// XXH3-128 of them, behind the format and the column.
+    /// XXH3-128 of the format, the column and the bytes.
     pub hash: u128,
 }
 
-/// How an upload ends.
+/// How an upload ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ending {
     /// With its last line.
     Whole {
-        /// Which upload it was.
+        /// The upload's fingerprint.
         upload: UploadDigest,
         /// What looks wrong about it.
         warnings: Vec<ImportWarning>,
     },
-    /// It has broken off.
+    /// It was interrupted.
     BrokenOff,
-    /// Somebody has stopped it.
+    /// A client stopped it.
     Stopped,
 }
 
-/// An import and its progress, as durable.
+/// An import and its progress, as logged.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Import {
-    /// Its name.
+    /// Its id.
     pub id: ImportId,
-    /// Who began it.
+    /// The API key that began it.
     pub owner: KeyName,
-    /// Whether its name was given: one that was made up is known to nobody until the end.
+    /// Whether the client chose the id: nobody knows a generated one before the end.
     pub is_named: bool,
-    /// Where it goes.
+    /// The filter that it goes into.
     pub filter: FilterId,
-    /// Whose filter that is.
+    /// The filter's kind.
     pub kind: Kind,
     /// The filter's name when it began.
     pub name: Name,
     /// Append or replace.
     pub mode: ImportMode,
-    /// What it must keep to.
+    /// The guards that it must satisfy.
     pub guards: Guards,
-    /// How far it has come.
+    /// Its state.
     pub state: ImportState,
     /// When it began.
     pub started_at: Timestamp,
-    /// When it last moved.
+    /// When it last made progress.
     pub changed_at: Timestamp,
-    /// Lines read, blank and rejected ones included.
+    /// Lines read, including blank and rejected ones.
     pub lines: u64,
     /// Items that were added.
     pub added: u64,
-    /// Items that were there already (or saturated).
+    /// Items that were already present (or saturated).
     pub already_present: u64,
-    /// Codes that have been used.
+    /// Codes that are redeemed.
     pub already_redeemed: u64,
-    /// Lines that hold no item.
+    /// Lines without a valid item.
     pub rejected: u64,
     /// The first [`LINE_ERRORS_MAX`] rejected lines.
     pub errors: Vec<LineError>,
-    /// XXH3 over the digests of all lines so far, chained batch by batch: what a resumed upload must repeat.
+    /// XXH3 over the digests of all lines so far, chained line by line. A continued upload must repeat these lines.
     pub chain: u64,
-    /// The whole upload, once it has been read to the end.
+    /// The upload's fingerprint, once it has been read to the end.
     pub upload: Option<UploadDigest>,
     /// What looks wrong about it.
     pub warnings: Vec<ImportWarning>,
 }
 
 impl Import {
-    /// Items that the upload has brought so far. What a replacement holds already is not counted again.
+    /// Items that the upload has contributed so far. An item that a replacement already has is not counted again.
     pub fn items(&self) -> u64 {
         let repeated = if self.mode == ImportMode::Append { self.already_present } else { 0 };
         self.added + self.already_redeemed + repeated
     }
 
-    /// Whether somebody can go on with it. A broken `replace` begins anew, and nobody knows the name of one that was not
-    /// given one.
+    /// Whether a client can continue it. An interrupted `replace` begins again, and nobody knows a generated id.
     pub fn is_unfinished(&self) -> bool {
         match self.state {
             ImportState::Running => true,

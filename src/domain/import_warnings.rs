@@ -1,4 +1,4 @@
-//! What looks wrong about an upload, though it is allowed.
+//! Warnings: what looks wrong about an upload, although it is allowed.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -6,12 +6,12 @@ use thiserror::Error;
 /// Something that looks wrong about an upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 pub enum ImportWarning {
-    /// Nearly all items are alike.
-    #[error("of {items} items only about {different} are different: is it the right column?")]
+    /// Nearly all items are equal.
+    #[error("only about {different} of {items} items are different: is it the right column?")]
     ItemsAlike {
-        /// How many there are.
+        /// Number of items.
         items: u64,
-        /// How many of them are different, about.
+        /// Approximate number of distinct items.
         different: u64,
     },
     /// The lines of a text look like records.
@@ -19,24 +19,24 @@ pub enum ImportWarning {
         "most of the lines have the same number of {separator:?}: if this is CSV, send it as text/csv, and name the column"
     )]
     LooksLikeCsv {
-        /// What separates the fields.
+        /// The character that separates the fields.
         separator: char,
     },
     /// The lines of a text look like JSON.
     #[error("most of the lines look like JSON: if this is NDJSON, send it as application/x-ndjson")]
     LooksLikeJson,
-    /// Items begin or end with a space that belongs to them.
+    /// Items begin or end with white space, which belongs to them.
     #[error("{items} items begin or end with white space, which is a part of them")]
     WhiteSpace {
-        /// How many.
+        /// Number of such items.
         items: u64,
     },
-    /// Hardly any line was taken.
+    /// Nearly all lines were rejected.
     #[error("{rejected} of {lines} lines were rejected: is it the right format?")]
     MostRejected {
-        /// How many.
+        /// Rejected lines.
         rejected: u64,
-        /// Of how many.
+        /// All lines.
         lines: u64,
     },
 }

@@ -1,9 +1,9 @@
-//! Lines of an upload that hold no item.
+//! Rejected lines of an upload.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What was wrong with a line.
+/// What is wrong with a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 pub enum LineFault {
     /// Longer than 512 bytes.
@@ -12,7 +12,7 @@ pub enum LineFault {
     /// Not UTF-8.
     #[error("not-utf8")]
     NotUtf8,
-    /// NDJSON: neither a string nor an object with a string `item`. CSV: no record, or one without the column.
+    /// NDJSON: neither a string nor an object with a string `item`. CSV: not a record, or one without the column.
     #[error("malformed")]
     Malformed,
     /// An empty item.
@@ -20,11 +20,11 @@ pub enum LineFault {
     Empty,
 }
 
-/// One rejected line.
+/// A rejected line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LineError {
-    /// Its number, the first line being 1.
+    /// Its number; the first line is 1.
     pub line: u64,
-    /// What was wrong with it.
+    /// What is wrong with it.
     pub fault: LineFault,
 }

@@ -79,9 +79,9 @@ pub enum Refusal {
         /// Seconds until the oldest record may be dropped.
         retry_after_seconds: u64,
     },
-    /// The import of this id went elsewhere, in another mode, with other guards, or with other lines.
+    /// The import of this id has another target, another mode, other guards or other lines.
     ImportDiffers,
-    /// The import does not keep to one of its guards. Nothing more is added, and nothing is replaced.
+    /// The import violates one of its guards. Nothing more is added, and nothing is replaced.
     ImportGuarded(Tripped),
     /// The owner has the maximum number of unfinished imports.
     TooManyImports,

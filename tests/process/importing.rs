@@ -191,6 +191,6 @@ fn an_import_goes_on_where_the_connection_breaks() {
     let told = fails(&proxy, &[INTO, "-", "--id", "piped"], Some(&lines), "--id piped");
     assert!(told.stdout.is_empty());
     let (proxy, _) = breaking_proxy(fixture.client.address(), 3, 1_000);
-    fails(&proxy, &[INTO, &file, "--retries", "1"], None, "send it again with --id");
+    fails(&proxy, &[INTO, &file, "--retries", "1"], None, "repeat the command with --id");
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }

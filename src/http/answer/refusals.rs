@@ -53,9 +53,10 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
             Code::ImportDiffers,
             "the import of this id has another target, another mode, other guards or other lines",
         ),
-        Refusal::ImportGuarded(tripped) => {
-            Problem::new(Code::ImportGuarded, format!("{tripped}: nothing more is added, and nothing replaced"))
-        }
+        Refusal::ImportGuarded(tripped) => Problem::new(
+            Code::ImportGuarded,
+            format!("{tripped}: nothing more is added, and nothing replaced"),
+        ),
         Refusal::TooManyImports => Problem::new(
             Code::TooManyImports,
             "this key has too many running or interrupted imports: wait for them, or continue them",

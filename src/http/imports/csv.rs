@@ -1,60 +1,60 @@
-//! Items out of a CSV upload: csv-core reads the fields; here it is decided where a line ends and what it comes to.
+//! Items from a CSV upload: csv-core parses the fields; this module decides where a line ends and what it yields.
 //!
-//! One line is one record, however many line breaks stand within its quotes. Blank lines count, since clients are told of
-//! lines by number. A carriage return that no line feed follows ends no record: what uses it for that would be read as
-//! one record too many or too few, so its line is rejected.
+//! One line is one record, however many line breaks are inside its quotes. Blank lines count, since errors name lines by number.
+//! A carriage return without a line feed does not end a record. A file that uses it so would yield one record too many or too
+//! few, so its line is rejected.
 
 use super::line::{LINE_BYTES_MAX, Line, UploadFault, item};
 use crate::domain::LineFault;
 use csv_core::{ReadFieldResult, Reader};
 use memchr::memchr;
 
-/// What a field's buffer begins with; it grows as far as a line may be long.
+/// The initial size of a field's buffer; it grows to the length of the longest allowed line.
 const FIELD_BYTES: usize = 1 << 10;
 
-/// More than fits a line that is not too long, so that a field never fills it.
+/// More than fits into the longest allowed line, so that a field never fills it.
 const FIELD_BYTES_MAX: usize = LINE_BYTES_MAX + 2;
 
-/// Reads the records of one upload.
+/// Parses the records of one upload.
 pub(super) struct Records {
     reader: Reader,
     header: Header,
     record: Record,
-    /// The field that is being read, as far as it has come.
+    /// The current field, as far as it has arrived.
     field: Vec<u8>,
     field_bytes: usize,
-    /// The record's item.
+    /// The item of the current record.
     item: Vec<u8>,
 }
 
 /// Which column holds the items.
 enum Header {
-    /// The header is still to be read. A name that is wanted, and where it was found.
+    /// The header has not been read yet: the name of the wanted column, and where it was found.
     Ahead { wanted: Option<String>, found: Option<usize> },
-    /// It has been read.
+    /// The header has been read.
     Read { column: usize },
 }
 
-/// How far the present record has been read.
+/// How far the current record has been read.
 #[derive(Default)]
 struct Record {
-    /// Bytes of it, its line feed not counted.
+    /// Its bytes, without the line feed.
     bytes: usize,
-    /// Fields that have ended.
+    /// Number of fields that have ended.
     fields: usize,
     /// The last byte was a carriage return outside quotes: the record has ended if a line feed follows.
     is_behind_return: bool,
-    /// None followed. The rest of the line is passed over.
+    /// No line feed followed. The rest of the line is skipped.
     has_lone_return: bool,
     /// The length of the item, once it has been read.
     item_bytes: Option<usize>,
 }
 
 impl Records {
-    /// Records whose items are in the column of this name, or in the only one.
+    /// Takes the items from the column of this name, or from the only column.
     pub(super) fn new(column: Option<String>) -> Self {
         let mut reader = Reader::new();
-        // It would skip a byte-order mark at the begin of what it is first given, be that the upload's begin or not.
+        // Otherwise csv-core would skip a byte-order mark at the start of its first input, wherever that is in the upload.
         reader.read_field(b"\n", &mut []);
         Self {
             reader,
@@ -66,7 +66,7 @@ impl Records {
         }
     }
 
-    /// Takes the next piece, and gives each record that ends in it to `each`.
+    /// Takes the next piece, and passes each record that ends in it to `each`.
     pub(super) fn push(
         &mut self,
         mut piece: &[u8],
@@ -81,7 +81,7 @@ impl Records {
             piece = if self.record.has_lone_return {
                 self.pass_over(piece, each)?
             } else if is_at_begin && next == b'\n' {
-                // A blank line, which the reader would skip, or the second half of a line's end.
+                // A blank line, which csv-core would skip, or the second half of a line ending.
                 self.end_record(each)?;
                 &piece[1..]
             } else if is_at_begin && next == b'\r' {
@@ -95,7 +95,7 @@ impl Records {
         Ok(())
     }
 
-    /// Takes the end of the upload, which ends its last record.
+    /// Ends the upload, and with it the last record.
     pub(super) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         if self.record.bytes == 0 {
             return Ok(());
@@ -103,7 +103,7 @@ impl Records {
         if self.record.is_behind_return || self.record.has_lone_return {
             return self.end_record(each);
         }
-        // Whether a quote is open only shows in what a line feed would do.
+        // Only the effect of a line feed shows whether a quote is still open.
         let mut end: &[u8] = b"\n";
         let mut has_ended = false;
         while !end.is_empty() {
@@ -115,13 +115,13 @@ impl Records {
         if matches!(self.header, Header::Ahead { .. }) {
             return Err(UploadFault::BadHeader);
         }
-        // But for the line feed.
+        // Without the line feed.
         let is_too_long = self.record.bytes - 1 > LINE_BYTES_MAX;
         each(Line::Rejected(if is_too_long { LineFault::ItemTooLong } else { LineFault::Malformed }));
         Ok(())
     }
 
-    /// Reads on, to the end of a field or of the piece; gives whether a record ended, and the rest of the piece.
+    /// Reads to the end of a field or of the piece. Returns whether a record ended, and the rest of the piece.
     fn read<'a>(
         &mut self,
         piece: &'a [u8],
@@ -150,7 +150,7 @@ impl Records {
         Ok((false, rest))
     }
 
-    /// Passes over what is left of a line.
+    /// Skips the rest of a line.
     fn pass_over<'a>(
         &mut self,
         piece: &'a [u8],
@@ -167,7 +167,7 @@ impl Records {
         if self.field.len() < FIELD_BYTES_MAX {
             self.field.resize((2 * self.field.len()).min(FIELD_BYTES_MAX), 0);
         } else {
-            // The line is too long, whatever else the field has.
+            // The line is too long, whatever the rest of the field is.
             self.field_bytes = 0;
         }
     }
@@ -191,7 +191,7 @@ impl Records {
 
     fn end_record(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         if self.record.fields == 0 && matches!(self.header, Header::Ahead { .. }) {
-            // A blank header names one column, by no name.
+            // A blank header is one column without a name.
             self.end_field();
         }
         let Record { bytes, fields, has_lone_return, item_bytes, .. } = std::mem::take(&mut self.record);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in quotes comes back, wherever the upload is cut.
+        /// Quoted items are read back unchanged, wherever the upload is cut.
         #[test]
         fn what_was_quoted_comes_back(
             items in prop::collection::vec("[a\",\r\n é]{1,8}", 0..8),

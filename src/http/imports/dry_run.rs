@@ -1,4 +1,4 @@
-//! An upload that is only tried: it is read, counted and held against its guards, and nothing is changed or logged.
+//! A dry run of an import: the upload is read, counted and checked against its guards, but nothing is changed or logged.
 
 use super::incoming::{Destination, Incoming};
 use super::intake::Batch;
@@ -11,7 +11,7 @@ use crate::http::answer::problem::Problem;
 use crate::http::answer::refusals;
 use std::sync::Arc;
 
-/// An upload that is to be tried.
+/// The upload of a dry run.
 pub(super) struct DryRun {
     pub(super) engine: Engine,
     pub(super) view: Arc<FilterView>,
@@ -21,7 +21,7 @@ pub(super) struct DryRun {
 }
 
 impl DryRun {
-    /// Reads the whole upload, and tells what can be told from the filter as it is.
+    /// Reads the whole upload, and reports what the current filter tells about it.
     pub(super) async fn run(self, mut incoming: Incoming) -> Result<Import, Problem> {
         let Self { engine, view, id, mode, guards } = self;
         let now = engine.now();
@@ -56,7 +56,7 @@ impl DryRun {
     }
 }
 
-/// Holds a whole upload against its guards. Items that are in it more than once are counted more than once.
+/// Checks a whole upload against its guards. Repeated items are counted each time.
 fn allow_whole(view: &FilterView, import: &Import) -> Result<(), Tripped> {
     let available = import.added + import.already_present;
     import.guards.allow_items(available + import.already_redeemed)?;
@@ -69,7 +69,7 @@ fn guarded(view: &FilterView, tripped: Tripped) -> Problem {
     refusals::refused(view.kind, Refusal::ImportGuarded(tripped))
 }
 
-/// Counts batches by what the filter holds.
+/// Counts the items of batches by whether the filter holds them.
 struct Counted<'a> {
     view: &'a FilterView,
     now: Timestamp,
@@ -97,7 +97,7 @@ impl Destination for Counted<'_> {
         import.errors.extend(batch.errors.into_iter().take(room));
         let allowed = import.guards.allow_rejected(import.rejected, last);
         allowed.map_err(|tripped| guarded(view, tripped))?;
-        // Others on this worker have their turn.
+        // Other connections of this worker get their turn.
         tokio::task::yield_now().await;
         Ok(())
     }

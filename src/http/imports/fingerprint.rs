@@ -1,20 +1,20 @@
-//! What tells one upload from another: its bytes once they are decompressed, and how they are to be read.
+//! The fingerprint of an upload: its bytes after decompression, and how they are read.
 
 use super::lines::Format;
 use crate::domain::UploadDigest;
 use xxhash_rust::xxh3::Xxh3;
 
-/// No text has this byte: it ends the name of the column.
+/// A byte that no UTF-8 text contains; it ends the name of the column.
 const END: u8 = 0xff;
 
-/// The digest of an upload, as far as it has come.
+/// The fingerprint of the bytes so far.
 pub(super) struct Fingerprint {
     bytes: u64,
     hash: Box<Xxh3>,
 }
 
 impl Fingerprint {
-    /// Of an upload that has not begun yet.
+    /// The fingerprint of an upload that has not begun.
     pub(super) fn new(format: &Format) -> Self {
         let mut hash = Box::new(Xxh3::new());
         match format {
@@ -30,13 +30,13 @@ impl Fingerprint {
         Self { bytes: 0, hash }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         self.hash.update(piece);
     }
 
-    /// The digest of the whole upload.
+    /// The fingerprint of the whole upload.
     pub(super) fn finish(&self) -> UploadDigest {
         UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
     }

@@ -1,4 +1,4 @@
-//! An upload as it comes in: pieces of the body become batches of lines, until it ends or is stopped.
+//! An upload as it arrives: pieces of the body become batches of lines, until it ends or is stopped.
 
 use super::fingerprint::Fingerprint;
 use super::intake::{Batch, Differs, Intake};
@@ -18,20 +18,20 @@ pub(super) struct Incoming {
     pub(super) live: LiveImport,
 }
 
-/// Where batches go.
+/// Receives the batches of an upload.
 pub(super) trait Destination {
-    /// Takes the next batch. It may be done with it later.
+    /// Takes the next batch; may finish it later.
     async fn take(&mut self, batch: Batch) -> Result<(), Problem>;
 
-    /// Waits until it is done with every batch.
+    /// Waits until every batch is finished.
     async fn settle(&mut self) -> Result<(), Problem>;
 }
 
 impl Incoming {
-    /// Reads the upload to its end and passes on what follows the lines that the import has.
+    /// Reads the upload to its end, and passes on the lines after those that the import has.
     ///
     /// # Errors
-    /// It breaks off, can't be read, is stopped, or differs from what the import has; or what the destination says.
+    /// If the upload is incomplete, invalid or stopped, or differs from what the import has; and errors of the destination.
     pub(super) async fn read(
         &mut self,
         view: &FilterView,
@@ -55,10 +55,10 @@ impl Incoming {
         Ok(Ending::Whole { upload: fingerprint.finish(), warnings: intake.warnings() })
     }
 
-    /// Reads the upload to its end only to tell which it is.
+    /// Reads the upload to its end only to compute its fingerprint.
     ///
     /// # Errors
-    /// It breaks off, or is stopped.
+    /// If the upload is incomplete or stopped.
     pub(super) async fn digest(&mut self) -> Result<UploadDigest, Problem> {
         let mut fingerprint = Fingerprint::new(&self.format);
         while let Some(piece) = self.next().await? {

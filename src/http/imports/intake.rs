@@ -1,4 +1,4 @@
-//! Lines of an upload on their way into batches.
+//! Collects the lines of an upload into batches.
 
 use super::line::Line;
 use super::lines::Format;
@@ -8,7 +8,7 @@ use crate::domain::{ITEMS_MAX, Import, ImportWarning, LineError, LineFault};
 use crate::engine::{Digest, FilterView};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Lines that go on as one command.
+/// Lines that become one command.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) digests: Vec<Digest>,
@@ -18,28 +18,28 @@ pub(super) struct Batch {
     pub(super) chain: u64,
 }
 
-/// Lines on their way into batches. Those that the log has already are passed over.
+/// Lines on their way into batches. Those that the log already has are skipped.
 pub(super) struct Intake {
     batch: Batch,
     ready: Vec<Batch>,
     /// Lines read.
     lines: u64,
-    /// Lines that the log has, and the hash of them.
+    /// Lines that the log has, and their hash.
     durable: (u64, u64),
     /// The hash of all lines read.
     chain: u64,
     /// Lines rejected, and how many may be.
     rejected: (u64, Option<u64>),
-    /// One more was rejected than may be: no further line is taken.
+    /// More lines were rejected than allowed: no further line is taken.
     has_tripped: bool,
     noticed: Noticed,
 }
 
-/// The lines are not those that the log has.
+/// The lines differ from those that the log has.
 pub(super) struct Differs;
 
 impl Intake {
-    /// Lines of an upload that goes on with an import.
+    /// Lines of an upload that continues an import.
     pub(super) fn after(import: &Import, format: &Format) -> Self {
         Self {
             batch: Batch::default(),
@@ -85,7 +85,7 @@ impl Intake {
             self.has_tripped = self.rejected.1.is_some_and(|max| self.rejected.0 > max);
         }
         if self.has_tripped {
-            // A batch that trips is refused: what comes before the line is in another.
+            // The state refuses a batch that violates a guard, so the lines before this one go into another batch.
             self.end_batch();
         }
         self.batch.lines += 1;
@@ -103,26 +103,26 @@ impl Intake {
         Ok(())
     }
 
-    /// Takes the end of the upload.
+    /// Ends the upload.
     ///
     /// # Errors
-    /// [`Differs`]: fewer lines than the log has are other lines.
+    /// [`Differs`] if the upload has fewer lines than the log.
     pub(super) fn finish(&mut self) -> Result<(), Differs> {
         self.end_batch();
         if self.lines < self.durable.0 { Err(Differs) } else { Ok(()) }
     }
 
-    /// Batches that are complete.
+    /// Takes the batches that are complete.
     pub(super) fn ready(&mut self) -> Vec<Batch> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether too many lines were rejected, so that nothing follows what is ready.
+    /// Whether too many lines were rejected, so that no batch follows those that are ready.
     pub(super) fn has_tripped(&self) -> bool {
         self.has_tripped
     }
 
-    /// What looks wrong.
+    /// What looks wrong about the upload.
     pub(super) fn warnings(&self) -> Vec<ImportWarning> {
         self.noticed.warnings()
     }
@@ -134,7 +134,7 @@ impl Intake {
     }
 }
 
-/// The hash of all lines up to one, from that up to the one before: the same however lines fall into batches.
+/// The hash of all lines up to this one, from the hash up to the one before. It does not depend on how lines are batched.
 fn chained(chain: u64, digest: Option<u64>, fault: Option<LineFault>) -> u64 {
     let (kind, digest) = match (digest, fault) {
         (Some(digest), _) => (1u8, digest),

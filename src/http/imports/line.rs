@@ -1,40 +1,40 @@
-//! What a line of an upload comes to, in whatever format it is.
+//! The result of reading one line of an upload, in any format.
 
 use crate::domain::{ITEM_BYTES_MAX, LineFault};
 use thiserror::Error;
 
-/// The longest line or CSV record that is held, in bytes: room for an item with every byte escaped as `\u00xx`,
-/// and for other fields beside it.
+/// The longest line or CSV record, in bytes: room for an item with every byte escaped as `\u00xx`, and for other fields beside
+/// it.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// An upload that can't be read at all.
+/// Why an upload can't be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub(crate) enum UploadFault {
     /// It begins with a byte-order mark.
     #[error("the upload begins with a byte-order mark, which would become part of the first item")]
     ByteOrderMark,
-    /// No column of the CSV header bears the name.
-    #[error("the header row names no such column")]
+    /// The CSV header has no column of this name.
+    #[error("the header row has no such column")]
     NoSuchColumn,
-    /// The CSV header has so many columns, and none is named.
+    /// The CSV header has this many columns, and the request names none.
     #[error("the header row has {0} columns: name the one that holds the items")]
     WhichColumn(usize),
-    /// The CSV header is too long, or no record.
+    /// The CSV header is too long, or is not a record.
     #[error("the header row can't be read")]
     BadHeader,
 }
 
-/// What a line comes to.
+/// The result of reading a line.
 pub(crate) enum Line<'a> {
     /// An item.
     Item(&'a str),
-    /// Nothing, which is passed over.
+    /// A blank line, which is skipped.
     Blank,
-    /// No item.
+    /// A line without a valid item.
     Rejected(LineFault),
 }
 
-/// An item as it stands, or what is wrong with it.
+/// The item as it is, or what is wrong with it.
 pub(super) fn item(bytes: &[u8]) -> Line<'_> {
     if bytes.is_empty() {
         return Line::Rejected(LineFault::Empty);

@@ -1,7 +1,7 @@
-//! Lines out of the pieces that an upload arrives in: plain text, NDJSON or CSV.
+//! Splits the pieces of an upload into lines: plain text, NDJSON or CSV.
 //!
-//! A line never waits for more than is needed to judge it: of one that is too long only its end is awaited, so
-//! that the memory for an upload of any size is bounded.
+//! Only as much of a line is kept as is needed to judge it. Of a line that is too long, only the end is searched for. So memory
+//! is bounded for an upload of any size.
 
 use super::csv::Records;
 use super::line::{LINE_BYTES_MAX, Line, UploadFault, item};
@@ -10,26 +10,26 @@ use memchr::memchr;
 use serde::Deserialize;
 use std::borrow::Cow;
 
-/// A byte-order mark. It would become a part of the first item.
+/// A byte-order mark, which would become part of the first item.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How an upload is written.
+/// The format of an upload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// An item a line.
+    /// One item per line.
     Text,
-    /// A JSON string or `{"item":…}` a line.
+    /// One JSON string or `{"item":…}` per line.
     NdJson,
-    /// A record a line, the first one naming the columns.
+    /// One record per line; the first one names the columns.
     Csv {
-        /// The column that holds the items; it may be left out if it is the only one.
+        /// The column that holds the items; optional if it is the only one.
         column: Option<String>,
     },
 }
 
 /// Splits an upload into lines.
 pub(crate) struct Lines {
-    /// What has come, for as long as it may be the beginning of a byte-order mark.
+    /// The first bytes, as long as they may be a byte-order mark.
     begin: Option<Vec<u8>>,
     splitter: Splitter,
 }
@@ -51,10 +51,10 @@ impl Lines {
         Self { begin: Some(Vec::new()), splitter }
     }
 
-    /// Takes the next piece of the upload, and gives each line that ends in it to `each`.
+    /// Takes the next piece of the upload, and passes each line that ends in it to `each`.
     ///
     /// # Errors
-    /// The upload can't be read at all.
+    /// If the upload can't be read at all.
     pub(crate) fn push(&mut self, piece: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         let Some(begin) = &mut self.begin else { return self.split(piece, each) };
         // The mark may be spread over several pieces.
@@ -70,10 +70,10 @@ impl Lines {
         self.split(&begin, each)
     }
 
-    /// Takes the end of the upload, which ends its last line.
+    /// Ends the upload, and with it the last line.
     ///
     /// # Errors
-    /// The upload can't be read at all.
+    /// If the upload can't be read at all.
     pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
         if let Some(begin) = self.begin.take() {
             self.split(&begin, each)?;
@@ -96,17 +96,17 @@ impl Lines {
     }
 }
 
-/// Lines that each end with `\n` or `\r\n`.
+/// Splits text into lines that end with `\n` or `\r\n`.
 #[derive(Default)]
 struct Split {
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of a line whose end has not arrived yet.
     unfinished: Vec<u8>,
-    /// That line has become too long; the rest of it is passed over.
+    /// That line is too long; the rest of it is skipped.
     is_too_long: bool,
 }
 
 impl Split {
-    /// Gives each line that ends in this piece; none in place of one that is too long.
+    /// Passes on each line that ends in this piece; `None` in place of a line that is too long.
     fn push(&mut self, mut piece: &[u8], each: &mut impl FnMut(Option<&[u8]>)) {
         while let Some(end) = memchr(b'\n', piece) {
             let (line, rest) = (&piece[..end], &piece[end + 1..]);
@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn csv_that_is_none_is_told_rather_than_guessed_at() {
         let of = |csv: &[u8]| read(Format::Csv { column: None }, &[csv]);
-        // A quote inside a field is a quote, and the next line another record.
+        // A quote inside a field is an ordinary character, and the next line is another record.
         assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
         assert_eq!(of(b"code\n\xef\xbb\xbfa\n").unwrap(), ["-", "\u{feff}a"]);
         assert_eq!(of(b"code\n\"a\"b\"\nc\n").unwrap(), ["-", "ab\"", "c"]);
-        // Half a record is no item.
+        // Half a record is not an item.
         assert_eq!(of(b"code\na\rb\nc").unwrap(), ["-", "!Malformed", "c"]);
         assert_eq!(of(b"code\na\n\"b\nc\n").unwrap(), ["-", "a", "!Malformed"]);
         for header in [&b"code\ra\rb\r"[..], b"\"code\na\n"] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Where an upload is cut into pieces makes no difference.
+        /// It does not matter where an upload is cut into pieces.
         #[test]
         fn pieces_do_not_matter(bytes in "[a\",\r\n{}é]{0,40}", cut in 0usize..40) {
             let bytes = bytes.as_bytes();

@@ -1,39 +1,39 @@
-//! What strikes about an upload while it is read: it may be the wrong file, or be read in the wrong way.
+//! Detects what looks wrong about an upload while it is read: it may be the wrong file, or in the wrong format.
 
 use super::lines::Format;
 use crate::domain::ImportWarning;
 use crate::engine::Digest;
 
-/// Lines of a text whose shape is looked at.
+/// Number of text lines whose shape is examined.
 const SHAPES_MAX: u64 = 10_000;
 
-/// Fewer items than this may well be alike.
+/// With fewer items than this, many equal ones are normal.
 const ALIKE_ITEMS_MIN: u64 = 10;
 
 const SEPARATORS: [u8; 3] = *b",;\t";
 
-/// So many separators and more count as the same number.
+/// Separators per line are counted up to this number.
 const SEPARATORS_MAX: usize = 31;
 
-/// Bits of the sketch that counts different items: enough for half a million.
+/// Bits of the sketch that counts distinct items: enough for half a million.
 const SKETCH_BITS: u64 = 1 << 16;
 
-/// What has been noticed of an upload so far.
+/// What has been noticed so far.
 pub(super) struct Noticed {
     is_text: bool,
     items: u64,
     rejected: u64,
     with_white_space: u64,
-    /// A bit for each item, by its digest: how many are set tells how many items are different.
+    /// A bit for each item, chosen by its digest. The number of bits set yields the number of distinct items.
     sketch: Box<[u64; SKETCH_BITS as usize / 64]>,
     shapes: u64,
-    /// Lines by the number of each separator.
+    /// Number of lines by how many of each separator they have.
     separators: [[u64; SEPARATORS_MAX + 1]; SEPARATORS.len()],
     json: u64,
 }
 
 impl Noticed {
-    /// Nothing yet.
+    /// Nothing noticed yet.
     pub(super) fn new(format: &Format) -> Self {
         Self {
             is_text: *format == Format::Text,
@@ -47,7 +47,7 @@ impl Noticed {
         }
     }
 
-    /// Takes note of an item. `is_trimmed` tells that the white space around it does not matter.
+    /// Notes an item. `is_trimmed` says that white space around it does not matter.
     pub(super) fn item(&mut self, item: &str, digest: Digest, is_trimmed: bool) {
         self.items += 1;
         let bit = digest.0 >> (64 - SKETCH_BITS.ilog2());
@@ -60,7 +60,7 @@ impl Noticed {
         }
     }
 
-    /// Takes note of a line that was rejected.
+    /// Notes a rejected line.
     pub(super) fn rejected(&mut self) {
         self.rejected += 1;
     }
@@ -76,7 +76,7 @@ impl Noticed {
         }
     }
 
-    /// What is worth telling.
+    /// The warnings for the client.
     pub(super) fn warnings(&self) -> Vec<ImportWarning> {
         let lines = self.items + self.rejected;
         let different = self.different();
@@ -93,7 +93,7 @@ impl Noticed {
         .collect()
     }
 
-    /// How many of the items are different, about: linear counting.
+    /// The approximate number of distinct items, by linear counting.
     fn different(&self) -> u64 {
         let unset: u32 = self.sketch.iter().map(|word| word.count_zeros()).sum();
         let estimate = (SKETCH_BITS as f64) * (SKETCH_BITS as f64 / f64::from(unset.max(1))).ln();

@@ -1,4 +1,4 @@
-//! How an import reads as JSON: what it does, how far it has come, and which lines were rejected.
+//! An import as JSON: its mode, its progress and its rejected lines.
 
 use crate::domain::{Import, ImportMode, ImportState, Kind, LineError, LineFault, Refusal};
 use crate::http::answer::problem::{Code, Problem};
@@ -15,28 +15,28 @@ pub(super) enum ImportModeName {
     /// They are added as they are read.
     #[default]
     Append,
-    /// They take the place of what is there, once the upload is whole.
+    /// They replace the existing ones, once the upload is complete.
     Replace,
 }
 
-/// How far an import has come.
+/// The state of an import.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportState)]
 pub(super) enum ImportStateName {
-    /// Its upload goes on.
+    /// Its upload is running.
     Running,
     /// Read to the end.
     Done,
-    /// Read to the end with `dry_run`; nothing was changed.
+    /// A complete dry run; nothing was changed.
     Checked,
-    /// The filter was full, or is gone, or too much was written to it meanwhile, or a guard tripped: see `failure`.
+    /// The filter was full or deleted, too many writes came meanwhile, or a guard was violated: see `failure`.
     Failed,
-    /// The upload broke off; the same id continues it.
+    /// The upload was interrupted; the same id continues it.
     Interrupted,
 }
 
-/// What was wrong with a line.
+/// What is wrong with a line.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LineErrorCode {
@@ -44,17 +44,17 @@ pub(super) enum LineErrorCode {
     ItemTooLong,
     /// Not UTF-8.
     NotUtf8,
-    /// Neither a JSON string nor `{"item":…}`; no CSV record, or one without the column.
+    /// Neither a JSON string nor `{"item":…}`; not a CSV record, or one without the column.
     Malformed,
     /// An empty item.
     Empty,
 }
 
-/// A line that was rejected.
+/// A rejected line.
 #[derive(Serialize, ToSchema)]
 #[schema(as = LineError)]
 pub(super) struct LineErrorAnswer {
-    /// The first line is 1.
+    /// Its number; the first line is 1.
     #[schema(minimum = 1)]
     line: u64,
     code: LineErrorCode,
@@ -72,12 +72,12 @@ impl From<LineError> for LineErrorAnswer {
     }
 }
 
-/// Why an import goes no further: what its upload was answered.
+/// Why an import failed or was stopped: the problem that its upload was answered with.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ImportFailure)]
 pub(super) struct FailureAnswer {
     code: Code,
-    /// The same for people, with the figures of a guard.
+    /// The problem's detail, with the numbers of a violated guard.
     detail: String,
 }
 
@@ -95,7 +95,7 @@ impl FailureAnswer {
     }
 }
 
-/// An import and how far it has come.
+/// An import and its progress.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Import)]
 pub(super) struct ImportAnswer {
@@ -103,34 +103,34 @@ pub(super) struct ImportAnswer {
     id: String,
     state: ImportStateName,
     mode: ImportModeName,
-    /// Where it goes, if that is a campaign.
+    /// The target, if it is a campaign.
     #[serde(skip_serializing_if = "Option::is_none")]
     campaign: Option<String>,
-    /// Where it goes, if that is a coupon.
+    /// The target, if it is a coupon.
     #[serde(skip_serializing_if = "Option::is_none")]
     coupon: Option<String>,
     started_at: Time,
-    /// Lines read, blank and rejected ones included.
+    /// Lines read, including blank and rejected ones.
     lines: u64,
     added: u64,
     already_present: u64,
     already_redeemed: u64,
     rejected: u64,
-    /// The first of the rejected lines.
+    /// The first rejected lines.
     #[schema(max_items = 100)]
     errors: Vec<LineErrorAnswer>,
-    /// What looks wrong, but is allowed.
+    /// Warnings about what looks wrong, but is allowed.
     #[schema(max_items = 10)]
     warnings: Vec<String>,
     /// Why it failed, or that it was stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureAnswer>,
-    /// From its begin to its last change.
+    /// Time from its beginning to its last change, in seconds.
     seconds: f64,
 }
 
 impl ImportAnswer {
-    /// What a dry run has counted.
+    /// The counts of a dry run.
     pub(super) fn checked(import: Import) -> Self {
         Self { state: ImportStateName::Checked, ..Self::from(import) }
     }

@@ -1,4 +1,4 @@
-//! One upload of an import: its batches become commands, in order, one ahead of the log.
+//! One upload of an import: turns its batches into commands, in order, with one command in flight.
 
 use super::incoming::{Destination, Incoming};
 use super::intake::Batch;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// How long a busy engine is left alone, and how often.
+/// How long and how often to wait while the engine is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSES_MAX: u32 = 500;
 
@@ -30,15 +30,15 @@ pub(super) struct Upload {
     pub(super) is_named: bool,
 }
 
-/// What came of an upload.
+/// The result of an upload.
 pub(super) struct Imported {
     pub(super) import: Import,
-    /// The import was done by an earlier one.
+    /// An earlier upload had completed the import.
     pub(super) replayed: bool,
 }
 
 impl Upload {
-    /// Reads the whole upload. However it ends, the log is told.
+    /// Reads the whole upload. However it ends, the log records the end.
     pub(super) async fn run(self, mut incoming: Incoming) -> Result<Imported, Problem> {
         let begun = self.submit(Command::ImportBegin {
             target: target(&self.view),
@@ -54,7 +54,7 @@ impl Upload {
         }
         let mut log = ToLog { upload: &self, in_flight: None };
         let read = incoming.read(&self.view, &import, &mut log).await;
-        // Whatever went wrong, the end comes after the last batch.
+        // Whatever went wrong, the end is logged after the last batch.
         let landed = log.settle().await;
         let ended = match read.and_then(|whole| landed.map(|()| whole)) {
             Ok(whole) => self.complete(&incoming.live, whole).await,
@@ -62,14 +62,14 @@ impl Upload {
         };
         if ended.is_err() {
             let ending = if incoming.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
-            // Not to be told is no harm: the next start finds what is left.
+            // If this fails, no harm is done: the next start ends the import.
             let _ = self.end(ending).await;
         }
         ended.map(|import| Imported { import, replayed: false })
     }
 
-    /// Answers an upload whose import was done before, if it is the same. A client that is still sending would not read the
-    /// answer, so it may send all.
+    /// Answers an upload whose import is already done, if it is the same upload. A client that is still sending would not read
+    /// the answer, so the whole body is read first.
     async fn repeat(&self, import: Import, mut incoming: Incoming) -> Result<Imported, Problem> {
         match incoming.digest().await? {
             upload if import.upload == Some(upload) => Ok(Imported { import, replayed: true }),
@@ -77,7 +77,7 @@ impl Upload {
         }
     }
 
-    /// Ends a whole upload. One that takes the place of others is not done before it has caught up with what came meanwhile.
+    /// Ends a complete upload. A replacement is not done before it has caught up with the writes that came meanwhile.
     async fn complete(&self, live: &LiveImport, whole: Ending) -> Result<Import, Problem> {
         loop {
             if live.is_stopped() {
@@ -113,7 +113,7 @@ impl Upload {
     }
 }
 
-/// Gives batches to the engine: one at a time, since order matters, while the next is read.
+/// Submits batches to the engine one at a time, since order matters, while the next one is read.
 struct ToLog<'a> {
     upload: &'a Upload,
     in_flight: Option<JoinHandle<Result<Outcome, SubmitError>>>,
@@ -142,7 +142,7 @@ impl Destination for ToLog<'_> {
     }
 }
 
-/// Submits a command, again and again while the engine is busy: an upload can wait.
+/// Submits a command, and tries again while the engine is busy: an upload can wait.
 async fn patiently(engine: Engine, command: Command) -> Result<Outcome, SubmitError> {
     for _ in 0..BUSY_PAUSES_MAX {
         match engine.submit(command.clone(), None).await {

@@ -180,88 +180,30 @@ pub fn read(
     mut sink: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let mut reader = Reader { path: path.to_owned(), from, hash: Xxh3Default::new() };
-    let not_ours =
-        || StoreError::NotOurs { path: path.to_owned(), found: "it is not a cuckood archive".to_owned() };
-    if &reader.take::<16>().map_err(|_| not_ours())? != MAGIC {
-        return Err(not_ours());
-    }
-    let version = u32::from_le_bytes(reader.take()?);
-    if version != VERSION {
-        return Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION });
-    }
-    let mut manifest_bytes = Vec::new();
-    let mut state = Expected::default();
-    let mut in_manifest = true;
+    reader.header()?;
     let mut payload = Vec::new();
+    let mut expected = Expected::default();
+    let mut kind = reader.record(&mut payload)?;
+    if kind == MANIFEST {
+        let manifest;
+        (manifest, kind) = reader.manifest(&mut payload)?;
+        expected = Expected::after(&manifest);
+        sink(Piece::Manifest(manifest))?;
+    }
     loop {
-        let kind = reader.record(&mut payload)?;
-        if in_manifest && kind == MANIFEST {
-            manifest_bytes.extend_from_slice(&payload);
-            continue;
+        let piece = match kind {
+            CHUNK => expected.take_chunk(&payload),
+            LOG => expected.take_entries(&payload),
+            END => expected.take_end(&payload),
+            _ => Err("a record of an unknown kind, or out of place"),
+        };
+        let piece = piece.map_err(|what| reader.damaged(what))?;
+        if kind == END {
+            reader.end()?;
+            return sink(piece);
         }
-        if in_manifest {
-            in_manifest = false;
-            if !manifest_bytes.is_empty() {
-                let manifest = snapshots::decode(&manifest_bytes)
-                    .map_err(|why| reader.damaged(&format!("its manifest: {why}")))?;
-                manifest_bytes = Vec::new();
-                state = Expected::after(&manifest);
-                sink(Piece::Manifest(manifest))?;
-            }
-        }
-        match kind {
-            CHUNK => {
-                let Some((header, bytes)) = payload.split_first_chunk::<8>() else {
-                    return Err(reader.damaged("a chunk is too short"));
-                };
-                let (key, index) = state.chunk().ok_or_else(|| reader.damaged("it has too many chunks"))?;
-                let (section, number) = header.split_at(4);
-                let place = (state.section as u32).to_le_bytes();
-                if section != place
-                    || number != index.to_le_bytes()
-                    || bytes.len() > snapshots::CHUNK_BYTES_MAX
-                {
-                    return Err(reader.damaged("a chunk is missing or out of place"));
-                }
-                sink(Piece::Chunk { key, index, bytes })?;
-                state.advance();
-            }
-            LOG => {
-                let (first, count, payload) =
-                    entries(&payload).ok_or_else(|| reader.damaged("its log contradicts itself"))?;
-                let last = Seq(first.0 + u64::from(count) - 1);
-                let follows = match state.log_end {
-                    Some(end) => first == end.next(),
-                    // In archives of earlier programs the log begins with the commit during which the snapshot was taken.
-                    None => first <= state.seq.next() && last > state.seq,
-                };
-                if state.chunk().is_some() || !follows {
-                    return Err(reader.damaged("chunks or entries are missing"));
-                }
-                state.log_end = Some(last);
-                sink(Piece::Entries { first, count, payload })?;
-            }
-            END => {
-                let through = Seq(u64::from_le_bytes(
-                    payload
-                        .as_slice()
-                        .try_into()
-                        .map_err(|_| reader.damaged("its end has a wrong length"))?,
-                ));
-                if state.chunk().is_some() || state.log_end.unwrap_or(state.seq) != through {
-                    return Err(reader.damaged("it ends too early"));
-                }
-                let hash = reader.hash.digest128();
-                if u128::from_le_bytes(reader.take()?) != hash {
-                    return Err(reader.damaged("its hash is wrong"));
-                }
-                if !reader.at_end()? {
-                    return Err(reader.damaged("something follows its end"));
-                }
-                return sink(Piece::End);
-            }
-            _ => return Err(reader.damaged("a record of an unknown kind, or out of place")),
-        }
+        sink(piece)?;
+        kind = reader.record(&mut payload)?;
     }
 }
 
@@ -295,9 +237,42 @@ impl Expected {
         self.sections.get(self.section).map(|(key, _)| (*key, self.index))
     }
 
-    fn advance(&mut self) {
+    fn take_chunk<'a>(&mut self, payload: &'a [u8]) -> Result<Piece<'a>, &'static str> {
+        let (header, bytes) = payload.split_first_chunk::<8>().ok_or("a chunk is too short")?;
+        let (key, index) = self.chunk().ok_or("it has too many chunks")?;
+        let (section, number) = header.split_at(4);
+        if section != (self.section as u32).to_le_bytes()
+            || number != index.to_le_bytes()
+            || bytes.len() > snapshots::CHUNK_BYTES_MAX
+        {
+            return Err("a chunk is missing or out of place");
+        }
         self.index += 1;
         self.skip_empty();
+        Ok(Piece::Chunk { key, index, bytes })
+    }
+
+    fn take_entries<'a>(&mut self, payload: &'a [u8]) -> Result<Piece<'a>, &'static str> {
+        let (first, count, payload) = entries(payload).ok_or("its log contradicts itself")?;
+        let last = Seq(first.0 + u64::from(count) - 1);
+        let follows = match self.log_end {
+            Some(end) => first == end.next(),
+            // In archives of earlier programs the log begins with the commit during which the snapshot was taken.
+            None => first <= self.seq.next() && last > self.seq,
+        };
+        if self.chunk().is_some() || !follows {
+            return Err("chunks or entries are missing");
+        }
+        self.log_end = Some(last);
+        Ok(Piece::Entries { first, count, payload })
+    }
+
+    fn take_end(&self, payload: &[u8]) -> Result<Piece<'static>, &'static str> {
+        let through = payload.try_into().map_err(|_| "its end has a wrong length")?;
+        if self.chunk().is_some() || self.log_end.unwrap_or(self.seq) != Seq(u64::from_le_bytes(through)) {
+            return Err("it ends too early");
+        }
+        Ok(Piece::End)
     }
 
     fn skip_empty(&mut self) {
@@ -315,6 +290,46 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
+    /// Reads the magic number and the version.
+    fn header(&mut self) -> Result<(), StoreError> {
+        if !self.take::<16>().is_ok_and(|magic| &magic == MAGIC) {
+            let found = "it is not a cuckood archive".to_owned();
+            return Err(StoreError::NotOurs { path: self.path.clone(), found });
+        }
+        let version = u32::from_le_bytes(self.take()?);
+        if version != VERSION {
+            return Err(StoreError::Newer { path: self.path.clone(), found: version, known: VERSION });
+        }
+        Ok(())
+    }
+
+    /// Reads the rest of the manifest, whose first piece is in `payload`, and the record after it. Returns the kind of that record.
+    fn manifest(&mut self, payload: &mut Vec<u8>) -> Result<(Manifest, u8), StoreError> {
+        let mut bytes = std::mem::take(payload);
+        loop {
+            let kind = self.record(payload)?;
+            if kind != MANIFEST {
+                let manifest = snapshots::decode(&bytes);
+                let manifest = manifest.map_err(|why| self.damaged(&format!("its manifest: {why}")))?;
+                return Ok((manifest, kind));
+            }
+            bytes.extend_from_slice(payload);
+        }
+    }
+
+    /// Reads the hash of everything before, which nothing may follow.
+    fn end(&mut self) -> Result<(), StoreError> {
+        let hash = self.hash.digest128();
+        if u128::from_le_bytes(self.take()?) != hash {
+            return Err(self.damaged("its hash is wrong"));
+        }
+        let mut byte = [0];
+        if self.from.read(&mut byte).map_err(StoreError::io(&self.path, "read"))? != 0 {
+            return Err(self.damaged("something follows its end"));
+        }
+        Ok(())
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
@@ -344,11 +359,6 @@ impl<R: Read> Reader<R> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.damaged("it is cut off")),
             Err(error) => Err(StoreError::io(&self.path, "read")(error)),
         }
-    }
-
-    fn at_end(&mut self) -> Result<bool, StoreError> {
-        let mut byte = [0];
-        Ok(self.from.read(&mut byte).map_err(StoreError::io(&self.path, "read"))? == 0)
     }
 
     fn damaged(&self, what: &str) -> StoreError {

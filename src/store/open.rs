@@ -33,60 +33,24 @@ pub(super) fn open(
     over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
 ) -> Result<Store, StoreError> {
     let directory = Directory::lock(dir)?;
-    if directory.has(layout::RESTORING_FILE) {
-        let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
-        let command = format!("cuckood restore FILE {}", dir.display());
-        return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
-    }
     let space = Space::new(
         dir,
         directory.file(layout::BALLAST_FILE),
         options.free_space_min_bytes,
         options.ballast_bytes,
     );
-    let format = directory.format()?;
-    if let Some(format) = format {
-        migrations::refuse_newer(dir, format.number)?;
-        if purpose == Purpose::Restore {
-            let found = "it holds data".to_owned();
-            return Err(StoreError::NotOurs { path: dir.to_owned(), found });
-        }
-    }
-    let fresh = format.is_none();
-    let format = match format {
-        Some(format) => {
-            if !directory.file(layout::SLED_DIR).join("db").exists() {
-                return Err(StoreError::damaged(dir, "sled/db is missing"));
-            }
-            format
-        }
+    let found = found_format(&directory, purpose)?;
+    let is_new = found.is_none();
+    let format = match found {
+        Some(format) => format,
         None => {
             space.check()?;
             begin(&directory, purpose)?
         }
     };
     space.give_up_ballast_if_full()?;
-    let record_path = directory.file(layout::ACKNOWLEDGED_FILE);
-    if !record_path.exists() {
-        return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
-    }
-    let sled_dir = directory.file(layout::SLED_DIR);
-    remove_half_made_snapshots(&sled_dir)?;
-    let (db, trees) = open_guarded(&directory, &sled_dir, options)?;
-    if fresh && space.free_bytes()? >= options.free_space_min_bytes.saturating_add(options.preallocate_bytes)
-    {
-        let path = sled_dir.join("db");
-        preallocate(&path, options.preallocate_bytes).map_err(StoreError::io(&path, "preallocate"))?;
-    }
-    let record = RecordFile::open(&record_path, options.record_sync_pause)
-        .map_err(StoreError::io(&record_path, "open"))?;
-    let backing = SledBacking::new(&sled_dir, db, trees, record)
-        .map_err(StoreError::io(&sled_dir, "open the file in"))?;
-    // Names and contents of the files that were just created.
-    directory::sync_files(&sled_dir)?;
-    directory::sync_directory(dir)?;
-    let boot = directory::boot_id();
-    let clock = KeptClockFile::new(directory.file(layout::CLOCK_FILE), boot);
+    let backing = open_backing(&directory, &space, options, is_new)?;
+    let clock = KeptClockFile::new(directory.file(layout::CLOCK_FILE), directory::boot_id());
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
@@ -104,6 +68,54 @@ pub(super) fn open(
     migrations::run(&store, format)?;
     store.space.take_ballast();
     Ok(store)
+}
+
+/// The format of the directory, if it holds data. Refuses data that is newer, incomplete, or in the way of a restore.
+fn found_format(directory: &Directory, purpose: Purpose) -> Result<Option<Format>, StoreError> {
+    let dir = directory.path();
+    if directory.has(layout::RESTORING_FILE) {
+        let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
+        let command = format!("cuckood restore FILE {}", dir.display());
+        return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
+    }
+    let Some(format) = directory.format()? else { return Ok(None) };
+    migrations::refuse_newer(dir, format.number)?;
+    if purpose == Purpose::Restore {
+        return Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() });
+    }
+    if !directory.file(layout::SLED_DIR).join("db").exists() {
+        return Err(StoreError::damaged(dir, "sled/db is missing"));
+    }
+    Ok(Some(format))
+}
+
+/// Opens sled and the record of acknowledged entries. Files that this creates are synced, and their names as well.
+fn open_backing(
+    directory: &Directory,
+    space: &Space,
+    options: &StoreOptions,
+    is_new: bool,
+) -> Result<SledBacking, StoreError> {
+    let dir = directory.path();
+    let record_path = directory.file(layout::ACKNOWLEDGED_FILE);
+    if !record_path.exists() {
+        return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
+    }
+    let sled_dir = directory.file(layout::SLED_DIR);
+    remove_half_made_snapshots(&sled_dir)?;
+    let (db, trees) = open_guarded(directory, &sled_dir, options)?;
+    let room = options.free_space_min_bytes.saturating_add(options.preallocate_bytes);
+    if is_new && space.free_bytes()? >= room {
+        let path = sled_dir.join("db");
+        preallocate(&path, options.preallocate_bytes).map_err(StoreError::io(&path, "preallocate"))?;
+    }
+    let record = RecordFile::open(&record_path, options.record_sync_pause)
+        .map_err(StoreError::io(&record_path, "open"))?;
+    let backing = SledBacking::new(&sled_dir, db, trees, record)
+        .map_err(StoreError::io(&sled_dir, "open the file in"))?;
+    directory::sync_files(&sled_dir)?;
+    directory::sync_directory(dir)?;
+    Ok(backing)
 }
 
 /// Creates a new directory. A marker file comes first and is removed last: files beside the marker were never used.

@@ -27,13 +27,13 @@ pub(super) fn new_file() -> Vec<u8> {
 /// What the writer and the syncing thread share. Each reason to wake that thread has a condition variable of its own: while the
 /// thread pauses, a new record must not cost a context switch.
 struct Shared {
-    progress: Mutex<Progress>,
+    progress: Mutex<SyncState>,
     written: Condvar,
     stopping: Condvar,
 }
 
 /// What has been written and synced.
-struct Progress {
+struct SyncState {
     written: u64,
     synced: u64,
     failed: Option<io::ErrorKind>,
@@ -52,7 +52,7 @@ impl RecordFile {
     pub(super) fn open(path: &Path, pause: Duration) -> io::Result<RecordFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let file = Arc::new(file);
-        let progress = Progress { written: 0, synced: 0, failed: None, stop: false };
+        let progress = SyncState { written: 0, synced: 0, failed: None, stop: false };
         let shared =
             Shared { progress: Mutex::new(progress), written: Condvar::new(), stopping: Condvar::new() };
         let shared = Arc::new(shared);

@@ -9,14 +9,14 @@ use std::ops::ControlFlow;
 pub(crate) const KEY_COST_BYTES: u64 = 4 << 10;
 
 /// How far a tree has been read.
-pub(super) struct Progress {
+pub(super) struct Traversal {
     tree: String,
     from: Vec<u8>,
 }
 
-impl Progress {
-    pub(super) fn new(tree: String) -> Progress {
-        Progress { tree, from: Vec::new() }
+impl Traversal {
+    pub(super) fn new(tree: String) -> Traversal {
+        Traversal { tree, from: Vec::new() }
     }
 
     /// The tree.
@@ -49,11 +49,11 @@ impl Progress {
 }
 
 /// A tree that is being removed.
-pub(crate) struct Removal(Progress);
+pub(crate) struct Removal(Traversal);
 
 impl Removal {
     pub(crate) fn new(tree: String) -> Removal {
-        Removal(Progress::new(tree))
+        Removal(Traversal::new(tree))
     }
 
     /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
@@ -83,11 +83,11 @@ mod tests {
         let put = |number| Change::Put(key(number), vec![0; 100]);
         store.write(TREE, (0..100).map(put).collect()).unwrap();
         let visits = |budget| {
-            let (mut progress, mut steps) = (Progress::new(TREE.to_owned()), Vec::new());
+            let (mut traversal, mut steps) = (Traversal::new(TREE.to_owned()), Vec::new());
             let mut whole = false;
             while !whole {
                 let mut visited = Vec::new();
-                whole = progress.step(&store, budget, |key| visited.push(key.to_vec())).unwrap();
+                whole = traversal.step(&store, budget, |key| visited.push(key.to_vec())).unwrap();
                 steps.push(visited);
             }
             steps

@@ -7,7 +7,7 @@
 //! removed in small steps.
 
 use super::backing::Change;
-use super::removal::{Progress, Removal};
+use super::removal::{Removal, Traversal};
 use super::{Store, StoreError, layout};
 use crate::domain::{Seq, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -311,7 +311,7 @@ enum Swept {
     /// No chunk in it is named: the whole tree goes.
     Whole(Removal),
     /// Some chunks are named; the number is their generation.
-    Partly(Progress, u64),
+    Partly(Traversal, u64),
 }
 
 impl Sweep {
@@ -346,7 +346,7 @@ impl Sweep {
             match self.named_in(generation, &in_tree) {
                 0 => return Some(Swept::Whole(Removal::new(tree))),
                 layout::TREE_CHUNKS => {}
-                _ => return Some(Swept::Partly(Progress::new(tree), generation)),
+                _ => return Some(Swept::Partly(Traversal::new(tree), generation)),
             }
         }
     }

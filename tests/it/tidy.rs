@@ -55,8 +55,8 @@ const FUNCTION_LINES_MAX: usize = 60;
 /// Circles that are still to be mended, by name, and the files or folders in them. Whoever mends one deletes its line.
 const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[];
 
-/// Functions that are still longer. Whoever shortens one deletes its line.
-const FUNCTIONS_EXCUSED: &[(&str, &str)] = &[("src/store/archive.rs", "read"), ("src/store/open.rs", "open")];
+/// Functions that are still longer: file and name. Whoever shortens one deletes its line.
+const FUNCTIONS_EXCUSED: &[(&str, &str)] = &[];
 
 struct Source {
     path: PathBuf,

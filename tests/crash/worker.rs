@@ -306,6 +306,11 @@ impl Worker {
                 200 if answer.body["state"] == "running" => break,
                 503 => return Err(Gone),
                 404 if !upload.is_over() => std::thread::yield_now(),
+                // The service may be killed after it has answered here and before it begins with the upload.
+                404 => match upload.end() {
+                    Ok(early) if early.status != 503 => panic!("{}: {id} was answered {early:?}", self.name),
+                    Ok(_) | Err(_) => return Err(Gone),
+                },
                 _ => panic!("{}: the import {id} is {answer:?}", self.name),
             }
         }

@@ -172,3 +172,60 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[test]
+    fn every_phase_is_read_as_it_was_entered() {
+        let activity = Activity::default();
+        for (changes, phase) in (1..).zip(PHASES) {
+            activity.enter(phase);
+            let moment = activity.moment();
+            assert_eq!((moment.phase, moment.changes), (phase, changes));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_of_a_request_begins_its_head() {
+        for (before, after) in [
+            (Phase::New, Phase::Head),
+            (Phase::Idle, Phase::Head),
+            (Phase::Handshake, Phase::Handshake),
+            (Phase::Busy, Phase::Busy),
+        ] {
+            let (mut client, socket) = tokio::io::duplex(8);
+            let activity = Arc::<Activity>::default();
+            activity.enter(before);
+            let mut watched = Watched::new(socket, activity.clone());
+            client.write_all(b"G").await.unwrap();
+            assert_eq!(watched.read_u8().await.unwrap(), b'G');
+            assert_eq!(activity.phase(), after);
+            drop(client);
+            activity.enter(before);
+            assert_eq!(watched.read(&mut [0]).await.unwrap(), 0);
+            assert_eq!(activity.phase(), before, "the end of the stream is not a request");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_is_blocked_until_the_client_reads() {
+        let (mut client, socket) = tokio::io::duplex(4);
+        let activity = Arc::<Activity>::default();
+        let mut watched = Watched::new(socket, activity.clone());
+        assert_eq!(watched.write(b"abcdef").await.unwrap(), 4);
+        assert!(!activity.moment().is_blocked);
+        {
+            let mut write = Box::pin(watched.write(b"ef"));
+            assert!((&mut write).now_or_never().is_none());
+            assert!(activity.moment().is_blocked);
+            client.read_exact(&mut [0; 4]).await.unwrap();
+            assert_eq!(write.await.unwrap(), 2);
+        }
+        let moment = activity.moment();
+        assert_eq!((moment.is_blocked, moment.bytes_written), (false, 6));
+    }
+}

@@ -110,7 +110,7 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
             revive: false,
         };
         let last = journal.last();
-        let proposal = Proposal { at: Timestamp(number), command, idempotency: None };
+        let proposal = Proposal::new(Timestamp(number), command);
         journal.propose(Ticket(number), vec![proposal]).unwrap();
         let committed = journal.poll(last, &mut Context::from_waker(Waker::noop()));
         assert!(matches!(committed, Poll::Ready(Ok(committed)) if committed.len() == 1));

@@ -112,10 +112,7 @@ fn view(ignore_case: bool) -> Arc<FilterView> {
         layout: Layout::strict(8).expect("a layout"),
         window: Window::default(),
     };
-    state.apply(Entry {
-        seq: Seq(1),
-        proposal: Proposal { at: Timestamp(0), command: create, idempotency: None },
-    });
+    state.apply(Entry { seq: Seq(1), proposal: Proposal::new(Timestamp(0), create) });
     state.publish();
     state.view().find(kind, &name).expect("it was just made")
 }

@@ -2,7 +2,8 @@
 
 use super::denied::Denied;
 use super::options::{AuthOptions, KeyOptions, Scope};
-use crate::domain::Timestamp;
+use crate::domain::import::KEY_NAME_BYTES_MAX;
+use crate::domain::{KeyName, Timestamp};
 use sha2::{Digest as _, Sha256};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -22,6 +23,11 @@ impl Caller {
     /// The key's name; empty for anybody.
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or("", |key| &key.name)
+    }
+
+    /// The key's name for the log; `None` for anybody.
+    pub fn key_name(&self) -> Option<KeyName> {
+        self.0.as_ref().map(|key| KeyName::new(&key.name))
     }
 
     /// The prefix of all names that the caller may use.
@@ -84,6 +90,9 @@ pub enum InvalidKey {
     /// The name is missing.
     #[error("auth.keys: a key has no name")]
     NoName,
+    /// The name is too long: it is logged with every write.
+    #[error("auth.keys: the name `{0}` is longer than {KEY_NAME_BYTES_MAX} bytes")]
+    LongName(String),
     /// Two keys have one name. They would share its rate, idempotency keys and end users.
     #[error("auth.keys: two keys have the name `{0}`")]
     SameName(String),
@@ -122,6 +131,9 @@ impl Keys {
         for key in &options.keys {
             if key.name.is_empty() {
                 return Err(InvalidKey::NoName);
+            }
+            if key.name.len() > KEY_NAME_BYTES_MAX {
+                return Err(InvalidKey::LongName(key.name.clone()));
             }
             let sha256 = parse_sha256(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(key.name.clone()))?;
             for other in &keys {
@@ -257,6 +269,8 @@ mod tests {
         assert_eq!(of(two.clone()), None);
         assert_eq!(of(renamed("one", &two)), Some(InvalidKey::SameName("one".into())));
         assert_eq!(of(renamed("", &two)), Some(InvalidKey::NoName));
+        assert_eq!(of(renamed(&"k".repeat(128), &two)), None);
+        assert_eq!(of(renamed(&"k".repeat(129), &two)), Some(InvalidKey::LongName("k".repeat(129))));
         assert_eq!(of(renamed("two", &one)), Some(InvalidKey::SameKey("one".into(), "two".into())));
         let short = KeyOptions { sha256: "0f".into(), ..two };
         assert_eq!(of(short), Some(InvalidKey::NoDigest("two".into())));

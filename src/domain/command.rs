@@ -226,10 +226,19 @@ pub struct IdempotencyKey {
 pub struct Proposal {
     /// When the writer picked it up, by its clock.
     pub at: Timestamp,
+    /// The API key of the request; `None` for requests without one, and for what the service does by itself.
+    pub by: Option<KeyName>,
     /// What to do.
     pub command: Command,
     /// Present if repeated requests must have the effect of one.
     pub idempotency: Option<IdempotencyKey>,
+}
+
+impl Proposal {
+    /// A command of nobody in particular, which is not protected against repetition.
+    pub fn new(at: Timestamp, command: Command) -> Self {
+        Self { at, by: None, command, idempotency: None }
+    }
 }
 
 /// A command at its position in the log.
@@ -237,6 +246,6 @@ pub struct Proposal {
 pub struct Entry {
     /// Its position.
     pub seq: Seq,
-    /// The command, with its time and idempotency key.
+    /// The command, with its time, the key's name and the idempotency key.
     pub proposal: Proposal,
 }

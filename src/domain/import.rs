@@ -17,7 +17,10 @@ pub const IMPORTS_KEPT_MAX: usize = 100;
 /// The most imports of one owner that are running, or interrupted and can be continued.
 pub const IMPORTS_UNFINISHED_MAX: usize = 1_000;
 
-/// The owner of an import: the name of an API key, or empty if there are no keys.
+/// The longest name of an API key, in bytes.
+pub const KEY_NAME_BYTES_MAX: usize = 128;
+
+/// The name of an API key. The owner of an import has an empty one if there are no keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyName(Box<str>);

@@ -228,7 +228,8 @@ mod tests {
             match verdict {
                 Verdict::Admitted => {
                     let taken = self.admission.taken_bytes.unwrap() + self.admission.need.bytes;
-                    self.batch.push((Proposal { at: self.at, command, idempotency }, taken));
+                    let proposal = Proposal { idempotency, ..Proposal::new(self.at, command) };
+                    self.batch.push((proposal, taken));
                 }
                 Verdict::BeyondLimit => {}
                 Verdict::Later | Verdict::NoMemory(_) => panic!("{verdict:?}"),

@@ -39,8 +39,8 @@ pub use crate::clock::ClockUnsure;
 
 use crate::clock::Clock;
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, Kind, Name, RedemptionId, Seq, Spec,
-    Timestamp, Window,
+    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, RedemptionId, Seq,
+    Spec, Timestamp, Window,
 };
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
@@ -246,12 +246,25 @@ impl Engine {
         command: Command,
         key: Option<IdempotencyKey>,
     ) -> Result<Applied, SubmitError> {
+        self.submit_by(None, command, key).await
+    }
+
+    /// [`Self::submit`] for the holder of an API key, whose name is logged with the command.
+    ///
+    /// # Errors
+    /// As for [`Self::submit`].
+    pub async fn submit_by(
+        &self,
+        by: Option<KeyName>,
+        command: Command,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Applied, SubmitError> {
         self.refuse_unless_ready()?;
         let bytes = command.weight_bytes();
         let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
         let room = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
         let (reply, answer) = oneshot::channel();
-        let submission = Submission { command, key, bytes, since: Instant::now(), reply, room };
+        let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
         self.send(Request::Submit(Box::new(submission)))?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }

@@ -62,7 +62,7 @@ pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<Clock
     let logged = (state.applied() > Seq(0)).then(|| state.now());
     let mut repair = ClockRepair { clock: now, logged, turned_back: None };
     if state.now() > now {
-        let proposal = Proposal { at: now, command: Command::TurnBack, idempotency: None };
+        let proposal = Proposal::new(now, Command::TurnBack);
         for committed in journal.append(vec![proposal])? {
             let seq = committed.entry.seq;
             if let Outcome::TurnedBack { redemptions, holds } = state.apply(committed.entry).outcome {

@@ -2,7 +2,7 @@
 
 use super::snapshotter::SnapshotReport;
 use super::submit_error::SubmitError;
-use crate::domain::{Applied, Command, IdempotencyKey};
+use crate::domain::{Applied, Command, IdempotencyKey, KeyName};
 use std::sync::Weak;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -26,6 +26,8 @@ pub(super) enum Request {
 
 /// A command that was submitted.
 pub(super) struct Submission {
+    /// The API key that asks.
+    pub(super) by: Option<KeyName>,
     pub(super) command: Command,
     pub(super) key: Option<IdempotencyKey>,
     /// Its approximate size in the log, in bytes.

@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn apply(state: &mut State, command: Command) {
-        let proposal = Proposal { at: Timestamp(1_000), command, idempotency: None };
+        let proposal = Proposal::new(Timestamp(1_000), command);
         state.apply(Entry { seq: state.applied().next(), proposal });
     }
 

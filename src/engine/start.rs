@@ -264,7 +264,7 @@ fn end_uploads(
             let target = Target(import.filter);
             let import = import.id.clone();
             let command = Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 };
-            Proposal { at, command, idempotency: None }
+            Proposal::new(at, command)
         })
         .collect();
     if ends.is_empty() {
@@ -286,8 +286,7 @@ fn configure(
     if state.settings() == settings {
         return Ok(());
     }
-    let command = Command::Configure(settings.clone());
-    let proposal = Proposal { at, command, idempotency: None };
+    let proposal = Proposal::new(at, Command::Configure(settings.clone()));
     propose_unless_full(journal, waiting, vec![proposal], "the settings stay as they were")
 }
 

@@ -79,9 +79,9 @@ impl Batch {
     }
 
     fn push(&mut self, at: Timestamp, submission: Submission) {
-        let Submission { command, key, bytes, reply, room, .. } = submission;
+        let Submission { by, command, key, bytes, reply, room, .. } = submission;
         self.bytes += bytes;
-        self.proposals.push(Proposal { at, command, idempotency: key });
+        self.proposals.push(Proposal { at, by, command, idempotency: key });
         self.waiting.push(Waiting { reply, since: self.taken_up, room });
     }
 

@@ -142,7 +142,8 @@ impl Api {
             .as_ref()
             .map(|key| idempotency::key(sender.caller.name(), kind, name, key.as_bytes(), &command));
         let timeout = self.options.timeouts.request;
-        let Ok(applied) = tokio::time::timeout(timeout, self.engine.submit(command, key)).await else {
+        let submitted = self.engine.submit_by(sender.caller.key_name(), command, key);
+        let Ok(applied) = tokio::time::timeout(timeout, submitted).await else {
             let detail = "the answer took too long; whether the write took effect is unknown: retry it";
             return Err(Problem::new(Code::Overloaded, detail).retry_after(retry::MOMENT));
         };

@@ -194,7 +194,7 @@ mod tests {
 
         fn apply(&mut self, command: Command, key: Option<u64>) -> Applied {
             let idempotency = key.map(|key| IdempotencyKey { scope: u128::from(key), request: 1 });
-            let proposal = Proposal { at: Timestamp(self.at), command, idempotency };
+            let proposal = Proposal { idempotency, ..Proposal::new(Timestamp(self.at), command) };
             self.state.apply(Entry { seq: self.state.applied().next(), proposal })
         }
 
@@ -247,7 +247,7 @@ mod tests {
     #[should_panic(expected = "the log has a gap")]
     fn a_gap_in_the_log_is_not_passed_over() {
         let mut machine = Machine::new();
-        let proposal = Proposal { at: Timestamp(0), command: delete(1), idempotency: None };
+        let proposal = Proposal::new(Timestamp(0), delete(1));
         machine.state.apply(Entry { seq: Seq(2), proposal });
     }
 
@@ -306,7 +306,7 @@ mod tests {
         machine.outcome(create(1, Window::default()));
         machine.apply(insert(1, 1..2), Some(1));
         let idempotency = Some(IdempotencyKey { scope: 1, request: 2 });
-        let proposal = Proposal { at: Timestamp(machine.at), command: insert(1, 2..3), idempotency };
+        let proposal = Proposal { idempotency, ..Proposal::new(Timestamp(machine.at), insert(1, 2..3)) };
         let seq = machine.state.applied().next();
         assert_eq!(machine.state.apply(Entry { seq, proposal }), refused(Refusal::KeyReused));
     }

@@ -49,7 +49,7 @@ impl Machine {
     }
 
     fn apply(&mut self, command: Command, idempotency: Option<IdempotencyKey>) -> Applied {
-        let proposal = Proposal { at: Timestamp(self.now), command, idempotency };
+        let proposal = Proposal { idempotency, ..Proposal::new(Timestamp(self.now), command) };
         self.state.apply(Entry { seq: self.state.applied().next(), proposal })
     }
 

@@ -87,7 +87,9 @@ impl RandomLog {
     fn entry(&mut self, pause: u64, command: Command, idempotency: Option<IdempotencyKey>) -> Entry {
         self.at += pause;
         self.seq += 1;
-        let proposal = Proposal { at: Timestamp(self.at), command, idempotency };
+        let by =
+            [None, Some(KeyName::new("shop")), Some(KeyName::new("office"))][(self.seq % 3) as usize].clone();
+        let proposal = Proposal { by, idempotency, ..Proposal::new(Timestamp(self.at), command) };
         Entry { seq: Seq(self.seq), proposal }
     }
 

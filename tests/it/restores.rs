@@ -72,7 +72,7 @@ impl<'a> Service<'a> {
 
     fn submit(&mut self, command: Command) -> Applied {
         let seq = self.state.applied().next();
-        self.apply(Entry { seq, proposal: Proposal { at: Timestamp(1_000), command, idempotency: None } })
+        self.apply(Entry { seq, proposal: Proposal::new(Timestamp(1_000), command) })
     }
 
     fn begin(&mut self) {

@@ -84,9 +84,7 @@ impl Coupon {
 
     fn apply(&mut self, command: Command) -> Outcome {
         let seq = self.state.applied().next();
-        let outcome = self
-            .state
-            .apply(Entry { seq, proposal: Proposal { at: Timestamp(0), command, idempotency: None } });
+        let outcome = self.state.apply(Entry { seq, proposal: Proposal::new(Timestamp(0), command) });
         self.state.publish();
         outcome.outcome
     }

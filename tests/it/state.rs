@@ -111,7 +111,7 @@ proptest! {
         operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
     ) {
         fn apply(state: &mut State, at: Timestamp, command: Command) -> Outcome {
-            let proposal = Proposal { at, command, idempotency: None };
+            let proposal = Proposal::new(at, command);
             state.apply(Entry { seq: state.applied().next(), proposal }).outcome
         }
         let (mut batch, mut single) = (State::new(), State::new());
@@ -188,7 +188,7 @@ impl Machine {
 
     fn apply(&mut self, command: Command) -> Outcome {
         let seq = self.state.applied().next();
-        let proposal = Proposal { at: Timestamp(self.at), command, idempotency: None };
+        let proposal = Proposal::new(Timestamp(self.at), command);
         self.state.apply(Entry { seq, proposal }).outcome
     }
 

@@ -53,16 +53,13 @@ pub fn append(journal: &mut dyn Journal, batch: Vec<Proposal>) -> Result<Vec<Com
 /// A command of so many digests that tells itself from every other of its `number`.
 pub fn proposal(number: u64, digests: u64) -> Proposal {
     let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
-    Proposal {
-        at: Timestamp(number),
-        command: Command::Insert {
-            target: Target(FilterId(number)),
-            digests: Digests(digests),
-            if_absent: false,
-            revive: false,
-        },
-        idempotency: None,
-    }
+    let command = Command::Insert {
+        target: Target(FilterId(number)),
+        digests: Digests(digests),
+        if_absent: false,
+        revive: false,
+    };
+    Proposal::new(Timestamp(number), command)
 }
 
 pub fn entries(journal: &mut dyn Journal, after: u64) -> Result<Vec<Entry>, JournalError> {

@@ -6,7 +6,7 @@ use super::lines::Format;
 use super::representation::{ImportAnswer, ImportModeName};
 use super::upload::{Imported, Upload};
 use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{Guards, ImportId, ImportMode, ImportState, KeyName, Kind, Name, Share};
+use crate::domain::{Guards, ImportId, ImportMode, ImportState, Kind, Name, Share};
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::{refusals, reply};
 use crate::http::api::{Api, Sender};
@@ -197,7 +197,7 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
         None => api.engine.import_id(),
     };
     let format = format(&request, query.format, query.column)?;
-    let owner = KeyName::new(Sender::of(&api, &request)?.caller.name());
+    let by = Sender::of(&api, &request)?.caller.key_name();
     let Some(live) = api.live_imports.begin(id.clone(), view.name.clone()) else {
         return Err(Problem::new(Code::ImportRunning, "an upload with this id is running"));
     };
@@ -209,7 +209,7 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
         let import = tokio::spawn(trial.run(incoming)).await.map_err(failed)??;
         return Ok(reply::json(StatusCode::OK, false, &ImportAnswer::checked(import)));
     }
-    let upload = Upload { api, view, id, mode, guards, owner, is_named };
+    let upload = Upload { api, view, id, mode, guards, by, is_named };
     let Imported { import, replayed } = tokio::spawn(upload.run(incoming)).await.map_err(failed)??;
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
 }

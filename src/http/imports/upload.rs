@@ -26,7 +26,7 @@ pub(super) struct Upload {
     pub(super) id: ImportId,
     pub(super) mode: ImportMode,
     pub(super) guards: Guards,
-    pub(super) owner: KeyName,
+    pub(super) by: Option<KeyName>,
     pub(super) is_named: bool,
 }
 
@@ -45,7 +45,7 @@ impl Upload {
             import: self.id.clone(),
             mode: self.mode,
             guards: self.guards,
-            owner: self.owner.clone(),
+            owner: self.by.clone().unwrap_or_else(|| KeyName::new("")),
             is_named: self.is_named,
         });
         let import = begun.await?;
@@ -101,7 +101,7 @@ impl Upload {
     }
 
     async fn submit(&self, command: Command) -> Result<Import, Problem> {
-        self.import(patiently(self.api.engine.clone(), command).await?)
+        self.import(patiently(self.api.engine.clone(), self.by.clone(), command).await?)
     }
 
     fn import(&self, outcome: Outcome) -> Result<Import, Problem> {
@@ -131,7 +131,8 @@ impl Destination for ToLog<'_> {
             errors: batch.errors,
             chain: batch.chain,
         };
-        self.in_flight = Some(tokio::spawn(patiently(self.upload.api.engine.clone(), command)));
+        self.in_flight =
+            Some(tokio::spawn(patiently(self.upload.api.engine.clone(), self.upload.by.clone(), command)));
         Ok(())
     }
 
@@ -143,9 +144,9 @@ impl Destination for ToLog<'_> {
 }
 
 /// Submits a command, and tries again while the engine is busy: an upload can wait.
-async fn patiently(engine: Engine, command: Command) -> Result<Outcome, SubmitError> {
+async fn patiently(engine: Engine, by: Option<KeyName>, command: Command) -> Result<Outcome, SubmitError> {
     for _ in 0..BUSY_PAUSES_MAX {
-        match engine.submit(command.clone(), None).await {
+        match engine.submit_by(by.clone(), command.clone(), None).await {
             Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
             applied => return applied.map(|applied| applied.outcome),
         }

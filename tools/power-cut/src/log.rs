@@ -28,7 +28,7 @@ const CAPACITY: u64 = 1_000;
 
 /// The entry at a position.
 pub fn entry(position: u64) -> Entry {
-    let proposal = Proposal { at: TIME, command: command(position), idempotency: None };
+    let proposal = Proposal::new(TIME, command(position));
     Entry { seq: Seq(position), proposal }
 }
 

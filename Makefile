@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
+.PHONY: help run test lint clients docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
 
 CARGO ?= cargo
 
@@ -14,6 +14,7 @@ run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 test: lint ## Everything that CI checks: format, lints, all tests, generated clients.
 	$(CARGO) test --locked
 	$(MAKE) --no-print-directory clients
+	$(MAKE) --no-print-directory docs-check
 
 # The tools and the fuzz targets are only looked at, so libFuzzer itself need not be compiled.
 lint: export CUSTOM_LIBFUZZER_PATH = /nowhere/libfuzzer.a
@@ -30,6 +31,10 @@ openapi: ## Write openapi/openapi.json anew from the code.
 clients: ## Generate and pack the clients for Python and TypeScript, and test them (wants python3-venv and npm).
 	$(CARGO) test --locked --no-run --test process
 	clients/run.sh
+
+docs-check: ## Run the examples of the documents against a fresh service (wants curl; `make clients` first).
+	$(CARGO) test --locked --no-run --test process
+	tests/docs/check.py README.md docs/INTEGRATION.md
 
 schemathesis: ## Send what the OpenAPI document allows, and what it forbids (wants python3-venv).
 	$(CARGO) test --locked --no-run --test process

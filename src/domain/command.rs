@@ -24,6 +24,15 @@ impl Seq {
 #[serde(transparent)]
 pub struct Target(pub FilterId);
 
+/// A capacity to which a filter is to be raised.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Raise {
+    /// The new capacity.
+    pub capacity: u64,
+    /// The layout that a filter of this capacity, and else of the same spec, begins with.
+    pub layout: Layout,
+}
+
 /// A change that a client or the service requests. Random ids, and everything that depends on configuration or the machine, are
 /// decided beforehand and carried along: applying a command uses nothing but the state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -47,14 +56,16 @@ pub enum Command {
         /// When it is active.
         window: Window,
     },
-    /// Change when a campaign or coupon is active.
-    Reschedule {
+    /// Change when a campaign or coupon is active, or raise its capacity.
+    Update {
         /// The filter.
         target: Target,
         /// The new start: `Some(None)` clears it, `None` keeps it.
         starts_at: Option<Option<Timestamp>>,
         /// The new end, in the same way.
         ends_at: Option<Option<Timestamp>>,
+        /// The new capacity; `None` keeps it.
+        capacity: Option<Raise>,
     },
     /// Delete a campaign or coupon and everything that belongs to it. It goes by name, because a repeated request must find its
     /// answer when the filter is gone.
@@ -181,7 +192,7 @@ impl Command {
             Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } | Command::TurnBack => {
                 None
             }
-            Command::Reschedule { target, .. }
+            Command::Update { target, .. }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }
             | Command::Replace { target, .. }

@@ -16,7 +16,7 @@ pub mod settings;
 pub mod spec;
 pub mod time;
 
-pub use command::{Command, Entry, IdempotencyKey, Proposal, Seq, Target};
+pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Seq, Target};
 pub use digests::Digests;
 pub use guards::{Guards, Share, Tripped};
 pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};

@@ -72,6 +72,15 @@ pub enum Refusal {
     OutsideWindow,
     /// The window would end before it begins.
     WindowEndsFirst,
+    /// A capacity can only be raised.
+    CapacityLowered {
+        /// The capacity in force.
+        capacity: u64,
+    },
+    /// A filter of fixed size keeps its capacity.
+    CapacityFixed,
+    /// The filter can't have a table that is large enough.
+    CapacityBeyondReach,
     /// The idempotency key was used for another request.
     KeyReused,
     /// There is no room for another idempotency record, and none may be dropped yet.
@@ -100,8 +109,8 @@ pub enum Outcome {
     Created(Box<Description>),
     /// A filter with the same spec already exists.
     Exists(Box<Description>),
-    /// The window was changed.
-    Rescheduled(Box<Description>),
+    /// The window or the capacity was changed.
+    Updated(Box<Description>),
     /// The filter was deleted.
     Deleted,
     /// Items were added.

@@ -22,10 +22,10 @@ pub enum Sizing {
     Exact,
 }
 
-/// The part of a campaign or coupon that never changes.
+/// What a campaign or coupon was asked to be. All but the capacity never changes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// Items that it holds before it grows (`auto`) or may refuse more (`fixed`).
+    /// Items that it holds before it grows (`auto`) or may refuse more (`fixed`). It may be raised.
     pub capacity: u64,
     /// Compact or strict.
     pub mode: Mode,

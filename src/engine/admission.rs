@@ -98,8 +98,10 @@ mod tests {
     use super::*;
     use crate::domain::{
         Digests, Ending, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, ImportWarning, KeyName, Kind,
-        Name, Proposal, RedemptionId, Reference, Sizing, Spec, Target, Timestamp, UploadDigest, Window,
+        Name, Proposal, Raise, RedemptionId, Reference, Sizing, Spec, Target, Timestamp, UploadDigest,
+        Window,
     };
+    use crate::engine::plan::layout_of;
     use crate::filter::{
         Digest, FIXED_SEARCH_MIN, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
     };
@@ -151,6 +153,12 @@ mod tests {
         }
     }
 
+    /// With a layout that is yet to be chosen by what the filter is.
+    fn raise(target: Target, capacity: u64) -> Command {
+        let capacity = Some(Raise { capacity, layout: Layout::strict(capacity).unwrap() });
+        Command::Update { target, starts_at: None, ends_at: None, capacity }
+    }
+
     fn command(kind: u8, a: u64, serial: u64) -> Command {
         let target = Target(FilterId(a % FILTERS));
         let import = ImportId::new(&format!("i{}", a % FILTERS)).unwrap();
@@ -198,6 +206,7 @@ mod tests {
                 },
                 entries_max: 5_000,
             },
+            17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
             _ => Command::Redeem {
                 target,
                 digest: digest((before << 20) + a / 8 % 2_000),
@@ -219,7 +228,11 @@ mod tests {
     }
 
     impl Model {
-        fn submit(&mut self, command: Command, idempotency: Option<IdempotencyKey>) {
+        fn submit(&mut self, mut command: Command, idempotency: Option<IdempotencyKey>) {
+            if let Command::Update { target, capacity: Some(raise), .. } = &mut command {
+                let Some(layout) = self.layout(*target, raise.capacity) else { return };
+                raise.layout = layout;
+            }
             let mut verdict = self.admission.judge(&self.state, &command, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
@@ -234,6 +247,18 @@ mod tests {
                 Verdict::BeyondLimit => {}
                 Verdict::Later | Verdict::NoMemory(_) => panic!("{verdict:?}"),
             }
+        }
+
+        /// The layout for this capacity of a filter that is there.
+        fn layout(&mut self, target: Target, capacity: u64) -> Option<Layout> {
+            let is_made = |(proposal, _): &(Proposal, u64)| matches!(&proposal.command, Command::Create { id, .. } if Target(*id) == target);
+            if self.batch.iter().any(is_made) {
+                self.apply();
+            }
+            self.state.publish();
+            let filters = self.state.view().list(Kind::Coupon, "", None, usize::MAX);
+            let filter = filters.iter().find(|filter| Target(filter.id) == target)?;
+            layout_of(&Spec { capacity, growth: Growth::Auto, ..filter.spec.clone() }).ok()
         }
 
         fn apply(&mut self) {
@@ -260,7 +285,7 @@ mod tests {
         fn no_batch_goes_beyond_the_limit_nor_asks_the_system_for_memory(
             limit in 100_000u64..6_000_000,
             batches in proptest::collection::vec(
-                proptest::collection::vec((0u8..20, any::<u64>(), any::<bool>()), 1..40),
+                proptest::collection::vec((0u8..21, any::<u64>(), any::<bool>()), 1..40),
                 1..6,
             ),
         ) {

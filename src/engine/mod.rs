@@ -39,8 +39,8 @@ pub use crate::clock::ClockUnsure;
 
 use crate::clock::Clock;
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, RedemptionId, Seq,
-    Spec, Timestamp, Window,
+    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, Raise, RedemptionId,
+    Seq, Spec, Target, Timestamp, Window,
 };
 use crate::filter::hash::SECRET_BYTES;
 use crate::state::{State, View};
@@ -332,6 +332,28 @@ impl Engine {
         fill_random(&mut id);
         let id = FilterId(u64::from_le_bytes(id).max(1));
         Ok(Command::Create { kind, name, id, secret: Secret::new(secret), spec, layout, window })
+    }
+
+    /// Builds the command that changes a filter's window or capacity, and chooses the layout for the capacity.
+    ///
+    /// # Errors
+    /// A message that names the field, if no layout fits the capacity.
+    pub fn update(
+        &self,
+        filter: &FilterView,
+        starts_at: Option<Option<Timestamp>>,
+        ends_at: Option<Option<Timestamp>>,
+        capacity: Option<u64>,
+    ) -> Result<Command, LayoutError> {
+        let spec = &filter.spec;
+        let layout = |capacity| match spec.growth {
+            // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
+            Growth::Auto if capacity > spec.capacity => plan::layout_of(&Spec { capacity, ..spec.clone() }),
+            _ => Ok(filter.layout),
+        };
+        let capacity =
+            capacity.map(|capacity| layout(capacity).map(|layout| Raise { capacity, layout })).transpose()?;
+        Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity })
     }
 
     /// Draws the id of a new redemption.

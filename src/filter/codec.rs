@@ -32,11 +32,14 @@ pub struct TableId(pub u64);
 /// What a snapshot says of a filter, except for the contents of its tables, which lie in chunks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FilterImage {
+    /// The layout that the tables follow from.
     pub(super) layout: Layout,
+    /// The layout that the filter begins with once it is empty.
+    pub(super) first: Layout,
     pub(super) growth: Growth,
     /// The number that the next table gets.
     pub(super) next_table: u64,
-    /// Compact: the segments, oldest first. Strict: the table, and the larger one that its items are moving to.
+    /// Oldest first. Compact: the segments. Strict: the tables whose items are moving, and the one that they are moving to.
     pub(super) tables: Vec<TableImage>,
     /// Buckets that are empty already of the table that is being drained, if one is.
     pub(super) drained_buckets: u64,

@@ -6,11 +6,14 @@
 //! Segments nest (see [`super::place::Nested`]): items that look alike in one segment look alike in every older one. So a remove
 //! takes the copy in the newest segment: it may have been stored for another item that looks alike there, but then the copy that is
 //! left serves that item as well. And a newer segment's copies can be folded into an older one.
+//!
+//! A filter whose capacity is raised gets one further segment that is large enough. The segments in between are left out: the rates
+//! of the others don't depend on them, and those that are there nest as before.
 
 use super::codec::{FilterImage, Load, RestoreError};
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, SEGMENT_BUCKETS_MAX};
+use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, Mode, SEGMENT_BUCKETS_MAX};
 use super::memory::MemoryNeed;
 use super::plan::Plan;
 use super::slot_state::SlotState;
@@ -42,10 +45,22 @@ pub struct CompactReader {
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
-/// Whether the newest segment is nearly empty, and the older ones have ample room for what is left in it.
-fn is_worth_folding(older: &[TableWriter], newest: &TableWriter) -> bool {
+/// What it takes to raise a filter's capacity.
+enum Raise {
+    /// There are segments enough.
+    Nothing,
+    /// The filter is empty, and begins anew.
+    Anew,
+    /// A segment of this number. If the newest one is empty, it takes its place.
+    Segment(u32),
+}
+
+/// Whether the newest segment is nearly empty, and the older ones have ample room for what is left in it, as well as for the capacity
+/// that the filter was asked for.
+fn is_worth_folding(older: &[TableWriter], newest: &TableWriter, first: &Layout) -> bool {
     newest.items() * FOLD_BELOW <= newest.table.slots()
         && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
+        && older.iter().map(TableWriter::capacity).sum::<u64>() >= first.capacity()
 }
 
 /// Room that must be left in older segments after a newer one is folded into them. Without it, the next few items would bring
@@ -61,6 +76,45 @@ fn plan(layout: &Layout, k: u32) -> Plan {
         base_buckets: layout.buckets,
         k,
     }
+}
+
+fn segment_number(segment: &TableWriter) -> u32 {
+    segment.table.plan.segment()
+}
+
+fn can_have_segment(layout: &Layout, k: u32) -> bool {
+    let bits = u32::from(layout.fingerprint_bits) + k;
+    bits <= u32::from(FINGERPRINT_BITS_MAX) && layout.buckets <= SEGMENT_BUCKETS_MAX >> k
+}
+
+/// The memory of the segments from `first` on that so many items may need. Returns also where these segments end, and whether all
+/// items have a place in them.
+fn segments_for(layout: &Layout, first: u32, mut items: u64) -> (MemoryNeed, u32, bool) {
+    let (mut need, mut k) = (MemoryNeed::default(), first);
+    while items > 0 && can_have_segment(layout, k) {
+        need += plan(layout, k).memory();
+        items = layout.most_left(k, 0, items);
+        k += 1;
+    }
+    (need, k, items == 0)
+}
+
+/// The memory of those segments that may be folded and added again while so many copies are removed, if so many buckets are emptied
+/// already. In between it is given back.
+fn made_again(
+    layout: &Layout,
+    segments: impl Iterator<Item = u32>,
+    drained_buckets: u64,
+    removes: u64,
+) -> MemoryNeed {
+    let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(drained_buckets);
+    let mut need = MemoryNeed::default();
+    for plan in segments.map(|k| plan(layout, k)) {
+        if plan.memory().mapped_bytes() > 0 {
+            (0..emptied / plan.buckets()).for_each(|_| need += plan.memory().passing());
+        }
+    }
+    need
 }
 
 impl CompactFilter {
@@ -203,10 +257,66 @@ impl CompactFilter {
     /// Removes everything and shrinks to the first segment. Returns how many items there were.
     pub fn clear(&mut self) -> u64 {
         let items = self.set.items();
-        let first = self.set.make(plan(&self.set.layout, 0));
+        self.begin_anew(self.set.first);
+        items
+    }
+
+    fn begin_anew(&mut self, first: Layout) {
+        (self.set.layout, self.set.first) = (first, first);
+        let first = self.set.make(plan(&first, 0));
         self.set.replace_all(first);
         self.publish();
-        items
+    }
+
+    /// Makes room for as many items as a filter of this layout begins with; its error rate must be this one's.
+    ///
+    /// # Errors
+    /// [`Full`] if no segment can be so large. Then nothing has changed.
+    pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
+        match self.plan_raise(&first)? {
+            Raise::Nothing => {}
+            Raise::Anew => self.begin_anew(first),
+            Raise::Segment(k) => {
+                self.set.put_newest(plan(&self.set.layout, k));
+                self.publish();
+            }
+        }
+        self.set.first = first;
+        // A segment that was being folded may be needed now.
+        self.set.drained_buckets = 0;
+        Ok(())
+    }
+
+    /// The memory that [`Self::raise`] asks for.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::raise`].
+    pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
+        Ok(match self.plan_raise(first)? {
+            Raise::Nothing => MemoryNeed::default(),
+            Raise::Anew => plan(first, 0).memory(),
+            Raise::Segment(k) => plan(&self.set.layout, k).memory(),
+        })
+    }
+
+    fn plan_raise(&self, first: &Layout) -> Result<Raise, Full> {
+        let tables = &self.set.tables;
+        if self.set.items() == 0 {
+            let is_right = tables.len() == 1 && self.set.layout == *first;
+            return Ok(if is_right { Raise::Nothing } else { Raise::Anew });
+        }
+        if self.set.capacity() >= first.capacity() {
+            return Ok(Raise::Nothing);
+        }
+        let staying = &tables[..self.set.idle().unwrap_or(tables.len())];
+        let missing = first.capacity() - staying.iter().map(TableWriter::capacity).sum::<u64>();
+        let newest = staying.iter().map(segment_number).max().unwrap_or(0);
+        let mut further = (newest + 1..).take_while(|&k| self.can_have_segment(k));
+        further.find(|&k| plan(&self.set.layout, k).fill_limit() >= missing).map(Raise::Segment).ok_or(Full)
+    }
+
+    fn next_segment(&self) -> u32 {
+        self.set.tables.last().map_or(0, |newest| segment_number(newest) + 1)
     }
 
     /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
@@ -214,14 +324,17 @@ impl CompactFilter {
         if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
-        let left = (0..)
-            .zip(&self.set.tables)
-            .fold(items, |items, (k, segment)| self.set.layout.most_left(k, segment.items(), items));
-        let segments = self.set.tables.len() as u32;
-        let (mut need, end, is_enough) = self.segments_for(segments, left);
+        let layout = &self.set.layout;
+        let left =
+            self.set.tables.iter().fold(items, |items, segment| {
+                layout.most_left(segment_number(segment), segment.items(), items)
+            });
+        let next = self.next_segment();
+        let (mut need, end, is_enough) = segments_for(layout, next, left);
         // If there is no room in the end, the items that were added before are removed again.
         let removes = if is_enough { removes } else { removes + items };
-        need += self.made_again(end, removes);
+        let foldable = self.set.tables.iter().skip(1).map(segment_number).chain(next..end);
+        need += made_again(layout, foldable, self.set.drained_buckets, removes);
         need
     }
 
@@ -230,52 +343,28 @@ impl CompactFilter {
         if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
-        let (mut need, end, _) = self.segments_for(1, self.set.layout.most_left(0, 0, items));
-        need += self.made_again(end, removes);
-        need
-    }
-
-    /// The memory of the segments from `first` on that so many items may need. Returns also where these segments end, and whether all
-    /// items have a place in them.
-    fn segments_for(&self, first: u32, mut items: u64) -> (MemoryNeed, u32, bool) {
-        let (mut need, mut k) = (MemoryNeed::default(), first);
-        while items > 0 && self.can_have_segment(k) {
-            need += plan(&self.set.layout, k).memory();
-            items = self.set.layout.most_left(k, 0, items);
-            k += 1;
-        }
-        (need, k, items == 0)
-    }
-
-    /// The memory of segments that may be folded and added again while so many copies are removed. In between it is given back.
-    fn made_again(&self, end: u32, removes: u64) -> MemoryNeed {
-        let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(self.set.drained_buckets);
-        let mut need = MemoryNeed::default();
-        for k in 1..end {
-            let plan = plan(&self.set.layout, k);
-            if plan.memory().mapped_bytes() > 0 {
-                (0..emptied / plan.buckets()).for_each(|_| need += plan.memory().passing());
-            }
-        }
+        let first = &self.set.first;
+        let (mut need, end, _) = segments_for(first, 1, first.most_left(0, 0, items));
+        need += made_again(first, 1..end, 0, removes);
         need
     }
 
     /// The memory that [`Self::clear`] asks for before it gives the old segments back.
     pub fn clearing(&self) -> MemoryNeed {
-        plan(&self.set.layout, 0).memory()
+        plan(&self.set.first, 0).memory()
     }
 
     fn can_have_segment(&self, k: u32) -> bool {
-        let bits = u32::from(self.set.layout.fingerprint_bits) + k;
-        bits <= u32::from(FINGERPRINT_BITS_MAX) && self.set.layout.buckets <= SEGMENT_BUCKETS_MAX >> k
+        can_have_segment(&self.set.layout, k)
     }
 
     fn grow(&mut self) -> Result<(), Full> {
-        let k = self.set.tables.len() as u32;
+        let k = self.next_segment();
         if self.set.growth == Growth::Fixed || !self.can_have_segment(k) {
             return Err(Full);
         }
         self.set.add(plan(&self.set.layout, k));
+        self.set.drained_buckets = 0;
         self.publish();
         Ok(())
     }
@@ -285,8 +374,7 @@ impl CompactFilter {
     #[inline(never)]
     fn fold_on(&mut self) {
         let [older @ .., newest] = &mut self.set.tables[..] else { return };
-        let newest_k = older.len();
-        if self.set.drained_buckets == 0 && !is_worth_folding(older, newest) {
+        if self.set.drained_buckets == 0 && !is_worth_folding(older, newest, &self.set.first) {
             return;
         }
         let buckets = newest.table.plan.buckets();
@@ -296,8 +384,9 @@ impl CompactFilter {
             moving.push((bucket, slot, value));
         });
         for (bucket, slot, value) in moving {
-            let moved = older.iter_mut().enumerate().rev().any(|(k, segment)| {
-                let (bucket, value) = (bucket >> (newest_k - k), value >> (newest_k - k));
+            let moved = older.iter_mut().rev().any(|segment| {
+                let bits = segment_number(newest) - segment_number(segment);
+                let (bucket, value) = (bucket >> bits, value >> bits);
                 segment.room() > 0 && segment.insert_value(bucket, value).is_ok()
             });
             if !moved {
@@ -308,7 +397,8 @@ impl CompactFilter {
         }
         self.set.drained_buckets = last;
         if last == buckets {
-            self.set.drop_drained(newest_k);
+            let newest = older.len();
+            self.set.drop_drained(newest);
             self.publish();
         }
     }
@@ -318,10 +408,14 @@ impl CompactFilter {
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        if !(0..).zip(&image.tables).all(|(k, table)| table.plan == plan(&image.layout, k)) {
+        let numbers: Vec<u32> = image.tables.iter().map(|table| table.plan.segment()).collect();
+        let is_in_order = numbers.first() == Some(&0) && numbers.is_sorted_by(|a, b| a < b);
+        if !is_in_order
+            || !image.tables.iter().all(|table| table.plan == plan(&image.layout, table.plan.segment()))
+        {
             return Err(RestoreError::Image("a segment is out of place"));
         }
-        let mut set = TableSet::restore(image, load)?;
+        let mut set = TableSet::restore(Mode::Compact, image, load)?;
         if set.drained_buckets >= set.newest().table.plan.buckets() {
             return Err(RestoreError::Image("more buckets were drained than there are"));
         }

@@ -149,6 +149,29 @@ impl Filter {
         }
     }
 
+    /// Makes room for as many items as a filter of this layout begins with. From now on it also begins with this layout when it is
+    /// cleared. If it is compact, the layout must keep its error rate.
+    ///
+    /// # Errors
+    /// [`Full`] if no table can be so large. Then nothing has changed.
+    pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
+        match self {
+            Self::Compact(filter) => filter.raise(first),
+            Self::Strict(filter) => filter.raise(first),
+        }
+    }
+
+    /// The memory that [`Self::raise`] asks for.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::raise`].
+    pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
+        match self {
+            Self::Compact(filter) => filter.raising(first),
+            Self::Strict(filter) => filter.raising(first),
+        }
+    }
+
     /// The state of an item; none if it is not there, and in a compact filter, which keeps no states.
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
         match self {

@@ -23,6 +23,14 @@ impl Plan {
         }
     }
 
+    /// The number of a segment of a compact filter; 0 for a strict table.
+    pub(super) fn segment(&self) -> u32 {
+        match *self {
+            Self::Segment { k, .. } => k,
+            Self::Strict { .. } => 0,
+        }
+    }
+
     pub(super) fn bucket_size(&self) -> u8 {
         match *self {
             Self::Segment { bucket_size, .. } => bucket_size,

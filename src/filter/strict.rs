@@ -1,13 +1,15 @@
 //! Strict filters: a set that keeps 62 bits of each item's digest, and a state. With `n` items in it, about `n` in 2^62 strangers
 //! are taken for one of them.
 //!
-//! A filter whose table is full gets a second one, twice as large. Every later change moves the items of a few buckets there, so that
-//! no single one pays for all. While an item moves it is in both tables for a moment, and always in at least one.
+//! A filter whose table is full gets a second one, twice as large, and one whose capacity is raised gets one that is large enough.
+//! Every later change moves the items of a few buckets there, so that no single one pays for all. While an item moves it is in both
+//! tables for a moment, and always in at least one. A filter may need a still larger table before the move is over. Then all tables are
+//! emptied into the newest, the oldest first.
 
 use super::codec::{FilterImage, Load, RestoreError, TableId};
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{BUCKETS_MAX, Growth, Layout};
+use super::layout::{BUCKETS_MAX, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::place::stored_digest;
 use super::plan::Plan;
@@ -21,12 +23,15 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Buckets of the smaller table whose items every change moves to the larger one. The move is over long before that one is full:
-/// a quarter of a bucket with every change would be enough.
+/// Buckets of the oldest table whose items every change moves to the newest one. After growth the move is over long before that one
+/// is full: a quarter of a bucket with every change would be enough.
 const BUCKETS_MOVED: u64 = 4;
 
-/// A table of fewer buckets is moved all at once.
+/// Tables of fewer buckets are moved all at once.
 const BUCKETS_AT_ONCE: u64 = 1 << 10;
+
+/// The most tables of a filter. Only many raises of its capacity in a short time lead to so many. Then the oldest is emptied at once.
+const TABLES_MAX: usize = 8;
 
 /// How far a walk over the items of a strict filter has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,7 +48,7 @@ impl Walk {
 
 /// The writer's side of a strict filter.
 pub struct StrictFilter {
-    /// One table, or two while items move: the smaller, then the larger.
+    /// One table, or several while items move: they go to the newest.
     set: TableSet,
     shared: Arc<Shared>,
 }
@@ -118,7 +123,7 @@ impl StrictFilter {
         if let Some(state) = self.get(digest) {
             return Ok(Insert::Present(state));
         }
-        if self.set.tables.len() == 1 && self.set.growth == Growth::Auto && self.set.newest().room() == 0 {
+        if self.set.growth == Growth::Auto && self.set.newest().room() <= self.waiting() {
             self.grow()?;
         }
         if self.set.newest().insert(digest, AVAILABLE).is_err() {
@@ -126,7 +131,7 @@ impl StrictFilter {
                 return Err(Full);
             }
             // This hardly ever happens: there is no path, though the table counts as having room.
-            let buckets = self.set.newest().table.plan.buckets();
+            let buckets = self.newest_buckets();
             self.rebuild(buckets * 2, |_| true)?;
             self.set.newest().insert(digest, AVAILABLE).map_err(|NoPath| Full)?;
         }
@@ -190,7 +195,7 @@ impl StrictFilter {
     pub fn clear(&mut self) -> u64 {
         let available = self.reader().view().counts().available;
         // If the others don't fit into a table of the first one's size, larger ones are tried, up to the present one's.
-        let rebuilt = self.rebuild(self.set.layout.buckets, |state| state != SlotState::Available);
+        let rebuilt = self.rebuild(self.set.first.buckets, |state| state != SlotState::Available);
         if rebuilt.is_err() {
             let mut leaving = Vec::new();
             self.for_each(|digest, state| {
@@ -233,10 +238,8 @@ impl StrictFilter {
         if self.set.growth == Growth::Fixed || additional == 0 {
             return MemoryNeed::default();
         }
-        let newest = &self.set.tables[self.set.tables.len() - 1];
-        let waiting = if self.set.tables.len() > 1 { self.set.tables[0].items() } else { 0 };
-        let buckets = newest.table.plan.buckets();
-        let items = newest.items() + waiting + additional;
+        let buckets = self.newest_buckets();
+        let items = self.set.items() + additional;
         if items <= sure_strict_items(buckets) {
             MemoryNeed::default()
         } else {
@@ -247,8 +250,8 @@ impl StrictFilter {
     /// The most memory that so many items can make a filter ask for that is empty and has only its first table.
     pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
         match self.set.growth {
-            Growth::Auto if items > sure_strict_items(self.set.layout.buckets) => {
-                tables_up_to(items, self.set.layout.buckets * 2)
+            Growth::Auto if items > sure_strict_items(self.set.first.buckets) => {
+                tables_up_to(items, self.set.first.buckets * 2)
             }
             _ => MemoryNeed::default(),
         }
@@ -257,7 +260,7 @@ impl StrictFilter {
     /// The memory that [`Self::clear`] asks for before it gives the old tables back.
     pub fn clearing(&self) -> MemoryNeed {
         let counts = self.reader().view().counts();
-        tables_up_to(counts.held + counts.redeemed, self.set.layout.buckets)
+        tables_up_to(counts.held + counts.redeemed, self.set.first.buckets)
     }
 
     fn count(&self, state: SlotState, change: i64) {
@@ -269,21 +272,75 @@ impl StrictFilter {
         counter.store(counter.load(Relaxed).wrapping_add_signed(change), Relaxed);
     }
 
-    /// Adds a table of twice the size. Later changes move the items there.
+    /// Makes room for as many items as a filter of this layout begins with.
+    ///
+    /// # Errors
+    /// [`Full`] if no table can be so large. Then nothing has changed.
+    pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
+        if first.buckets > self.newest_buckets() {
+            if self.set.items() == 0 && first.buckets <= BUCKETS_MAX {
+                let table = self.set.make(plan(first.buckets));
+                self.set.replace_all(table);
+                self.publish();
+            } else {
+                self.enlarge(first.buckets)?;
+            }
+        }
+        self.set.first = first;
+        Ok(())
+    }
+
+    /// The memory that [`Self::raise`] asks for.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::raise`].
+    pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
+        match first.buckets {
+            ..=BUCKETS_MAX if first.buckets <= self.newest_buckets() => Ok(MemoryNeed::default()),
+            ..=BUCKETS_MAX if self.is_moved_at_once() => Ok(tables_up_to(self.set.items(), first.buckets)),
+            ..=BUCKETS_MAX => Ok(plan(first.buckets).memory()),
+            _ => Err(Full),
+        }
+    }
+
+    /// Adds a table of twice the size.
     fn grow(&mut self) -> Result<(), Full> {
-        let buckets = self.set.newest().table.plan.buckets();
-        if buckets > BUCKETS_MAX / 2 {
+        self.enlarge(self.newest_buckets() * 2)
+    }
+
+    /// Adds a table of so many buckets. Later changes move the items there.
+    fn enlarge(&mut self, buckets: u64) -> Result<(), Full> {
+        if buckets > BUCKETS_MAX {
             return Err(Full);
         }
-        if buckets < BUCKETS_AT_ONCE {
-            return self.rebuild(buckets * 2, |_| true);
+        if self.is_moved_at_once() {
+            return self.rebuild(buckets, |_| true);
         }
-        self.set.add(plan(buckets * 2));
+        while self.set.tables.len() >= TABLES_MAX {
+            self.move_buckets(u64::MAX);
+        }
+        self.set.put_newest(plan(buckets));
         self.publish();
         Ok(())
     }
 
-    /// Goes on with a move to a larger table, if there is one.
+    fn is_moved_at_once(&self) -> bool {
+        self.set.tables.iter().map(|table| table.table.plan.buckets()).sum::<u64>() < BUCKETS_AT_ONCE
+    }
+
+    fn newest_buckets(&self) -> u64 {
+        self.set.tables.last().map_or(0, |newest| newest.table.plan.buckets())
+    }
+
+    /// Items that have still to be moved to the newest table.
+    fn waiting(&self) -> u64 {
+        match &self.set.tables[..] {
+            [_] => 0,
+            tables => tables[..tables.len() - 1].iter().map(TableWriter::items).sum(),
+        }
+    }
+
+    /// Goes on with a move to the newest table, if there is one.
     #[inline]
     fn move_on(&mut self) {
         if self.set.tables.len() > 1 {
@@ -291,26 +348,26 @@ impl StrictFilter {
         }
     }
 
-    /// Moves the items of so many more buckets to the larger table.
+    /// Moves the items of so many more buckets of the oldest table to the newest one.
     #[inline(never)]
     fn move_buckets(&mut self, buckets: u64) {
-        let [smaller, larger] = &mut self.set.tables[..] else { return };
-        let last = smaller.table.plan.buckets().min(self.set.drained_buckets + buckets);
+        let [oldest, .., newest] = &mut self.set.tables[..] else { return };
+        let last = oldest.table.plan.buckets().min(self.set.drained_buckets.saturating_add(buckets));
         let mut moving = Vec::new();
-        smaller.table.for_each_in(self.set.drained_buckets..last, |bucket, slot, value| {
+        oldest.table.for_each_in(self.set.drained_buckets..last, |bucket, slot, value| {
             moving.push((bucket, slot, value))
         });
         for (bucket, slot, value) in moving {
-            if larger.insert(stored_digest(value), value & STATE_MASK).is_err() {
-                // This hardly ever happens in a table that is half empty. Then all items move at once to a new one.
-                let buckets = larger.table.plan.buckets();
+            if newest.insert(stored_digest(value), value & STATE_MASK).is_err() {
+                // This hardly ever happens in a table that is not full. Then all items move at once to a new one.
+                let buckets = newest.table.plan.buckets();
                 let _ = self.rebuild(buckets * 2, |_| true);
                 return;
             }
-            smaller.free_slot(bucket, slot);
+            oldest.free_slot(bucket, slot);
         }
         self.set.drained_buckets = last;
-        if last == smaller.table.plan.buckets() {
+        if last == oldest.table.plan.buckets() {
             self.set.drop_drained(0);
             self.publish();
         }
@@ -338,7 +395,7 @@ impl StrictFilter {
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        if !matches!(image.tables.len(), 1 | 2) {
+        if !(1..=TABLES_MAX).contains(&image.tables.len()) {
             return Err(RestoreError::Image("a strict filter has a wrong number of tables"));
         }
         if !image.tables.iter().all(|table| table.plan.is_sane()) {
@@ -347,10 +404,11 @@ impl StrictFilter {
         if !image.tables.iter().all(|table| matches!(table.plan, Plan::Strict { .. })) {
             return Err(RestoreError::Image("a table is out of place"));
         }
-        if image.drained_buckets > image.tables[0].plan.buckets() {
+        let drained_max = if image.tables.len() > 1 { image.tables[0].plan.buckets() } else { 0 };
+        if image.drained_buckets > drained_max {
             return Err(RestoreError::Image("more buckets were drained than there are"));
         }
-        let filter = Self::over(TableSet::restore(image, load)?);
+        let filter = Self::over(TableSet::restore(Mode::Strict, image, load)?);
         filter.for_each(|_, state| filter.count(state, 1));
         Ok(filter)
     }

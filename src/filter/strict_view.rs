@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 /// What the readers of a strict filter share with its writer.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// One table, or two while items move: the smaller, then the larger.
+    /// One table, or several while items move: they go from the oldest to the newest.
     pub(super) tables: ArcSwap<Vec<Arc<Table>>>,
     /// How often `tables` has been replaced. The writer counts after it has stored them, and before it moves an item.
     pub(super) published: AtomicU64,
@@ -112,8 +112,12 @@ impl StrictView<'_> {
         self.tables.iter().map(|table| table.memory_bytes()).sum()
     }
 
-    /// The figures of its table, or of both while items move.
+    /// The figures of its table, or of all while items move. Only the newest has a capacity: the others take nothing more.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        self.tables.iter().map(|table| table.stats()).collect()
+        let mut segments: Vec<_> = self.tables.iter().map(|table| table.stats()).collect();
+        if let Some((_, moving)) = segments.split_last_mut() {
+            moving.iter_mut().for_each(|table| table.capacity = 0);
+        }
+        segments
     }
 }

@@ -2,7 +2,7 @@
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::hash::Digest;
-use super::layout::{Growth, Layout};
+use super::layout::{Growth, Layout, Mode};
 use super::plan::Plan;
 use super::table::Table;
 use super::writer::TableWriter;
@@ -13,14 +13,17 @@ use std::sync::Arc;
 /// A snapshot copies on write: the writer keeps an undo log of the words that it changes until their chunk is taken. A table
 /// that the filter drops meanwhile lives on here until the snapshot ends.
 pub struct TableSet {
+    /// The layout that the tables follow from.
     pub(super) layout: Layout,
+    /// The layout that the filter begins with once it is empty: another one if its capacity was raised.
+    pub(super) first: Layout,
     pub(super) growth: Growth,
     /// The number of the next table; none is given twice.
     next_table: u64,
     /// Oldest first; never empty.
     pub(super) tables: Vec<TableWriter>,
     /// Buckets that are empty already of the table that is being drained: the newest of a compact filter, whose items are
-    /// folded into older segments, or the older of a strict one, whose items move to the newer.
+    /// folded into older segments, or the oldest of a strict one, whose items move to the newest.
     pub(super) drained_buckets: u64,
     /// Tables that the filter has dropped, but the running snapshot still needs.
     retired: Vec<TableWriter>,
@@ -31,6 +34,7 @@ impl TableSet {
     pub(super) fn new(layout: Layout, growth: Growth, first: Plan) -> Self {
         let mut set = Self {
             layout,
+            first: layout,
             growth,
             next_table: 0,
             tables: Vec::new(),
@@ -46,6 +50,11 @@ impl TableSet {
         self.tables.iter().map(|table| table.table.clone()).collect()
     }
 
+    /// Items that the tables take together before they count as full.
+    pub(super) fn capacity(&self) -> u64 {
+        self.tables.iter().map(TableWriter::capacity).sum()
+    }
+
     /// The table that was made last.
     pub(super) fn newest(&mut self) -> &mut TableWriter {
         self.tables.last_mut().expect("there is always a table")
@@ -58,11 +67,25 @@ impl TableSet {
         TableWriter::new(id, plan, self.layout.max_search)
     }
 
-    /// Adds an empty table. None is being drained then.
+    /// Adds an empty table.
     pub(super) fn add(&mut self, plan: Plan) {
         let table = self.make(plan);
         self.tables.push(table);
-        self.drained_buckets = 0;
+    }
+
+    /// Adds an empty table, in the place of the newest one if that is empty too.
+    pub(super) fn put_newest(&mut self, plan: Plan) {
+        if let Some(idle) = self.idle() {
+            let idle = self.tables.remove(idle);
+            self.retire(idle);
+        }
+        self.add(plan);
+    }
+
+    /// The newest table, if it is empty and not the only one.
+    pub(super) fn idle(&self) -> Option<usize> {
+        let newest = self.tables.len() - 1;
+        (newest > 0 && self.tables[newest].items() == 0).then_some(newest)
     }
 
     /// Puts one table in the place of all.
@@ -117,6 +140,7 @@ impl TableSet {
         });
         FilterImage {
             layout: self.layout,
+            first: self.first,
             growth: self.growth,
             tables: tables.collect(),
             next_table: self.next_table,
@@ -158,8 +182,15 @@ impl TableSet {
     ///
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
-    pub(super) fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        let FilterImage { layout, growth, next_table, drained_buckets, .. } = *image;
+    pub(super) fn restore<E>(
+        mode: Mode,
+        image: &FilterImage,
+        load: &mut Load<'_, E>,
+    ) -> Result<Self, RestoreError<E>> {
+        if image.first.check(mode).is_err() {
+            return Err(RestoreError::Image("a filter can't begin with this layout"));
+        }
+        let FilterImage { layout, first, growth, next_table, drained_buckets, .. } = *image;
         let mut tables = Vec::with_capacity(image.tables.len());
         for table in &image.tables {
             if table.id.0 >= next_table {
@@ -171,6 +202,6 @@ impl TableSet {
         if tables.is_empty() {
             return Err(RestoreError::Image("a filter has no table"));
         }
-        Ok(Self { layout, growth, next_table, tables, drained_buckets, retired: Vec::new() })
+        Ok(Self { layout, first, growth, next_table, tables, drained_buckets, retired: Vec::new() })
     }
 }

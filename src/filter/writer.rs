@@ -86,6 +86,11 @@ impl TableWriter {
         self.changes
     }
 
+    /// Items that it takes before it counts as full.
+    pub(super) fn capacity(&self) -> u64 {
+        self.fill_limit
+    }
+
     /// Items that it takes from now on before it counts as full.
     pub(super) fn room(&self) -> u64 {
         self.fill_limit.saturating_sub(self.items())

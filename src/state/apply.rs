@@ -128,8 +128,8 @@ impl State {
                 self.create(&Creation { kind, name, id, secret, spec, layout, window })
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
-            Command::Reschedule { target, starts_at, ends_at } => {
-                self.on(target.0, |filter| filter.reschedule(*starts_at, *ends_at))?
+            Command::Update { target, starts_at, ends_at, capacity } => {
+                self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref()))?
             }
             Command::Insert { target, digests, if_absent, revive } => {
                 self.on(target.0, |filter| filter.insert(&digests.0, *if_absent, *revive))?

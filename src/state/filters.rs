@@ -5,8 +5,8 @@ use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
-use crate::domain::{FilterId, ImportState, Kind, Name, Outcome, Refusal, Spec, Timestamp, Window};
-use crate::filter::{Layout, Secret};
+use crate::domain::{FilterId, ImportState, Kind, Name, Outcome, Raise, Refusal, Spec, Timestamp, Window};
+use crate::filter::{Full, Growth, Layout, Secret};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -98,11 +98,12 @@ impl State {
 }
 
 impl Subject<'_> {
-    /// Changes when the filter is active.
-    pub(super) fn reschedule(
+    /// Changes when the filter is active, and raises its capacity; all or nothing.
+    pub(super) fn update(
         &mut self,
         starts_at: Option<Option<Timestamp>>,
         ends_at: Option<Option<Timestamp>>,
+        raise: Option<&Raise>,
     ) -> Result<Outcome, Refusal> {
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
@@ -110,8 +111,30 @@ impl Subject<'_> {
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
+        if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
+            self.raise(raise)?;
+        }
         self.show(self.view.with_window(window));
-        Ok(Outcome::Rescheduled(Box::new(self.view.describe())))
+        Ok(Outcome::Updated(Box::new(self.view.describe())))
+    }
+
+    /// Raises the capacity, of what an import builds aside too.
+    fn raise(&mut self, &Raise { capacity, layout }: &Raise) -> Result<(), Refusal> {
+        let spec = &self.view.spec;
+        if spec.growth == Growth::Fixed {
+            return Err(Refusal::CapacityFixed);
+        }
+        if capacity < spec.capacity {
+            return Err(Refusal::CapacityLowered { capacity: spec.capacity });
+        }
+        let beyond_reach = |Full| Refusal::CapacityBeyondReach;
+        if let Some(staging) = self.staging {
+            self.tables.filter.raising(&layout).map_err(beyond_reach)?;
+            staging.tables.filter.raise(layout).map_err(beyond_reach)?;
+        }
+        self.tables.filter.raise(layout).map_err(beyond_reach)?;
+        self.show(self.view.with_capacity(capacity, layout));
+        Ok(())
     }
 
     /// Shows readers another view of the filter.

@@ -5,7 +5,7 @@ use super::imports::record_bytes;
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use super::{kept, ledger};
-use crate::domain::{Command, Ending, FilterId, ImportMode, Target};
+use crate::domain::{Command, Ending, FilterId, ImportMode, Raise, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -65,8 +65,14 @@ impl Waiting {
     pub fn must_be_applied_before(&self, command: &Command) -> bool {
         let target = command.target().and_then(|Target(filter)| self.filters.get(&filter));
         target.is_some_and(|waiting| {
-            // Clearing keeps codes that are held or redeemed.
-            waiting.reshaped || matches!(command, Command::Clear { .. }) && waiting.demand.uses > 0
+            waiting.reshaped
+                || match command {
+                    // Clearing keeps codes that are held or redeemed.
+                    Command::Clear { .. } => waiting.demand.uses > 0,
+                    // It depends on the tables and on what they hold.
+                    Command::Update { capacity: Some(_), .. } => true,
+                    _ => false,
+                }
         })
     }
 
@@ -130,6 +136,12 @@ impl State {
                     need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
             }
+            (Command::Update { capacity: Some(Raise { layout, .. }), .. }, staging) => {
+                let staged = staging.as_ref().map(|staging| &staging.tables);
+                for tables in [Some(&filter.tables), staged].into_iter().flatten() {
+                    need += tables.filter.raising(layout).unwrap_or_default();
+                }
+            }
             (Command::ImportBegin { mode, import, owner, .. }, _) => {
                 need += MemoryNeed::other(record_bytes(import, owner, &filter.view.name));
                 if *mode == ImportMode::Replace {
@@ -172,7 +184,10 @@ impl State {
         let demand = filter.demand(command);
         let is_reshaping = matches!(
             command,
-            Command::Clear { .. } | Command::ImportBegin { .. } | Command::ImportEnd { .. }
+            Command::Clear { .. }
+                | Command::ImportBegin { .. }
+                | Command::ImportEnd { .. }
+                | Command::Update { capacity: Some(_), .. }
         );
         if demand != Demand::default() || is_reshaping {
             let here = waiting.filters.entry(id).or_default();

@@ -43,7 +43,7 @@ pub struct Counters {
     pub removes: AtomicU64,
 }
 
-/// One campaign or coupon, as readers see it. A new one replaces it when its window or its tables are replaced.
+/// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
 pub struct FilterView {
     /// Its id.
     pub id: FilterId,
@@ -53,7 +53,7 @@ pub struct FilterView {
     pub name: Name,
     /// What it was asked to be.
     pub spec: Spec,
-    /// The shape of its first table.
+    /// The layout that it begins with when it is empty.
     pub layout: Layout,
     /// When it is active.
     pub window: Window,
@@ -218,6 +218,11 @@ impl FilterView {
     /// The same filter with another window.
     pub(super) fn with_window(&self, window: Window) -> Self {
         Self { window, ..self.copy() }
+    }
+
+    /// The same filter with another capacity, and the layout for it.
+    pub(super) fn with_capacity(&self, capacity: u64, layout: Layout) -> Self {
+        Self { spec: Spec { capacity, ..self.spec.clone() }, layout, ..self.copy() }
     }
 
     /// The same filter with another time of creation.

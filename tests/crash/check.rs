@@ -28,12 +28,16 @@ impl From<String> for Difference {
 /// The first difference.
 pub fn compare(filter: &mut Filter, client: &Client) -> Result<(), Difference> {
     let path = filter.path();
-    let standing = client.get(&path).expect("the service is up").status;
+    let shown = client.get(&path).expect("the service is up");
+    let (standing, capacity) = (shown.status, &shown.body["capacity"]);
     if standing != if filter.stands { 200 } else { 404 } {
         return Err(format!("it must {}be there: {standing}", if filter.stands { "" } else { "not " }).into());
     }
     if !filter.stands {
         return Ok(());
+    }
+    if *capacity != filter.capacity || shown.body["stats"]["capacity_now"].as_u64() < Some(filter.capacity) {
+        return Err(format!("its capacity must be {}: {}", filter.capacity, shown.body).into());
     }
     compare_items(filter, client)?;
     for index in 0..filter.redemptions.len() {

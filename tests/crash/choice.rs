@@ -69,7 +69,18 @@ impl Choice<'_> {
                 Some(Action::Perform(Operation::Guarded { id: name.into(), items: self.upload() }))
             }
             (_, 24..27) if self.unsure.is_empty() => Some(Action::Perform(Operation::Clear)),
+            (_, 27..29) => Some(Action::Perform(Operation::Raise { capacity: self.capacity() })),
             _ => None,
+        }
+    }
+
+    /// Mostly a higher one, sometimes for large imports too.
+    fn capacity(&mut self) -> u64 {
+        match self.random.below(8) {
+            0 => self.filter.capacity - 1,
+            1 => self.filter.capacity,
+            2 => self.filter.capacity.max(BULK_ITEMS) + self.random.below(1_000),
+            _ => self.filter.capacity + self.random.below(500),
         }
     }
 

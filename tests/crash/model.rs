@@ -24,6 +24,16 @@ pub enum Kind {
     Coupon,
 }
 
+impl Kind {
+    /// The capacity that a filter is made with.
+    pub fn capacity(self) -> u64 {
+        match self {
+            Kind::CompactCampaign => 200,
+            Kind::StrictCampaign | Kind::Coupon => 50,
+        }
+    }
+}
+
 /// Where the items of large imports begin. Once they are known to be gone they are not asked for again.
 pub const BULK: Item = 1_000_000;
 
@@ -36,6 +46,7 @@ pub struct Filter {
     pub prefix: String,
     /// Whether it is there.
     pub stands: bool,
+    pub capacity: u64,
     slots: BTreeMap<Item, Slot>,
     pub redemptions: Vec<Redemption>,
     /// What a `mode=replace` import builds aside.
@@ -104,6 +115,7 @@ impl Filter {
             name,
             prefix,
             stands: false,
+            capacity: kind.capacity(),
             slots: BTreeMap::new(),
             redemptions: Vec::new(),
             replacement: None,
@@ -221,6 +233,13 @@ impl Filter {
                 Expected::Outcomes(pairs.iter().map(|&(from, to)| self.replace(from, to)).collect())
             }
             Operation::Clear => self.clear(),
+            Operation::Raise { capacity } if *capacity < self.capacity => {
+                Expected::Refused(422, "invalid-request")
+            }
+            Operation::Raise { capacity } => {
+                self.capacity = *capacity;
+                Expected::Capacity(*capacity)
+            }
             Operation::Append { items, .. } => {
                 let outcomes: Vec<_> = items.iter().map(|&item| self.add(item, false)).collect();
                 let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count() as u64;

@@ -22,6 +22,10 @@ pub enum Operation {
         pairs: Vec<(Item, Item)>,
     },
     Clear,
+    /// Of the capacity, or an attempt to lower it.
+    Raise {
+        capacity: u64,
+    },
     Redeem {
         code: Item,
         reference: String,
@@ -54,6 +58,7 @@ pub enum Expected {
     Refused(u16, &'static str),
     Outcomes(Vec<&'static str>),
     Cleared(u64),
+    Capacity(u64),
     /// As the model has the redemption of this index.
     Redemption {
         status: u16,
@@ -125,6 +130,7 @@ impl Operation {
                 post(&format!("{list}/replace"), json!({ "replacements": pairs }))
             }
             Operation::Clear => post("clear", json!({})),
+            Operation::Raise { capacity } => send("PATCH", &path, &json!({ "capacity": capacity })),
             Operation::Redeem { code, reference, hold_seconds } => {
                 let code = filter.item(*code);
                 let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
@@ -183,9 +189,10 @@ impl Filter {
 
     /// Small, so that it grows all the time. Compact: so exact that a stranger is hardly ever taken for a member.
     pub fn spec(&self) -> Value {
+        let capacity = self.kind.capacity();
         match self.kind {
-            Kind::CompactCampaign => json!({ "capacity": 200, "error_rate": 0.000_000_5 }),
-            Kind::StrictCampaign | Kind::Coupon => json!({ "capacity": 50, "mode": "strict" }),
+            Kind::CompactCampaign => json!({ "capacity": capacity, "error_rate": 0.000_000_5 }),
+            Kind::StrictCampaign | Kind::Coupon => json!({ "capacity": capacity, "mode": "strict" }),
         }
     }
 
@@ -223,6 +230,7 @@ impl Filter {
             Expected::Refused(status, code) => answer.status == *status && body["code"] == *code,
             Expected::Outcomes(outcomes) => answer.status == 200 && body["outcomes"] == json!(outcomes),
             Expected::Cleared(removed) => answer.status == 200 && body["removed"] == *removed,
+            Expected::Capacity(capacity) => answer.status == 200 && body["capacity"] == *capacity,
             Expected::Redemption { status, index } => {
                 let redemption = &mut self.redemptions[*index];
                 redemption.learn(body);

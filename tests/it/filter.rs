@@ -47,6 +47,7 @@ enum Operation {
     Insert(u64, u64),
     Remove(u64, u64),
     Clear,
+    Raise(u64),
     Snapshot,
 }
 
@@ -55,6 +56,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         10 => (0_u64..20_000, 1_u64..600).prop_map(|(from, count)| Operation::Insert(from, count)),
         6 => (0_u64..20_000, 1_u64..900).prop_map(|(from, count)| Operation::Remove(from, count)),
         1 => Just(Operation::Clear),
+        2 => prop_oneof![10_u64..400, 10_u64..20_000].prop_map(Operation::Raise),
         2 => Just(Operation::Snapshot),
     ];
     proptest::collection::vec(operation, 1..60)
@@ -74,7 +76,8 @@ proptest! {
         bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
         capacity in 10_u64..400,
     ) {
-        let layout = Layout::compact_with(capacity, bits, bucket_size, 500, Growth::Auto).unwrap();
+        let layout_for = |capacity| Layout::compact_with(capacity, bits, bucket_size, 500, Growth::Auto).unwrap();
+        let (layout, mut promised) = (layout_for(capacity), capacity);
         let mut filter = CompactFilter::new(layout, Growth::Auto);
         let mut twin = CompactFilter::new(layout, Growth::Auto);
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
@@ -105,6 +108,14 @@ proptest! {
                     twin.clear();
                     model.clear();
                 }
+                Operation::Raise(capacity) if capacity > promised => {
+                    let raised = filter.raise(layout_for(capacity));
+                    prop_assert_eq!(twin.raise(layout_for(capacity)), raised);
+                    if raised.is_ok() {
+                        promised = capacity;
+                    }
+                }
+                Operation::Raise(_) => {}
                 Operation::Snapshot => {
                     let (image, chunks) = snapshot!(filter, ());
                     let mut restored = CompactFilter::restore(&image, &mut load(&chunks)).unwrap();
@@ -113,6 +124,8 @@ proptest! {
                 }
             }
             let reader = filter.reader();
+            let segments = reader.view().segments();
+            prop_assert!(segments.iter().map(|segment| segment.capacity).sum::<u64>() >= promised);
             for (&number, &copies) in &model {
                 prop_assert!(reader.view().count(scrambled(number)) >= copies, "{number} is missing");
             }
@@ -127,7 +140,7 @@ proptest! {
 
     #[test]
     fn strict_filters_are_sets(operations in operations(), capacity in 1_u64..2_000) {
-        let layout = Layout::strict(capacity).unwrap();
+        let (layout, mut promised) = (Layout::strict(capacity).unwrap(), capacity);
         let mut filter = StrictFilter::new(layout, Growth::Auto);
         let mut model: BTreeMap<u64, SlotStateModel> = BTreeMap::new();
         for operation in operations {
@@ -156,6 +169,11 @@ proptest! {
                     model.retain(|_, state| state.0 != SlotState::Available);
                     prop_assert_eq!(filter.clear(), (before - model.len()) as u64);
                 }
+                Operation::Raise(capacity) if capacity > promised => {
+                    filter.raise(Layout::strict(capacity).unwrap()).unwrap();
+                    promised = capacity;
+                }
+                Operation::Raise(_) => {}
                 Operation::Snapshot => {
                     let (image, chunks) = snapshot!(filter, ());
                     let mut restored = StrictFilter::restore(&image, &mut load(&chunks)).unwrap();
@@ -164,6 +182,7 @@ proptest! {
                 }
             }
             let reader = filter.reader();
+            prop_assert!(reader.view().segments().iter().map(|table| table.capacity).sum::<u64>() >= promised);
             let numbers: Vec<Digest> = (0..21_000).map(scrambled).collect();
             let mut states = Vec::new();
             reader.view().get_many(&numbers, &mut states);
@@ -259,12 +278,68 @@ fn a_fixed_filter_holds_its_capacity_and_a_refused_batch_is_undone() {
 
 /// The share of strangers that segments take for items, by their figures.
 fn error_rate(segments: &[SegmentStats]) -> f64 {
-    let base = f64::from(segments[0].fingerprint_bits).exp2() - 1.0;
-    let rates = (0..).zip(segments).map(|(k, segment)| {
+    let base_bits = segments[0].fingerprint_bits;
+    let base = f64::from(base_bits).exp2() - 1.0;
+    let rates = segments.iter().map(|segment| {
         let compared = 2.0 * segment.items as f64 / segment.buckets as f64;
-        -f64::exp_m1(compared * f64::ln_1p(-1.0 / (base * f64::from(k).exp2())))
+        let k = f64::from(segment.fingerprint_bits - base_bits);
+        -f64::exp_m1(compared * f64::ln_1p(-1.0 / (base * k.exp2())))
     });
     rates.sum()
+}
+
+/// A raised capacity costs one segment more and no error, and nothing takes it back: neither growth nor removes.
+#[test]
+fn the_error_holds_when_the_capacity_is_raised() {
+    let layout = |capacity| Layout::compact(capacity, 0.01, Growth::Auto).unwrap();
+    let mut filter = CompactFilter::new(layout(1_000), Growth::Auto);
+    let digests: Vec<Digest> = (0..150_000).map(scrambled).collect();
+    filter.insert_many(&digests[..800], false).unwrap();
+    filter.raise(layout(50_000)).unwrap();
+    filter.insert_many(&digests[800..50_000], false).unwrap();
+    let reader = filter.reader();
+    assert_eq!(reader.view().segments().len(), 2);
+    filter.insert_many(&digests[50_000..], false).unwrap();
+    assert_eq!(reader.view().segments().len(), 3);
+    let strangers = 1_000_000;
+    let wrong = (0..strangers).filter(|number| reader.view().contains(scrambled(1 << 40 | number))).count();
+    assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
+    assert!(error_rate(&reader.view().segments()) <= 0.01);
+    assert!(filter.remove_many(&digests[500..]).into_iter().all(|removed| removed));
+    let view = reader.view();
+    assert_eq!((view.segments().len(), view.items()), (2, 500));
+    assert!(digests[..500].iter().all(|&digest| view.contains(digest)));
+    filter.clear();
+    assert_eq!(reader.view().segments().len(), 1);
+    filter.insert_many(&digests[..50_000], false).unwrap();
+    assert_eq!(reader.view().segments().len(), 1);
+}
+
+/// However often the capacity is raised while items move, there are few tables, each item is found at any time, and in the end there is
+/// one table.
+#[test]
+fn raises_in_a_row_lose_nothing() {
+    let mut filter = StrictFilter::new(Layout::strict(20_000).unwrap(), Growth::Auto);
+    let digests: Vec<Digest> = (0..20_000).map(scrambled).collect();
+    filter.insert_many(&digests).unwrap();
+    let reader = filter.reader();
+    let (mut found, mut most) = (Vec::new(), 0);
+    for raise in 1..30 {
+        filter.raise(Layout::strict(20_000 + 1_000 * raise).unwrap()).unwrap();
+        filter.insert_many(&digests[..20]).unwrap();
+        let tables = filter.reader().view().segments();
+        most = most.max(tables.len());
+        assert!(tables.last().unwrap().capacity >= 20_000 + 1_000 * raise);
+        reader.view().contains_many(&digests, &mut found);
+        assert!(found.iter().all(|found| *found));
+        assert_eq!(reader.view().items(), 20_000);
+    }
+    assert!((3..=8).contains(&most), "{most} tables");
+    for _ in 0..4 {
+        filter.insert_many(&digests).unwrap();
+    }
+    assert_eq!(reader.view().segments().len(), 1);
+    assert_eq!(reader.view().items(), 20_000);
 }
 
 /// The sum of the segments' errors keeps within the error rate at any size.

@@ -3,7 +3,7 @@
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
 use cuckood::engine::{Engine, EngineOptions, Status, SubmitError};
-use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::filter::{Digest, Growth, Layout, Mode};
 use futures_util::future::join_all;
 
 async fn engine(limit: u64) -> (Engine, tempfile::TempDir) {
@@ -40,6 +40,27 @@ fn insert(target: Target, batch: u64, items: u64) -> Command {
 fn taken(engine: &Engine) -> u64 {
     let info = engine.info();
     info.tables_bytes + info.records_bytes
+}
+
+/// A capacity is promised only if its memory can be had.
+#[tokio::test]
+async fn a_capacity_beyond_the_limit_is_refused() {
+    let (engine, _directory) = engine(1_000_000).await;
+    let target = create(&engine, "shop", 20_000).await;
+    assert!(matches!(
+        engine.submit(insert(target, 0, 10), None).await.unwrap().outcome,
+        Outcome::Inserted(_)
+    ));
+    let before = taken(&engine);
+    let raise = |capacity| {
+        let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+        engine.update(&shop, None, None, Some(capacity)).unwrap()
+    };
+    assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
+    assert_eq!(taken(&engine), before);
+    let raised = engine.submit(raise(40_000), None).await.unwrap().outcome;
+    assert!(matches!(raised, Outcome::Updated(raised) if raised.spec.capacity == 40_000));
+    assert!(taken(&engine) >= before + Layout::strict(40_000).unwrap().memory_bytes());
 }
 
 /// Each alone has room in the table that is there. All of them together make it grow beyond the limit.

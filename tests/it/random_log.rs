@@ -2,8 +2,8 @@
 
 use cuckood::domain::{
     Command, Digests, Ending, Entry, FilterId, Guards, IdempotencyKey, ImportId, ImportMode, ImportWarning,
-    KeyName, Kind, Name, Proposal, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target,
-    Timestamp, UploadDigest, Window,
+    KeyName, Kind, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec,
+    Target, Timestamp, UploadDigest, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -101,12 +101,29 @@ impl RandomLog {
         Name::new(&format!("f{filter}")).unwrap()
     }
 
+    fn layout(filter: usize, capacity: u64) -> Layout {
+        match FILTERS[filter] {
+            (_, Mode::Compact, growth, _) => Layout::compact(capacity, 0.01, growth).unwrap(),
+            (_, Mode::Strict, _, _) => Layout::strict(capacity).unwrap(),
+        }
+    }
+
+    /// A change of the window, and of the capacity too: mostly upwards.
+    fn update(&self, filter: usize, a: u64, b: u64) -> Command {
+        let capacity = (!a.is_multiple_of(3)).then(|| {
+            let capacity = FILTERS[filter].3 * (1 + a / 3 % 8) + b % 2;
+            Raise { capacity, layout: Self::layout(filter, capacity) }
+        });
+        Command::Update { target: self.target(filter), starts_at: None, ends_at: Some(None), capacity }
+    }
+
     fn create(&self, filter: usize) -> Command {
         let (kind, mode, growth, capacity) = FILTERS[filter];
-        let (layout, sizing) = match mode {
-            Mode::Compact => (Layout::compact(capacity, 0.01, growth).unwrap(), Sizing::ErrorRate(0.01)),
-            Mode::Strict => (Layout::strict(capacity).unwrap(), Sizing::Exact),
+        let sizing = match mode {
+            Mode::Compact => Sizing::ErrorRate(0.01),
+            Mode::Strict => Sizing::Exact,
         };
+        let layout = Self::layout(filter, capacity);
         let spec = Spec { capacity, mode, growth, sizing, ignore_case: false };
         let (name, id) = (Self::name(filter), self.target(filter).0);
         let secret = Secret::new([7; 192]);
@@ -149,7 +166,7 @@ impl RandomLog {
             9 => Command::Cancel { target, redemption: recent },
             10..=13 => self.upload(filter, a, b, some(count)),
             14 => self.rare(filter, a, b),
-            _ => Command::Reschedule { target, starts_at: None, ends_at: Some(None) },
+            _ => self.update(filter, a, b),
         }
     }
 

@@ -84,6 +84,8 @@ impl Writes {
         self.write(201, "PUT", spring, json!({ "capacity": 100 }), json!({ "capacity": 200 }));
         let ends = |year: u32| json!({ "ends_at": format!("{year}-01-01T00:00:00Z") });
         self.write(200, "PATCH", spring, ends(2100), ends(2101));
+        let capacity = |capacity: u64| json!({ "capacity": capacity });
+        self.write(200, "PATCH", spring, capacity(300), capacity(400));
         // Compact: without the key, each of these would do more a second time.
         let users = |users: &[&str]| json!({ "users": users });
         let path = format!("{spring}/users");

@@ -11,13 +11,13 @@ from cuckood_client.models import (
     CodesToAdd,
     CouponSpec,
     EligibilityRequest,
+    FilterPatch,
     Layout,
     ProblemCode,
     RedemptionRequest,
     UserList,
     UsersToAdd,
     UsersToRemove,
-    WindowPatch,
 )
 
 
@@ -53,7 +53,7 @@ def test_campaigns(client: Client) -> None:
     assert (removed.outcomes, removed.removed) == (["removed", "absent"], 1)
 
     # In a merge-patch null clears, and what is absent stays.
-    patched = client.patch_campaign("c-spring", WindowPatch(ends_at=None))
+    patched = client.patch_campaign("c-spring", FilterPatch(ends_at=None))
     assert patched.ends_at is UNSET and patched.stats.items == 1
     names = client.list_campaigns(limit=1, prefix="c-")
     assert [campaign.name for campaign in names.campaigns] == ["c-spring"]

@@ -41,6 +41,9 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         ),
         Refusal::OutsideWindow => Problem::new(Code::OutsideWindow, "see its starts_at and ends_at"),
         Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
+        Refusal::CapacityLowered { .. } | Refusal::CapacityFixed | Refusal::CapacityBeyondReach => {
+            capacity(&refusal)
+        }
         Refusal::KeyReused => {
             Problem::new(Code::IdempotencyKeyReused, "the key was sent earlier with a different request")
         }
@@ -83,6 +86,18 @@ pub(crate) fn import_not_found() -> Problem {
 /// Somebody has stopped the import.
 pub(crate) fn import_stopped() -> Problem {
     Problem::new(Code::ImportStopped, "DELETE /v1/imports/{id} has stopped it; the same id goes on with it")
+}
+
+/// A capacity can't be what it was asked to be.
+fn capacity(refusal: &Refusal) -> Problem {
+    let detail = match refusal {
+        Refusal::CapacityLowered { capacity } => format!("it is {capacity}, and can only be raised"),
+        Refusal::CapacityFixed => "growth is fixed: create a larger filter and import its items".into(),
+        _ => {
+            "no further segment can be so large: create a filter of this capacity and import its items".into()
+        }
+    };
+    Problem::invalid_at("/capacity", detail)
 }
 
 fn already_exists(fields: Vec<String>) -> Problem {

@@ -1,7 +1,7 @@
 //! `/v1/coupons`: the routes. Each calls a handler that campaigns and coupons share.
 
 use super::handlers::{self, Cleared, PageQuery};
-use super::representation::{CouponSpec, Filter, WindowPatch};
+use super::representation::{CouponSpec, Filter, FilterPatch};
 use crate::domain::Kind;
 use crate::http::answer::problem::Problem;
 use crate::http::answer::reply;
@@ -79,15 +79,15 @@ pub(crate) async fn get(
     handlers::get(&api, KIND, &coupon)
 }
 
-/// Change when a coupon is active
+/// Change when a coupon is active, or raise its capacity
 #[utoipa::path(
     patch,
     path = "/v1/coupons/{coupon}",
     operation_id = "patch_coupon",
     tag = "coupons",
-    request_body(content((WindowPatch = "application/json"), (WindowPatch = "application/merge-patch+json"))),
+    request_body(content((FilterPatch = "application/json"), (FilterPatch = "application/merge-patch+json"))),
     responses(
-        (status = 200, description = "Changed", body = Filter),
+        (status = 200, description = "Changed, or as it was asked to be", body = Filter),
         (status = 404, description = "`coupon-not-found`"),
     )
 )]

@@ -1,6 +1,6 @@
 //! The handlers that create, show, change and delete campaigns and coupons.
 
-use super::representation::{Filter, Wanted, WindowPatch};
+use super::representation::{Filter, FilterPatch, Wanted};
 use crate::domain::{Command, Kind, Name, Outcome};
 use crate::http::answer::problem::Problem;
 use crate::http::answer::{headers, refusals, reply};
@@ -97,15 +97,15 @@ fn cursor_name(cursor: &str) -> Result<Name, Problem> {
     name.ok_or_else(page::strange_cursor)
 }
 
-/// `PATCH`: changes when a filter is active.
+/// `PATCH`: changes when a filter is active, or raises its capacity.
 pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let view = api.filter(kind, name)?;
-    let WindowPatch { starts_at, ends_at } = api.json(request).await?;
-    let command = Command::Reschedule { target: target(&view), starts_at, ends_at };
+    let FilterPatch { capacity, starts_at, ends_at } = api.json(request).await?;
+    let command = api.engine.update(&view, starts_at, ends_at, capacity)?;
     let decided = api.submit(kind, name, &sender, command).await?;
     match decided.outcome {
-        Outcome::Rescheduled(description) => {
+        Outcome::Updated(description) => {
             Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
         }
         _ => Err(decided.unexpected()),

@@ -204,11 +204,18 @@ impl Wanted for CouponSpec {
     }
 }
 
-/// A change of the window, as a merge-patch (RFC 7396): absent fields stay, null clears.
+/// A change of a campaign or coupon, as a merge-patch (RFC 7396): absent fields stay, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
-pub(crate) struct WindowPatch {
+pub(crate) struct FilterPatch {
+    /// A higher capacity, with `growth` `auto` only. The memory for so many items is taken at once, and kept: a strict filter moves to
+    /// a larger table, a little with every write; a compact one gets a further segment that is large enough, and keeps its error
+    /// rate. An empty filter begins anew with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
+    /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a segment.
+    #[serde(default)]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
+    pub(crate) capacity: Option<u64>,
     /// When it becomes active; null for no start.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Time>)]

@@ -1,7 +1,7 @@
 //! The header `Idempotency-Key`, which marks repeated requests.
 
-use crate::domain::{Command, FilterId, IdempotencyKey, Kind, RedemptionId};
-use crate::engine::Secret;
+use crate::domain::{Command, FilterId, IdempotencyKey, Kind, Raise, RedemptionId};
+use crate::engine::{Layout, Secret};
 use crate::http::answer::problem::{Code, Problem};
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
@@ -42,8 +42,8 @@ pub(crate) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: 
     IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
 }
 
-/// Encodes what a command asks for, without what was drawn at random for it. It identifies the route, and has everything that
-/// query and body contained.
+/// Encodes what a command asks for, without what was drawn at random for it or depends on how the filter was. It identifies the route,
+/// and has everything that query and body contained.
 fn canonical(command: &Command) -> Vec<u8> {
     let serialize =
         |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
@@ -55,6 +55,11 @@ fn canonical(command: &Command) -> Vec<u8> {
         Command::Redeem { target, digest, reference, hold_seconds, .. } => {
             let redemption = RedemptionId([0; 16]);
             serialize(&Command::Redeem { target, digest, redemption, reference, hold_seconds })
+        }
+        Command::Update { target, starts_at, ends_at, capacity: Some(Raise { capacity, .. }) } => {
+            let layout = Layout { fingerprint_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+            let capacity = Some(Raise { capacity, layout });
+            serialize(&Command::Update { target, starts_at, ends_at, capacity })
         }
         command => serialize(&command),
     }

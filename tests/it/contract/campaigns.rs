@@ -128,7 +128,7 @@ async fn patch_sets_leaves_and_clears() {
     let one = service.patch(path, json!({"starts_at": null})).await.json(200);
     assert!(one.get("starts_at").is_none() && one.get("ends_at").is_some());
     assert_eq!(service.get(path).await.json(200), one);
-    assert_eq!(service.patch(path, json!({"capacity": 20})).await.pointers(), ["/capacity"]);
+    assert_eq!(service.patch(path, json!({"mode": "strict"})).await.pointers(), ["/mode"]);
     service.patch(path, json!({"starts_at": "2027-01-01T00:00:00Z"})).await.problem(422, "invalid-request");
     assert_eq!(service.get(path).await.json(200), one);
 }
@@ -222,6 +222,71 @@ async fn a_full_filter_takes_all_or_nothing() {
             "{mode}"
         );
     }
+}
+
+/// A capacity rises at once and for good, by PATCH alone; what is refused changes nothing, the window included.
+#[tokio::test]
+async fn a_capacity_can_be_raised() {
+    let service = Service::start().await;
+    let users: Vec<String> = (0..400).map(|n| format!("u{n}")).collect();
+    let rate = json!({"capacity": 500, "error_rate": 0.01});
+    let layout = json!({"capacity": 500, "layout": {"fingerprint_bits": 10}});
+    let strict = json!({"capacity": 500, "mode": "strict"});
+    for (name, spec) in [("rate", rate), ("layout", layout), ("strict", strict)] {
+        let path = &format!("/v1/campaigns/{name}");
+        service.put(path, spec.clone()).await.json(201);
+        for filled in [false, true] {
+            let added = json!({ "users": &users[..if filled { 400 } else { 0 }.max(1)] });
+            service.post(&format!("{path}/users"), added).await.json(200);
+            let wanted = if filled { 300_000 } else { 600 };
+            let raised = service.patch(path, json!({ "capacity": wanted })).await.json(200);
+            assert_eq!(raised["capacity"], wanted, "{name}");
+            assert!(raised["stats"]["capacity_now"].as_u64() >= Some(wanted), "{name}: {raised}");
+            assert_eq!(service.get(path).await.json(200), raised);
+            assert_eq!(service.patch(path, json!({ "capacity": wanted })).await.json(200), raised);
+            let answer = service.patch(path, json!({ "capacity": wanted - 1, "ends_at": null })).await;
+            assert_eq!(answer.pointers(), ["/capacity"]);
+            assert_eq!(service.get(path).await.json(200), raised);
+        }
+        for bad in [json!(null), json!("1"), json!(1.5), json!(-1), json!(0), json!(4_294_967_297_u64)] {
+            let answer =
+                service.patch(path, json!({ "capacity": bad, "ends_at": "2027-01-01T00:00:00Z" })).await;
+            assert_eq!(answer.pointers(), ["/capacity"], "{name}: {bad}");
+        }
+        let check = service.post(&format!("{path}/users/check"), json!({ "users": users })).await.json(200);
+        assert!(check["present"].as_array().unwrap().iter().all(|present| present == true), "{name}");
+        let standing = service.get(path).await.json(200);
+        assert!(standing.get("ends_at").is_none());
+        // A capacity is a part of what a PUT compares.
+        service.put(path, spec.clone()).await.problem(409, "already-exists");
+        let mut spec = spec;
+        spec["capacity"] = json!(300_000);
+        service.put(path, spec).await.json(200);
+        // An empty one begins with it.
+        service.post(&format!("{path}/clear"), json!({})).await.json(200);
+        let cleared = service.get(path).await.json(200);
+        assert_eq!(cleared["stats"]["segments"].as_array().unwrap().len(), 1, "{name}");
+        assert!(cleared["stats"]["capacity_now"].as_u64() >= Some(300_000), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_fixed_capacity_stays_and_so_does_one_beyond_reach() {
+    let service = Service::start().await;
+    let fixed = "/v1/campaigns/fixed";
+    let made = service.put(fixed, json!({"capacity": 500, "growth": "fixed"})).await.json(201);
+    for other in [499, 501, 1_000_000] {
+        assert_eq!(service.patch(fixed, json!({ "capacity": other })).await.pointers(), ["/capacity"]);
+    }
+    assert_eq!(service.patch(fixed, json!({"capacity": 500})).await.json(200), made);
+    // A fingerprint has at most 32 bits.
+    let long = "/v1/campaigns/long";
+    service.put(long, json!({"capacity": 500, "layout": {"fingerprint_bits": 31}})).await.json(201);
+    service.post(&format!("{long}/users"), json!({"users": ["u1"]})).await.json(200);
+    service.patch(long, json!({"capacity": 1_500})).await.json(200);
+    assert_eq!(service.patch(long, json!({"capacity": 3_000})).await.pointers(), ["/capacity"]);
+    service.post(&format!("{long}/clear"), json!({})).await.json(200);
+    service.patch(long, json!({"capacity": 3_000})).await.json(200);
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ impl Collector for Expiries {
         let gauge = |at: Timestamp| ConstGauge::new((at.0 / 1_000) as i64);
         let keys = self.keys();
         if !keys.is_empty() {
-            let help = "When a key expires, since the epoch";
+            let help = "Time at which a key expires, since the epoch.";
             let mut family =
                 encoder.encode_descriptor("key_expiry_timestamp_seconds", help, None, MetricType::Gauge)?;
             for (key, at) in &keys {
@@ -55,7 +55,7 @@ impl Collector for Expiries {
             }
         }
         if let Some(at) = self.certificate() {
-            let help = "When the certificate expires, since the epoch";
+            let help = "Time at which the certificate expires, since the epoch.";
             let name = "certificate_expiry_timestamp_seconds";
             gauge(at).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }

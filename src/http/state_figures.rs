@@ -57,31 +57,51 @@ impl StateFigures {
         figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
         let states = ["recovering", "ready", "draining", "failed"];
         let states = states.map(|state| (state, i64::from(state == now)));
-        figures.gauges("state", "1 for what the service is up to", "state", states)?;
+        figures.gauges("state", "1 for the present state of the service", "state", states)?;
         let is_writable = is_ready && self.engine.writes_refused().is_none();
-        figures.gauge("storage_writable", "1 while writes are taken", i64::from(is_writable))
+        figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
     }
 
     fn room(&self, figures: &mut Figures<'_>) -> fmt::Result {
         let info = self.engine.info();
         let storage = &info.storage;
-        figures.gauge("memory_limit_bytes", "What tables and records may come to", info.memory_max_bytes)?;
-        figures.gauge("redemptions_kept", "Redemptions on record", info.redemptions)?;
+        figures.gauge(
+            "memory_limit_bytes",
+            "The most memory for tables and records",
+            info.memory_max_bytes,
+        )?;
+        figures.gauge("redemptions_kept", "Redemptions that are kept", info.redemptions)?;
         figures.gauge(
             "idempotency_records",
-            "Answers kept for repeated requests",
+            "Stored answers to requests with an idempotency key",
             info.idempotency_records,
         )?;
-        figures.gauge("idempotency_bytes", "Bytes of those answers", info.idempotency_bytes)?;
-        figures.gauge("idempotency_room_bytes", "What those may come to", info.idempotency_room_bytes)?;
-        figures.gauge("storage_used_bytes", "The data directory on its disk", storage.disk_bytes)?;
-        figures.gauge("storage_free_bytes", "Free on that disk", storage.free_bytes)?;
-        let help = "Writes are refused while less space is free";
+        figures.gauge("idempotency_bytes", "Memory of stored answers", info.idempotency_bytes)?;
+        figures.gauge(
+            "idempotency_room_bytes",
+            "The most memory for stored answers",
+            info.idempotency_room_bytes,
+        )?;
+        figures.gauge(
+            "storage_used_bytes",
+            "Disk space that the data directory takes",
+            storage.disk_bytes,
+        )?;
+        figures.gauge(
+            "storage_free_bytes",
+            "Free space on the disk of the data directory",
+            storage.free_bytes,
+        )?;
+        let help = "Writes are refused while less disk space is free";
         figures.gauge("storage_free_min_bytes", help, info.storage_free_min_bytes)?;
-        figures.counter("wal_written_bytes", "Log written", storage.wal_bytes_written)?;
-        figures.counter("snapshot_written_bytes", "Snapshots written", storage.snapshot_bytes_written)?;
-        figures.gauge("queue_commands", "Commands that wait for the writer", info.queue_commands)?;
-        figures.counter("holds_expired", "Holds that ran out", info.holds_expired)?;
+        figures.counter("wal_written_bytes", "Bytes written to the log", storage.wal_bytes_written)?;
+        figures.counter(
+            "snapshot_written_bytes",
+            "Bytes written to snapshots",
+            storage.snapshot_bytes_written,
+        )?;
+        figures.gauge("queue_commands", "Commands waiting for the writer", info.queue_commands)?;
+        figures.counter("holds_expired", "Holds that have expired", info.holds_expired)?;
         if let Some(at) = info.backup_at {
             let help = "Time of the last backup, since the epoch";
             figures.gauge("backup_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
@@ -99,7 +119,7 @@ impl StateFigures {
             let counts = [counts.available, counts.held, counts.redeemed];
             codes.iter_mut().zip(counts).for_each(|((_, sum), count)| *sum += count);
         }
-        figures.gauges("codes", "Codes of strict coupons by what they are", "status", codes)
+        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)
     }
 
     fn imports(&self, figures: &mut Figures<'_>) -> fmt::Result {
@@ -113,7 +133,7 @@ impl StateFigures {
             };
             states[at].1 += 1;
         }
-        figures.gauges("imports", "Imports on record by their state", "state", states)
+        figures.gauges("imports", "Imports that are kept, by state", "state", states)
     }
 
     fn filters(&self, figures: &mut Figures<'_>, filters: &[Arc<FilterView>]) -> fmt::Result {
@@ -129,7 +149,7 @@ impl StateFigures {
             figures.labelled(name, help, values)
         };
         each("filter_items", "Items of a filter", &|stats| stats.items as f64)?;
-        each("filter_load_ratio", "Items of a filter in each of its slots", &|stats| {
+        each("filter_load_ratio", "Items of a filter per slot", &|stats| {
             let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
             stats.items as f64 / slots.max(1) as f64
         })?;

@@ -6,18 +6,33 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
 
+/// A help text as the registry writes those of its own metrics: with a full stop.
+fn sentence(help: &str) -> String {
+    format!("{help}.")
+}
+
 /// Collects metrics that are read on demand.
 pub(crate) struct Figures<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl Figures<'_> {
     /// A gauge.
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
-        ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        ConstGauge::new(value).encode(self.0.encode_descriptor(
+            name,
+            &sentence(help),
+            None,
+            MetricType::Gauge,
+        )?)
     }
 
     /// A counter; `name` is given without `_total`.
     pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
-        ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+        ConstCounter::new(value).encode(self.0.encode_descriptor(
+            name,
+            &sentence(help),
+            None,
+            MetricType::Counter,
+        )?)
     }
 
     /// A gauge for each value of a label.
@@ -39,7 +54,7 @@ impl Figures<'_> {
         help: &str,
         values: impl IntoIterator<Item = ([(&'a str, &'a str); N], V)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self.0.encode_descriptor(name, &sentence(help), None, MetricType::Gauge)?;
         for (labels, value) in values {
             ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
         }

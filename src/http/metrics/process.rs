@@ -47,13 +47,13 @@ impl Collector for ProcessFigures {
             ("version", env!("CARGO_PKG_VERSION")),
             ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
         ];
-        figures.labelled("build_info", "The program; always 1", [(labels, 1i64)])?;
+        figures.labelled("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
         // Without /proc, only the build information is reported.
         let Ok(usage) = usage() else { return Ok(()) };
-        figures.counter("process_cpu_seconds", "Time of processors, user and system", usage.cpu_seconds)?;
+        figures.counter("process_cpu_seconds", "Processor time, user and system", usage.cpu_seconds)?;
         figures.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
         if let Some(most) = usage.max_files {
-            figures.gauge("process_max_fds", "Most open file descriptors", most)?;
+            figures.gauge("process_max_fds", "Limit on open file descriptors", most)?;
         }
         figures.gauge("process_virtual_memory_bytes", "Virtual memory", usage.virtual_bytes)?;
         figures.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;

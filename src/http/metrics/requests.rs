@@ -84,7 +84,7 @@ impl Requests {
 impl Collector for Requests {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut family =
-            encoder.encode_descriptor("http_requests", "Requests answered", None, MetricType::Counter)?;
+            encoder.encode_descriptor("http_requests", "Requests answered.", None, MetricType::Counter)?;
         let routes = self.routes.iter().map(|(path, route)| (path.as_str(), route));
         for (path, route) in routes.chain([(NO_ROUTE, &self.other)]) {
             for (method, answers) in METHODS.iter().zip(&route.answers) {

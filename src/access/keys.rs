@@ -20,6 +20,11 @@ impl Caller {
         Self(None)
     }
 
+    /// The key; none for anybody.
+    pub fn key(&self) -> Option<&KeyOptions> {
+        self.0.as_deref()
+    }
+
     /// The key's name; empty for anybody.
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or("", |key| &key.name)

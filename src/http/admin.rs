@@ -7,6 +7,7 @@ use super::filters::representation::{Asked, GrowthName, ModeName, mode};
 use super::request::query;
 use super::request::time::Time;
 use super::schema::Bytes;
+use crate::access::Caller;
 use crate::engine::{Backup, Durability, Mode};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -23,6 +24,9 @@ use utoipa::{IntoParams, ToSchema};
 struct Info {
     #[schema(example = "0.1.0")]
     version: &'static str,
+    /// The key that the request came with. Absent if none are required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<KeyInfo>,
     uptime_seconds: u64,
     /// What an acknowledged write survives.
     durability: DurabilityName,
@@ -42,6 +46,35 @@ struct Info {
     snapshot: Option<SnapshotInfo>,
     memory: MemoryInfo,
     storage: StorageInfo,
+}
+
+/// A key, and what it may do.
+#[derive(Serialize, ToSchema)]
+struct KeyInfo {
+    #[schema(example = "shop")]
+    name: String,
+    /// `read`, `write`, `redeem`, `admin`.
+    #[schema(example = json!(["read", "redeem"]))]
+    scopes: Vec<&'static str>,
+    /// Only campaigns and coupons whose names begin with this can be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "eu-")]
+    prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Time>,
+}
+
+impl KeyInfo {
+    /// Describes the caller's key, if it has one.
+    fn of(caller: &Caller) -> Option<Self> {
+        let key = caller.key()?;
+        Some(Self {
+            name: key.name.clone(),
+            scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
+            prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
+            expires_at: key.expires_at.map(Time),
+        })
+    }
 }
 
 /// What an acknowledged write survives.
@@ -95,10 +128,12 @@ struct StorageInfo {
     tag = "operations",
     responses((status = 200, description = "As of now", body = Info))
 )]
-pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
+pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let key = KeyInfo::of(&Sender::of(&api, &request)?.caller);
     let info = api.engine.info();
     let body = Info {
         version: env!("CARGO_PKG_VERSION"),
+        key,
         uptime_seconds: info.uptime_seconds,
         durability: match info.durability {
             Durability::Fsync => DurabilityName::Fsync,
@@ -126,7 +161,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Response {
             snapshot_bytes_written: info.storage.snapshot_bytes_written,
         },
     };
-    reply::json(StatusCode::OK, false, &body)
+    Ok(reply::json(StatusCode::OK, false, &body))
 }
 
 /// The filter to plan.

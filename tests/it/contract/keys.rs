@@ -72,6 +72,17 @@ async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
 }
 
 #[tokio::test]
+async fn info_describes_the_key_that_it_was_asked_with() {
+    let service = service(options()).await;
+    let info = async |name| send(&service, name, Method::GET, "/v1/info", &Value::Null).await.json(200);
+    assert_eq!(info("root").await["key"], json!({"name": "root", "scopes": ["admin"]}));
+    let eu = json!({"name": "eu", "scopes": ["read", "write"], "prefix": "eu-"});
+    assert_eq!(info("eu").await["key"], eu);
+    let open = Service::start().await;
+    assert!(open.get("/v1/info").await.json(200).get("key").is_none());
+}
+
+#[tokio::test]
 async fn a_key_is_refused_from_its_expiry_on() {
     let guest = KeyOptions { expires_at: Some(NOON.plus_seconds(60)), ..key("guest", &[Scope::Read], "") };
     let auth = AuthOptions { keys: vec![guest, key("root", &[Scope::Admin], "")], allow_anonymous: false };

@@ -8,6 +8,7 @@ mod acts;
 mod admin;
 mod answer;
 mod api;
+mod console;
 mod control;
 mod docs;
 mod eligibility;
@@ -89,6 +90,7 @@ pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control)
     let (routes, _) = router::routes().split_for_parts();
     let router = routes
         .merge(docs::routes())
+        .merge(console::routes())
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
         .with_state(api)

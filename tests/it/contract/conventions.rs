@@ -166,7 +166,9 @@ async fn bodies_are_decompressed_and_answers_compressed_when_asked() {
 #[tokio::test]
 async fn routes_and_methods_fail_as_problems() {
     let service = Service::start().await;
-    for path in ["/", "/v1", "/v2/campaigns", "/v1/campaigns/spring/people", "/v1/campaigns/a/b/c"] {
+    for path in
+        ["/console/other.js", "/v1", "/v2/campaigns", "/v1/campaigns/spring/people", "/v1/campaigns/a/b/c"]
+    {
         service.get(path).await.problem(404, "route-not-found");
     }
     for path in ["/v1/info", "/v1/campaigns/spring", "/v1/eligibility", "/livez"] {

@@ -64,7 +64,9 @@ async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
     for open in ["/livez", "/readyz", "/metrics", "/openapi.json"] {
         assert_eq!(service.get(open).await.status, 200, "{open}");
     }
-    assert!(service.get("/docs").await.status < 400);
+    for page in ["/docs", "/", "/console"] {
+        assert!(service.get(page).await.status < 400, "{page}");
+    }
     let document = service.get("/openapi.json").await;
     assert_eq!(document.text(), cuckood::http::openapi::pretty());
     let security = &document.json(200)["paths"]["/v1/info"]["get"]["security"];

@@ -4,6 +4,7 @@
 mod campaigns;
 mod clock;
 mod compression;
+mod console;
 mod conventions;
 mod coupons;
 mod document;

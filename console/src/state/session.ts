@@ -1,0 +1,71 @@
+/** Who uses the page: the key, kept for this browser session only, and what it may do. */
+
+import { computed, signal } from "@preact/signals";
+import { json, Problem, useKey } from "../api/client.ts";
+import { has, may, takes, type OpenApi, type Operation } from "../api/document.ts";
+import type { Info } from "../api/types.ts";
+
+const PLACE = "cuckood-key";
+
+export const key = signal(sessionStorage.getItem(PLACE) ?? "");
+export const document_ = signal<OpenApi | undefined>(undefined);
+export const info = signal<Info | undefined>(undefined);
+/** Why the key is not enough, or why one is needed. */
+export const refusal = signal<Problem | undefined>(undefined);
+
+/** Whether the service has said who we are, or that it doesn't know. */
+export const isKnown = computed(() => info.value !== undefined || refusal.value !== undefined);
+
+useKey(() => key.value);
+
+/** Changes with whatever decides what the caller may do, and with nothing else. */
+const scopes = computed(() => info.value?.key?.scopes.join(" "));
+
+export function allowed(operation: Operation): boolean {
+  return document_.value !== undefined && may(document_.value, operation, scopes.value?.split(" "));
+}
+
+export function offers(operation: Operation): boolean {
+  return document_.value !== undefined && has(document_.value, operation);
+}
+
+export function accepts(schema: string, field: string): boolean {
+  return document_.value !== undefined && takes(document_.value, schema, field);
+}
+
+/** Asks who we are. */
+export async function refresh(): Promise<void> {
+  const asked = key.value;
+  try {
+    document_.value ??= await json<OpenApi>({ method: "GET", path: "openapi.json" });
+    const told = await json<Info>({ method: "GET", path: "v1/info" });
+    // What is said of an earlier key is not true of this one.
+    if (asked === key.value) {
+      info.value = told;
+      refusal.value = undefined;
+    }
+  } catch (error) {
+    if (!(error instanceof Problem)) {
+      throw error;
+    }
+    if (asked === key.value && (error.status === 401 || error.status === 403)) {
+      info.value = undefined;
+      refusal.value = error;
+    }
+  }
+}
+
+export async function signIn(secret: string): Promise<void> {
+  key.value = secret;
+  sessionStorage.setItem(PLACE, secret);
+  // What the document says of keys may have changed with them.
+  document_.value = undefined;
+  await refresh();
+}
+
+export async function signOut(): Promise<void> {
+  key.value = "";
+  sessionStorage.removeItem(PLACE);
+  info.value = undefined;
+  await refresh();
+}

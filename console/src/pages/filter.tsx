@@ -17,7 +17,7 @@ import { allowed } from "../state/session.ts";
 import { Items } from "./items.tsx";
 import { Redemptions } from "./redemptions.tsx";
 import { Upload } from "./upload.tsx";
-import { Window, windowTag } from "./window.tsx";
+import { Change, windowTag } from "./window.tsx";
 
 const EVERY_SECONDS = 5;
 
@@ -206,7 +206,7 @@ export function FilterPage({ kind, name }: { readonly kind: Kind; readonly name:
       <div class="columns">
         <div class="stack">
           <Tables filter={value} />
-          <Window key={`${value.starts_at} ${value.ends_at}`} {...props} />
+          <Change key={`${value.starts_at} ${value.ends_at} ${value.capacity} ${value.stock}`} {...props} />
         </div>
         <Danger {...props} />
       </div>

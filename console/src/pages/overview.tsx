@@ -11,6 +11,7 @@ import { Bar, Facts, Panel } from "../parts/panel.tsx";
 import { metrics, points, readiness } from "../state/history.ts";
 import { sum } from "../state/metrics.ts";
 import { allowed, info } from "../state/session.ts";
+import { Cluster } from "./cluster.tsx";
 
 /** From which share of a limit on the page warns. */
 const NEAR = 0.85;
@@ -256,6 +257,7 @@ export function Overview(): JSX.Element {
         <div class="columns">
           <Content now={now} />
           <Service now={now} />
+          {allowed("GET /v1/cluster") && <Cluster />}
         </div>
       )}
     </>

@@ -1,4 +1,4 @@
-/** When a campaign or coupon is active, and the change of it. Times are in UTC, as in the API. */
+/** When a campaign or coupon is active, and how it is changed. Times are in UTC, as in the API. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -7,7 +7,7 @@ import type { Filter, Kind } from "../api/types.ts";
 import { away } from "../format.ts";
 import { Action } from "../parts/action.tsx";
 import { Panel, Tag, Text } from "../parts/panel.tsx";
-import { allowed } from "../state/session.ts";
+import { accepts, allowed } from "../state/session.ts";
 
 /** What a `datetime-local` control holds as a time of the API. */
 export function utc(local: string): string | undefined {
@@ -30,21 +30,30 @@ export function windowTag({ starts_at, ends_at }: Filter): JSX.Element {
   return <Tag tone="good">active</Tag>;
 }
 
-interface WindowProps {
+interface ChangeProps {
   readonly kind: Kind;
   readonly filter: Filter;
   readonly changed: () => void;
 }
 
-export function Window({ kind, filter, changed }: WindowProps): JSX.Element | null {
+/** Changes the window, and what else of a filter can be changed. */
+export function Change({ kind, filter, changed }: ChangeProps): JSX.Element | null {
   const [starts, setStarts] = useState(local(filter.starts_at));
   const [ends, setEnds] = useState(local(filter.ends_at));
+  const [capacity, setCapacity] = useState(String(filter.capacity));
+  const [stock, setStock] = useState(String(filter.stock ?? ""));
   if (!allowed(on(kind, "PATCH"))) {
     return null;
   }
-  const body = { starts_at: utc(starts) ?? null, ends_at: utc(ends) ?? null };
+  const mayRaise = filter.growth === "auto" && accepts("FilterPatch", "capacity");
+  const body = {
+    starts_at: utc(starts) ?? null,
+    ends_at: utc(ends) ?? null,
+    capacity: mayRaise && capacity !== String(filter.capacity) ? Number(capacity) : undefined,
+    stock: filter.stock !== undefined && stock !== String(filter.stock) ? Number(stock) : undefined,
+  };
   return (
-    <Panel title="When it is active">
+    <Panel title="Change">
       <Action
         label="Change"
         call={() => ({ method: "PATCH", path: `v1/${kind}/${filter.name}`, body })}
@@ -54,6 +63,17 @@ export function Window({ kind, filter, changed }: WindowProps): JSX.Element | nu
         <div class="fields">
           <Text label="From (UTC)" type="datetime-local" value={starts} change={setStarts} hint="Empty: it always was" />
           <Text label="Until (UTC)" type="datetime-local" value={ends} change={setEnds} hint="Empty: it never ends" />
+          {mayRaise && (
+            <Text
+              label="Capacity"
+              type="number"
+              min={filter.capacity}
+              value={capacity}
+              change={setCapacity}
+              hint="Higher: takes the memory at once"
+            />
+          )}
+          {filter.stock !== undefined && <Text label="Stock" type="number" min={0} value={stock} change={setStock} />}
         </div>
       </Action>
     </Panel>

@@ -6,7 +6,7 @@ import { bytes, count, heading, moment, percent } from "../format.ts";
 
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 
-function shown(field: string, value: unknown): ComponentChildren {
+export function shown(field: string, value: unknown): ComponentChildren {
   if (value === undefined || value === null) {
     return "–";
   }

@@ -91,3 +91,21 @@ test("an answer is explained", async () => {
   await assertAccessible(page, "an explanation");
   await end();
 });
+
+test("machines are shown with their lag", async () => {
+  const { page, end } = await visit(browser);
+  await describe(page, (document) => {
+    document.paths["/v1/cluster"] = { get: { security: [{}, { bearer: ["read"] }] } };
+  });
+  const nodes = [
+    { node: "a", position: 100, lag: 0, hash: "5f1e" },
+    { node: "b", position: 97, lag: 3, hash: "5f1e" },
+  ];
+  await page.route(/\/v1\/cluster$/, (route) => route.fulfill({ json: { node: "a", quorum: true, log: { position: 100 }, nodes } }));
+  await page.goto(`${service.url}/console`);
+  const machines = page.getByRole("region", { name: "Machines" });
+  await machines.getByRole("row", { name: "b 97 3 5f1e" }).waitFor();
+  assert.match((await machines.textContent()) ?? "", /Quorumyes.*Log position100/);
+  await assertAccessible(page, "machines");
+  await end();
+});

@@ -71,7 +71,7 @@ function Navigation({ now }: { readonly now: Route }): JSX.Element {
     ["#/filters", "Filters", ["filters", "filter", "new"].includes(now.page), allowed("GET /v1/campaigns")],
     ["#/eligibility", "Eligibility", now.page === "eligibility", allowed("POST /v1/eligibility")],
     ["#/imports", "Imports", now.page === "imports", allowed("GET /v1/imports")],
-    ["#/events", "Events", now.page === "events", allowed("GET /v1/events")],
+    ["#/events", "Events", now.page === "events", allowed("GET /v1/events") && info.value?.key?.prefix === undefined],
     ["#/requests", "Requests", now.page === "requests", true],
   ];
   return (

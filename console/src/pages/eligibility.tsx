@@ -69,6 +69,7 @@ export function Eligibility(): JSX.Element {
             <p class={answer.eligible.length > 0 ? "notice good" : "notice"}>
               {answer.eligible.length > 0 ? `Eligible: ${answer.eligible.join(", ")}` : "None of them"}
             </p>
+            {answer.unknown.length > 0 && <p class="hint">There is no campaign {answer.unknown.join(", ")}.</p>}
             {answer.explanations !== undefined ? (
               <Table label="Explanations" rows={answer.explanations} />
             ) : (

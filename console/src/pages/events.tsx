@@ -8,7 +8,8 @@ import type { Row } from "../api/types.ts";
 import { moment } from "../format.ts";
 import { CurlButton } from "../parts/curl.tsx";
 import { Refusal, Text } from "../parts/panel.tsx";
-import { info } from "../state/session.ts";
+import { metrics } from "../state/history.ts";
+import { sum } from "../state/metrics.ts";
 
 const KEPT = 1_000;
 /** How far back the feed begins. */
@@ -26,27 +27,38 @@ interface Event_ extends Row {
 
 const HEAD = ["seq", "at", "key", "event"];
 
-function call(after: number): Call {
+function call(after: number | undefined): Call {
   return { method: "GET", path: "v1/events", query: { after, limit: BACK, wait: WAIT_SECONDS } };
 }
 
-/** Follows the feed from here on, until it is told to stop. */
-async function follow(from: number, take: (events: readonly Event_[]) => void, signal: AbortSignal): Promise<void> {
-  let after = from;
+async function read(call: Call, signal: AbortSignal): Promise<readonly Event_[]> {
+  const lines = (await text(call, signal)).split("\n").filter((line) => line !== "");
+  return lines.map((line) => JSON.parse(line) as Event_);
+}
+
+/** The event behind which the feed begins: near the last one, whose number nobody tells. None if there are no events. */
+async function beginning(signal: AbortSignal): Promise<number | undefined> {
+  const [oldest] = await read({ method: "GET", path: "v1/events", query: { limit: 1 } }, signal);
+  const kept = metrics.value === undefined ? 0 : (sum(metrics.value, "cuckood_events_kept") ?? 0);
+  return oldest === undefined ? undefined : oldest.seq - 1 + Math.max(0, kept - BACK);
+}
+
+/** Follows the feed until it is told to stop. */
+async function follow(take: (events: readonly Event_[]) => void, signal: AbortSignal): Promise<void> {
+  let after = await beginning(signal);
   while (!signal.aborted) {
     try {
-      const lines = (await text(call(after), signal)).split("\n").filter((line) => line !== "");
-      const events = lines.map((line) => JSON.parse(line) as Event_);
+      const events = await read(call(after), signal);
       after = events.at(-1)?.seq ?? after;
       take(events);
-      await new Promise((resume) => setTimeout(resume, PAUSE_MILLISECONDS));
     } catch (error) {
-      // What is older has been forgotten: from now on, then.
-      if (!(error instanceof Problem) || error.code !== "events-gone" || after === info.value?.last_seq) {
+      // What comes next is no longer kept.
+      if (!(error instanceof Problem) || error.code !== "events-gone") {
         throw error;
       }
-      after = info.value?.last_seq ?? after;
+      after = await beginning(signal);
     }
+    await new Promise((resume) => setTimeout(resume, PAUSE_MILLISECONDS));
   }
 }
 
@@ -61,10 +73,9 @@ export function Events(): JSX.Element {
   const [error, setError] = useState<unknown>(undefined);
   useEffect(() => {
     const controller = new AbortController();
-    const after = Math.max(0, (info.value?.last_seq ?? 0) - BACK);
     const take = (more: readonly Event_[]) =>
       setEvents((before) => [...more].reverse().concat(before).slice(0, KEPT));
-    follow(after, take, controller.signal).catch((failure) => controller.signal.aborted || setError(failure));
+    follow(take, controller.signal).catch((failure) => controller.signal.aborted || setError(failure));
     return () => controller.abort();
   }, []);
   const words = search.toLowerCase();
@@ -73,7 +84,7 @@ export function Events(): JSX.Element {
     <>
       <div class="tools">
         <Text label="Search" type="search" value={search} change={setSearch} placeholder="an event, a key, a name …" />
-        <CurlButton call={() => call(events[0]?.seq ?? 0)} />
+        <CurlButton call={() => call(events[0]?.seq)} />
       </div>
       {error !== undefined && <Refusal error={error} />}
       {shown.length === 0 ? (

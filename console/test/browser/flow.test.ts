@@ -41,8 +41,10 @@ test("a campaign's users are tried for their eligibility", async () => {
   await says(page, "added");
   await assertAccessible(page, "a campaign, dark");
   await page.getByLabel("Until (UTC)").fill("2099-01-01T00:00");
+  await page.getByLabel("Capacity").fill("5000");
   await button(page, "Change").click();
   await says(page, /active, ends in/);
+  await panel(page, "Figures").getByText(/^2 of 5,\d{3}/).waitFor();
 
   await page.getByRole("link", { name: "Eligibility" }).click();
   await page.getByLabel("User", { exact: true }).fill("u1");

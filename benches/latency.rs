@@ -13,12 +13,15 @@ use cuckood::engine::{Engine, EngineOptions, Growth, Mode, Status};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 50;
 const SECONDS: u64 = 6;
 const CAMPAIGNS: usize = 20;
+/// Who is in the campaigns. `USER` is one of them.
+const USERS: Range<u32> = 0..100_000;
 const USER: &str = "u000000000000042";
 
 fn main() {
@@ -36,8 +39,21 @@ fn main() {
         Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("open")),
         "",
     );
-    service.prepare(&names);
-    for (what, path, body) in [&check, &eligibility] {
+    service.prepare(&names, USERS);
+    // A cap for each campaign, and two exclusion lists; none of them leaves the user out.
+    let caps =
+        names.iter().map(|name| json!({ "campaign": format!("{name}.seen"), "at_least": 3, "for": name }));
+    let lists = ["opted-out", "registered"].map(|name| json!({ "campaign": name }));
+    let unless: Vec<Value> = caps.chain(lists).collect();
+    let conditions: Vec<String> =
+        unless.iter().map(|unless| unless["campaign"].as_str().unwrap().to_owned()).collect();
+    service.prepare(&conditions, USERS.end..2 * USERS.end);
+    let limited = (
+        "with 20 caps, 2 lists",
+        "/v1/eligibility",
+        json!({ "user": USER, "campaigns": names, "limit": 20, "unless": unless }),
+    );
+    for (what, path, body) in [&check, &eligibility, &limited] {
         let request = service.request(path, body);
         let highest = service.throughput(&request);
         for rate in [1_000.0, 10_000.0, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
@@ -57,13 +73,13 @@ fn main() {
         Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("full")),
         "",
     );
-    open.prepare(&names[..1]);
+    open.prepare(&names[..1], USERS);
     let mut with_keys = Command::new(env!("CARGO_BIN_EXE_cuckood"));
     let keys = Service::start(
         with_keys.arg("--config").arg(&config).env("CUCKOOD__STORAGE__PATH", data("keys")),
         &key,
     );
-    keys.prepare(&names[..1]);
+    keys.prepare(&names[..1], USERS);
     let contestants =
         [("bare handler", &bare), ("all layers, no keys", &open), ("all layers and a key", &keys)];
     let mut rounds = vec![Vec::new(); contestants.len()];
@@ -169,8 +185,9 @@ impl Service {
     }
 
     /// Campaigns of a hundred thousand users; requests ask for one of them.
-    fn prepare(&self, names: &[String]) {
-        let users: String = (0..100_000).map(|number| format!("u{number:015}\n")).collect();
+    /// Creates campaigns with these users.
+    fn prepare(&self, names: &[String], users: Range<u32>) {
+        let users: String = users.map(|number| format!("u{number:015}\n")).collect();
         for name in names {
             let mut connection = self.connect();
             let spec = r#"{"capacity":200000}"#;

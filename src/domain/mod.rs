@@ -9,6 +9,7 @@ pub mod guards;
 pub mod import;
 pub mod import_warnings;
 pub mod line_error;
+pub mod line_up;
 pub mod name;
 pub mod outcome;
 pub mod redemption;
@@ -22,11 +23,12 @@ pub use guards::{Guards, Share, Tripped};
 pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
 pub use import_warnings::ImportWarning;
 pub use line_error::{LineError, LineFault};
+pub use line_up::{LineUp, Unless};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
 pub use settings::Settings;
-pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, Window};
+pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, Window, WindowPosition};
 pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.

@@ -1,6 +1,7 @@
 //! Names of campaigns and coupons, and the ids that distinguish filters that have had the same name.
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 use std::fmt;
 use thiserror::Error;
 
@@ -58,6 +59,19 @@ impl TryFrom<String> for Name {
 impl From<Name> for String {
     fn from(name: Name) -> String {
         name.0.into()
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A map by names can be searched for a text, which need not be a name.
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -72,7 +72,18 @@ pub struct Window {
 impl Window {
     /// Whether `now` lies inside the window.
     pub fn contains(&self, now: Timestamp) -> bool {
-        self.starts_at.is_none_or(|start| start <= now) && self.ends_at.is_none_or(|end| now < end)
+        self.position(now) == WindowPosition::Inside
+    }
+
+    /// Where `now` lies.
+    pub fn position(&self, now: Timestamp) -> WindowPosition {
+        if self.starts_at.is_some_and(|start| now < start) {
+            WindowPosition::Before
+        } else if self.ends_at.is_some_and(|end| end <= now) {
+            WindowPosition::After
+        } else {
+            WindowPosition::Inside
+        }
     }
 
     /// Whether the window ends after it begins.
@@ -82,6 +93,17 @@ impl Window {
             _ => true,
         }
     }
+}
+
+/// Where a moment lies, as seen from a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WindowPosition {
+    /// Before its start.
+    Before,
+    /// From its start until just before its end.
+    Inside,
+    /// At its end or later.
+    After,
 }
 
 /// Sizes of one table of a filter.
@@ -125,6 +147,8 @@ pub struct Stats {
     pub removes: u64,
     /// Strict filters: number of codes in each state.
     pub codes: Option<CodeCounts>,
+    /// The most copies of one item that it can count.
+    pub copies_max: u32,
 }
 
 /// A campaign or coupon as the API shows it.
@@ -155,6 +179,10 @@ mod tests {
         let window = Window { starts_at: Some(Timestamp(10)), ends_at: Some(Timestamp(20)) };
         let inside: Vec<u64> = (8..22).filter(|&at| window.contains(Timestamp(at))).collect();
         assert_eq!(inside, (10..20).collect::<Vec<_>>());
+        assert_eq!(
+            [9, 10, 19, 20].map(|at| window.position(Timestamp(at))),
+            [WindowPosition::Before, WindowPosition::Inside, WindowPosition::Inside, WindowPosition::After]
+        );
         assert!(Window::default().contains(Timestamp(0)) && Window::default().contains(Timestamp::MAX));
     }
 }

@@ -24,7 +24,10 @@ mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::journal::{Durability, JournalOptions};
-pub use crate::state::{Change, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
+pub use crate::state::{
+    Change, CodeFound, Eligibility, Explanation, FilterView, Question, RedemptionPage, RedemptionQuery,
+    Uncountable,
+};
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use metrics::Metrics;
 pub use plan::{Plan, plan};
@@ -224,6 +227,20 @@ impl Engine {
     /// Lists up to `limit` filters by name, after `after`, whose names begin with `prefix`.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         self.inner.view.get().map(|view| view.list(kind, prefix, after, limit)).unwrap_or_default()
+    }
+
+    /// Selects the campaigns that a user may see now.
+    ///
+    /// # Errors
+    /// [`Uncountable`].
+    pub fn evaluate<'a, N: AsRef<str>>(
+        &self,
+        question: &Question<'a, N>,
+    ) -> Result<Eligibility<'a>, Uncountable> {
+        match self.inner.view.get() {
+            Some(view) => view.evaluate(question, self.now()),
+            None => Ok(Eligibility::default()),
+        }
     }
 
     /// The imports on record.

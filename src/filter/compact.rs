@@ -461,6 +461,17 @@ impl CompactView {
         self.segments.iter().rev().map(|segment| segment.count(digest)).sum()
     }
 
+    /// The most copies that [`Self::count`] can tell of items that look alike, as in [`CompactFilter::copies_max`].
+    pub fn copies_max(&self) -> u32 {
+        self.segments.first().map_or(0, |first| 2 * u32::from(first.plan.bucket_size()))
+    }
+
+    /// Prefetches the cache lines in which an item may lie.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.segments.iter().for_each(|segment| segment.prefetch_item(digest));
+    }
+
     /// Copies of all items.
     pub fn items(&self) -> u64 {
         self.segments.iter().map(|segment| segment.items()).sum()

@@ -40,6 +40,8 @@ pub struct FilterStats {
     pub segments: Vec<SegmentStats>,
     /// Items by state; none in a compact filter, which keeps no states.
     pub states: Option<StateCounts>,
+    /// The most copies that [`Reader::count`] can tell of one item.
+    pub copies_max: u32,
 }
 
 impl Filter {
@@ -296,6 +298,23 @@ impl Reader {
         }
     }
 
+    /// The most copies that [`Self::count`] can tell of one item.
+    pub fn copies_max(&self) -> u32 {
+        match self {
+            Self::Compact(reader) => reader.view().copies_max(),
+            Self::Strict(_) => 1,
+        }
+    }
+
+    /// Prefetches the cache lines in which an item may lie, so that a look-up soon after finds them in the cache.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        match self {
+            Self::Compact(reader) => reader.view().prefetch(digest),
+            Self::Strict(reader) => reader.view().prefetch(digest),
+        }
+    }
+
     /// The states of many items; none for an item that is not there, and in a compact filter, which keeps no states.
     pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
         let mut states = Vec::with_capacity(digests.len());
@@ -311,13 +330,15 @@ impl Reader {
         match self {
             Self::Compact(reader) => {
                 let view = reader.view();
-                let (items, memory_bytes) = (view.items(), view.memory_bytes());
-                FilterStats { items, memory_bytes, segments: view.segments(), states: None }
+                let (items, memory_bytes, copies_max) =
+                    (view.items(), view.memory_bytes(), view.copies_max());
+                FilterStats { items, memory_bytes, segments: view.segments(), states: None, copies_max }
             }
             Self::Strict(reader) => {
                 let view = reader.view();
                 let (items, memory_bytes) = (view.items(), view.memory_bytes());
-                FilterStats { items, memory_bytes, segments: view.segments(), states: Some(view.counts()) }
+                let (segments, states) = (view.segments(), Some(view.counts()));
+                FilterStats { items, memory_bytes, segments, states, copies_max: 1 }
             }
         }
     }

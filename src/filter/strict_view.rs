@@ -96,6 +96,12 @@ impl StrictView<'_> {
         found.extend(states.iter().map(Option::is_some));
     }
 
+    /// Prefetches the cache lines in which an item may lie.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.tables.iter().for_each(|table| table.prefetch_item(digest));
+    }
+
     /// Items in it.
     pub fn items(&self) -> u64 {
         self.tables.iter().map(|table| table.items()).sum()

@@ -317,6 +317,18 @@ impl Table {
         first | holds(words, kind, probe.buckets[1], probe.value)
     }
 
+    /// Prefetches the cache lines of an item's buckets.
+    #[inline]
+    pub(super) fn prefetch_item(&self, digest: Digest) {
+        with_kind!(self.plan, S, P => self.prefetch_item_in::<S, P>(digest));
+    }
+
+    #[inline(never)]
+    fn prefetch_item_in<S: Shape, P: Place>(&self, digest: Digest) {
+        let kind = self.kind::<S, P>();
+        self.prefetch(kind, &kind.place.probe(digest));
+    }
+
     #[inline(always)]
     pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) {
         probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));

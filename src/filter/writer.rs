@@ -99,13 +99,7 @@ impl TableWriter {
     /// Prefetches the cache lines of an item's buckets.
     #[inline]
     pub(super) fn prefetch(&self, digest: Digest) {
-        with_kind!(self.table.plan, S, P => self.prefetch_in::<S, P>(digest));
-    }
-
-    #[inline(never)]
-    fn prefetch_in<S: Shape, P: Place>(&self, digest: Digest) {
-        let kind = self.table.kind::<S, P>();
-        self.table.prefetch(kind, &kind.place.probe(digest));
+        self.table.prefetch_item(digest);
     }
 
     /// Inserts an item, with these bits of state.

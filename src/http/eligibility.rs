@@ -3,11 +3,14 @@
 use super::answer::problem::Problem;
 use super::answer::reply;
 use super::api::{Api, Sender};
+use super::filters::representation::error_rate_now;
 use super::request::faults::Faults;
 use super::request::item_lists;
 use super::request::json::{self, Text};
 use crate::access::Caller;
-use crate::domain::{Kind, Name, Timestamp};
+use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
+use crate::domain::{LineUp, Name, Unless, WindowPosition};
+use crate::engine::{self, Question, Uncountable};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::StatusCode;
@@ -15,9 +18,6 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Arc;
 use utoipa::ToSchema;
-
-/// The most campaigns in one request.
-const CAMPAIGNS_MAX: usize = 256;
 
 /// The most requests in one batch.
 const REQUESTS_MAX: usize = 1_000;
@@ -28,7 +28,11 @@ const REQUESTS_AT_ONCE: usize = 16;
 /// The user and the campaigns to choose from.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"user": "u1", "campaigns": ["spring", "summer"], "limit": 1}))]
+#[schema(example = json!({
+    "user": "u1",
+    "campaigns": ["spring", "summer"],
+    "unless": [{"campaign": "opted-out"}, {"campaign": "summer.seen", "at_least": 3, "for": "summer"}]
+}))]
 struct EligibilityRequest<'a> {
     /// Used exactly as given, 1 to 512 bytes.
     #[serde(borrow)]
@@ -38,28 +42,104 @@ struct EligibilityRequest<'a> {
     #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<Text<'a>>,
+    /// Who is left out: exclusion lists and frequency caps.
+    #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
+    #[schema(max_items = 32)]
+    unless: Vec<Exclusion<'a>>,
     /// Stop after this many campaigns.
     #[serde(default = "limit_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
-    limit: usize,
+    limit: u32,
+    /// Whether to explain the answer for each campaign that was evaluated.
+    #[serde(default)]
+    explain: bool,
 }
 
-fn limit_default() -> usize {
+fn limit_default() -> u32 {
+    1
+}
+
+/// Leaves the user out while another campaign is active and holds enough copies of the user.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
+struct Exclusion<'a> {
+    /// The campaign to look at. One that doesn't exist leaves nobody out, and is listed under `unknown`.
+    #[serde(borrow)]
+    #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    campaign: Text<'a>,
+    /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
+    #[serde(default = "at_least_default")]
+    #[schema(minimum = 1, default = 1)]
+    at_least: u32,
+    /// The campaign that the user is left out of; by default all.
+    #[serde(borrow, rename = "for", default)]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    only_for: Option<Text<'a>>,
+}
+
+fn at_least_default() -> u32 {
     1
 }
 
 /// The campaigns that the user may see.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({"eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": []}))]
-struct Eligibility {
-    /// The first `limit` campaigns that are active and contain the user, in order.
-    eligible: Vec<String>,
+#[schema(example = json!({
+    "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
+}))]
+struct Eligibility<'a> {
+    /// The first `limit` campaigns, in order, that are active, contain the user, and from which no `unless` excludes the user.
+    #[schema(value_type = Vec<String>)]
+    eligible: Vec<&'a str>,
     /// How many of the campaigns were evaluated, including unknown and inactive ones.
     evaluated: usize,
-    /// Evaluated campaigns that don't exist.
-    unknown: Vec<String>,
+    /// Evaluated campaigns that don't exist, then those in `unless` that don't.
+    #[schema(value_type = Vec<String>)]
+    unknown: Vec<&'a str>,
     /// Evaluated campaigns that are outside their window.
-    inactive: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    inactive: Vec<&'a str>,
+    /// Evaluated campaigns that are active and contain the user, but an `unless` excludes the user.
+    #[schema(value_type = Vec<String>)]
+    excluded: Vec<&'a str>,
+    /// With `explain`: one for each evaluated campaign that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanations: Option<Vec<Explanation<'a>>>,
+}
+
+/// Why the user may see a campaign, or may not.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "campaign": "spring", "present": true, "window": "inside", "excluded_by": "opted-out", "error_rate": 0.0005, "eligible": false
+}))]
+struct Explanation<'a> {
+    #[schema(value_type = String)]
+    campaign: &'a str,
+    /// Whether the campaign contains the user.
+    present: bool,
+    /// Where the present time lies, as seen from the campaign's window.
+    window: PositionName,
+    /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    excluded_by: Option<&'a str>,
+    /// The probability that `present` is true for a user who was never added.
+    error_rate: f64,
+    /// Whether the user may see the campaign.
+    eligible: bool,
+}
+
+/// Where a moment lies, as seen from a window.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = WindowPosition)]
+enum PositionName {
+    /// Before its start.
+    Before,
+    /// The campaign is active.
+    Inside,
+    /// At its end or later.
+    After,
 }
 
 /// Several eligibility requests.
@@ -76,7 +156,7 @@ struct EligibilityBatch<'a> {
 #[allow(dead_code)] // For the document: they are written one by one.
 struct EligibilityResults {
     /// In the order of the requests.
-    results: Vec<Eligibility>,
+    results: Vec<Eligibility<'static>>,
 }
 
 /// Select the campaigns that a user may see
@@ -86,16 +166,16 @@ struct EligibilityResults {
     operation_id = "check_eligibility",
     tag = "eligibility",
     request_body = EligibilityRequest<'_>,
-    responses((status = 200, description = "The first `limit` eligible campaigns", body = Eligibility))
+    responses((status = 200, description = "The first `limit` eligible campaigns", body = Eligibility<'_>))
 )]
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let body = api.body(request).await?;
-    let question: EligibilityRequest<'_> = json::parse(&body)?;
+    let request: EligibilityRequest<'_> = json::parse(&body)?;
     let mut faults = Faults::default();
-    question.check("", &sender.caller, &mut faults)?;
+    request.check("", &sender.caller, &mut faults)?;
     faults.check()?;
-    Ok(reply::json(StatusCode::OK, false, &answer(&api, &question, api.engine.now())))
+    request.answer(&api, "", |answer| reply::json(StatusCode::OK, false, &answer))
 }
 
 /// Select the campaigns that several users may see
@@ -121,15 +201,15 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         request.check(&format!("/requests/{index}"), &sender.caller, &mut faults)?;
     }
     faults.check()?;
-    let campaigns: usize = requests.iter().map(|request| request.campaigns.capacity()).sum();
-    let taken = size_of_val(&requests[..]) + campaigns * size_of::<Text<'_>>();
-    let now = api.engine.now();
+    let taken: usize = requests.iter().map(EligibilityRequest::memory_bytes).sum();
     let mut results = b"{\"results\":[".to_vec();
-    for (index, request) in requests.iter().enumerate() {
+    for (index, request) in requests.into_iter().enumerate() {
         if index > 0 {
             results.push(b',');
         }
-        serde_json::to_writer(&mut results, &answer(&api, request, now)).map_err(reply::unwritable)?;
+        request.answer(&api, &format!("/requests/{index}"), |answer| {
+            serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
+        })??;
         if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // The parsed requests and the answers stay in memory while others get their turn.
             share.hold((taken + results.capacity()) as u64)?;
@@ -140,7 +220,13 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
     Ok(reply::json_bytes(StatusCode::OK, false, results))
 }
 
-impl EligibilityRequest<'_> {
+impl<'a> EligibilityRequest<'a> {
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.campaigns.capacity() * size_of::<Text<'_>>()
+            + self.unless.capacity() * size_of::<Exclusion<'_>>()
+    }
+
     /// Adds what is wrong with the request to `faults`.
     fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
         if let Some(fault) = item_lists::fault(&self.user) {
@@ -150,37 +236,79 @@ impl EligibilityRequest<'_> {
             faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
             return Ok(());
         }
-        if !(1..=CAMPAIGNS_MAX).contains(&self.limit) {
+        if self.unless.len() > UNLESS_MAX {
+            faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
+            return Ok(());
+        }
+        if !(1..=CAMPAIGNS_MAX as u32).contains(&self.limit) {
             faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
         }
-        for (index, Text(campaign)) in self.campaigns.iter().enumerate() {
-            if let Err(error) = Name::new(campaign) {
-                faults.note(|| format!("{at}/campaigns/{index}"), error.to_string());
+        for (index, campaign) in self.campaigns.iter().enumerate() {
+            check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
+        }
+        for (index, Exclusion { campaign, at_least, only_for }) in self.unless.iter().enumerate() {
+            check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
+            if *at_least == 0 {
+                faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
             }
-            caller.require_name(campaign)?;
+            if let Some(only_for) = only_for {
+                check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
+            }
         }
         Ok(())
     }
+
+    /// Hands the answer over to `write`, since it borrows from the request.
+    fn answer<T>(self, api: &Api, at: &str, write: impl FnOnce(Eligibility<'_>) -> T) -> Result<T, Problem> {
+        let Self { user, campaigns, unless, limit, explain } = self;
+        let unless = unless
+            .into_iter()
+            .map(|Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for })
+            .collect();
+        let line_up = LineUp { campaigns, unless, limit };
+        let question = Question { user: &user, line_up: &line_up, limit: limit as usize, explain };
+        let found = api.engine.evaluate(&question).map_err(|uncountable| {
+            let Uncountable { condition, .. } = uncountable;
+            Problem::invalid_at(&format!("{at}/unless/{condition}/at_least"), uncountable.to_string())
+        })?;
+        Ok(write(Eligibility::new(found, explain)))
+    }
 }
 
-fn answer(api: &Api, question: &EligibilityRequest<'_>, now: Timestamp) -> Eligibility {
-    let mut found =
-        Eligibility { eligible: Vec::new(), evaluated: 0, unknown: Vec::new(), inactive: Vec::new() };
-    // Invalid names have been reported by `check`.
-    for name in question.campaigns.iter().filter_map(|Text(campaign)| Name::new(campaign).ok()) {
-        found.evaluated += 1;
-        match api.engine.find(Kind::Campaign, &name) {
-            None => found.unknown.push(name.into()),
-            Some(view) if !view.window.contains(now) => found.inactive.push(name.into()),
-            Some(view) => {
-                if view.contains(view.digest(&question.user), now) {
-                    found.eligible.push(name.into());
-                    if found.eligible.len() == question.limit {
-                        break;
-                    }
-                }
-            }
+/// Refuses a name that the caller may not use, and adds one that is none to `faults`.
+fn check_name(
+    Text(name): &Text<'_>,
+    at: impl FnOnce() -> String,
+    caller: &Caller,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    if let Err(error) = Name::new(name) {
+        faults.note(at, error.to_string());
+    }
+    Ok(caller.require_name(name)?)
+}
+
+impl<'a> Eligibility<'a> {
+    fn new(found: engine::Eligibility<'a>, explain: bool) -> Self {
+        let engine::Eligibility { eligible, evaluated, unknown, inactive, excluded, explanations } = found;
+        let explanations = explain.then(|| explanations.iter().map(Explanation::new).collect());
+        Self { eligible, evaluated, unknown, inactive, excluded, explanations }
+    }
+}
+
+impl<'a> Explanation<'a> {
+    fn new(explanation: &engine::Explanation<'a>) -> Self {
+        Self {
+            campaign: explanation.campaign,
+            present: explanation.present,
+            window: match explanation.window {
+                WindowPosition::Before => PositionName::Before,
+                WindowPosition::Inside => PositionName::Inside,
+                WindowPosition::After => PositionName::After,
+            },
+            excluded_by: explanation.excluded_by,
+            error_rate: error_rate_now(&explanation.view.describe().stats.segments),
+            eligible: explanation.is_eligible(),
         }
     }
-    found
 }

@@ -6,6 +6,7 @@
 mod answers;
 mod apply;
 mod coupons;
+mod eligibility;
 mod epoch;
 mod filters;
 mod idempotency;
@@ -28,6 +29,7 @@ mod tables;
 mod turn_back;
 mod view;
 
+pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use epoch::Epoch;
 pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::SnapshotImage;

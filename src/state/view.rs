@@ -8,9 +8,11 @@ use crate::domain::{
     Status, Timestamp, Window,
 };
 use crate::filter::{Digest, FilterStats, Layout, Mode, Reader, Secret, SlotState};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
+
+use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +107,17 @@ impl FilterView {
         self.reader.count(digest)
     }
 
+    /// The most copies of an item that [`Self::count`] can tell.
+    pub fn copies_max(&self) -> u32 {
+        self.reader.copies_max()
+    }
+
+    /// Prefetches what a look-up of this item will need.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.reader.prefetch(digest);
+    }
+
     /// What has become of codes as of `now`, whatever the window. None for a compact filter, which keeps no states.
     ///
     /// The writer first changes a code's state, then its redemption. So a code that is just being held may still look available here, and
@@ -175,7 +188,7 @@ impl FilterView {
 
     /// The campaign or coupon as its owner sees it.
     pub fn describe(&self) -> Description {
-        let FilterStats { items, memory_bytes, segments, states } = self.reader.stats();
+        let FilterStats { items, memory_bytes, segments, states, copies_max } = self.reader.stats();
         let codes = states.map(|states| CodeCounts {
             available: states.available,
             held: states.held,
@@ -198,6 +211,7 @@ impl FilterView {
             adds: self.counters.adds.load(Ordering::Relaxed),
             removes: self.counters.removes.load(Ordering::Relaxed),
             codes,
+            copies_max,
         };
         Description {
             id: self.id,
@@ -280,7 +294,10 @@ impl Catalog {
     }
 
     /// The filter of this name.
-    pub fn get(&self, kind: Kind, name: &Name) -> Option<&Arc<FilterView>> {
+    pub fn get<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<&Arc<FilterView>>
+    where
+        Name: Borrow<N>,
+    {
         self.of(kind).get(name)
     }
 
@@ -357,6 +374,11 @@ impl View {
     /// One import.
     pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
         self.imports.read().get(id).cloned()
+    }
+
+    /// The filters as they are now.
+    pub(super) fn catalog(&self) -> Guard<Arc<Catalog>> {
+        self.catalog.load()
     }
 
     pub(super) fn publish(&self, catalog: Catalog) {

@@ -10,6 +10,7 @@ mod contract_in_memory;
 mod damage;
 mod deploy;
 mod directory;
+mod eligibility;
 mod filter;
 mod filter_figures;
 mod filter_fill;

@@ -291,6 +291,8 @@ struct FilterStats {
     adds: u64,
     /// Items removed since it was created.
     removes: u64,
+    /// The most copies of one item that it can count: the highest `at_least` in an `unless`.
+    copies_max: u32,
     /// Coupons only: codes that may be redeemed.
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<u64>,
@@ -360,6 +362,7 @@ fn figures(kind: Kind, stats: Stats) -> FilterStats {
             .collect(),
         adds: stats.adds,
         removes: stats.removes,
+        copies_max: stats.copies_max,
         available: of_coupon(codes.available),
         held: of_coupon(codes.held),
         redeemed: of_coupon(codes.redeemed),

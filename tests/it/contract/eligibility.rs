@@ -1,7 +1,7 @@
 //! Which campaigns a user may still see.
 
 use super::service::Service;
-use serde_json::json;
+use serde_json::{Value, json};
 
 async fn service() -> Service {
     let service = Service::start().await;
@@ -27,13 +27,13 @@ async fn the_first_ones_in_order_of_preference() {
     let first = service.post("/v1/eligibility", json!({"user": "u1", "campaigns": all})).await.json(200);
     assert_eq!(
         first,
-        json!({"eligible": ["summer"], "evaluated": 5, "unknown": ["nowhere"], "inactive": ["over", "later"]})
+        json!({"eligible": ["summer"], "evaluated": 5, "unknown": ["nowhere"], "inactive": ["over", "later"], "excluded": []})
     );
     let request = json!({"user": "u1", "campaigns": ["winter", "nowhere", "summer"], "limit": 5});
     let more = service.post("/v1/eligibility", request).await.json(200);
     assert_eq!(
         more,
-        json!({"eligible": ["winter", "summer"], "evaluated": 3, "unknown": ["nowhere"], "inactive": []})
+        json!({"eligible": ["winter", "summer"], "evaluated": 3, "unknown": ["nowhere"], "inactive": [], "excluded": []})
     );
     service.pass(3_600);
     let later =
@@ -52,8 +52,8 @@ async fn batches_answer_in_order() {
     assert_eq!(
         answer,
         json!({"results": [
-            {"eligible": ["summer"], "evaluated": 1, "unknown": [], "inactive": []},
-            {"eligible": [], "evaluated": 2, "unknown": [], "inactive": []},
+            {"eligible": ["summer"], "evaluated": 1, "unknown": [], "inactive": [], "excluded": []},
+            {"eligible": [], "evaluated": 2, "unknown": [], "inactive": [], "excluded": []},
         ]})
     );
     let request = json!({"user": "u1", "campaigns": ["summer"]});
@@ -73,6 +73,29 @@ async fn what_is_not_valid_is_pointed_at() {
         (json!({"user": "u1", "campaigns": vec!["a"; 257]}), "/campaigns"),
         (json!({"user": "u1", "campaigns": ["a"], "limit": 0}), "/limit"),
         (json!({"user": "u1", "campaigns": ["a"], "colour": "red"}), "/colour"),
+        (json!({"user": "u1"}), "/campaigns"),
+        (json!({"user": "u1", "campaigns": ["a"], "limit": 257}), "/limit"),
+        (json!({"user": "u1", "campaigns": ["A"]}), "/campaigns/0"),
+        (json!({"user": "u1", "campaigns": ["a"], "explain": 1}), "/explain"),
+        (json!({"user": "u1", "campaigns": ["a"], "unless": vec![json!({"campaign": "b"}); 33]}), "/unless"),
+        (json!({"user": "u1", "campaigns": ["a"], "unless": [{"campaign": "B"}]}), "/unless/0/campaign"),
+        (json!({"user": "u1", "campaigns": ["a"], "unless": [{"at_least": 1}]}), "/unless/0/campaign"),
+        (
+            json!({"user": "u1", "campaigns": ["a"], "unless": [{"campaign": "b", "for": "A"}]}),
+            "/unless/0/for",
+        ),
+        (
+            json!({"user": "u1", "campaigns": ["a"], "unless": [{"campaign": "b", "for": null}]}),
+            "/unless/0/for",
+        ),
+        (
+            json!({"user": "u1", "campaigns": ["a"], "unless": [{"campaign": "b", "at_least": 0}]}),
+            "/unless/0/at_least",
+        ),
+        (
+            json!({"user": "u1", "campaigns": ["a"], "unless": [{"campaign": "b", "days": 1}]}),
+            "/unless/0/days",
+        ),
     ] {
         let answer = service.post("/v1/eligibility", bad.clone()).await;
         assert_eq!(answer.pointers(), [pointer], "{bad}");
@@ -82,4 +105,129 @@ async fn what_is_not_valid_is_pointed_at() {
     let list = json!({"requests": [{"user": "u", "campaigns": ["a"]}, ["u", ["a"], 1]]});
     assert_eq!(service.post("/v1/eligibility/batch", list).await.pointers(), ["/requests/1"]);
     assert_eq!(service.post("/v1/eligibility", json!(["u", ["a"], 1])).await.pointers(), [""]);
+}
+
+async fn ask(service: &Service, campaigns: &[&str], limit: u32, unless: Value) -> Value {
+    let request = json!({"user": "u1", "campaigns": campaigns, "limit": limit, "unless": unless});
+    service.post("/v1/eligibility", request).await.json(200)
+}
+
+/// Adds copies of the user `u1`.
+async fn add(service: &Service, campaign: &str, copies: usize) {
+    let users = json!({"users": vec!["u1"; copies]});
+    service.post(&format!("/v1/campaigns/{campaign}/users"), users).await.json(200);
+}
+
+#[tokio::test]
+async fn an_exclusion_list_leaves_out_of_all_or_of_one() {
+    let service = service().await;
+    service.put("/v1/campaigns/opted-out", json!({"capacity": 10, "mode": "strict"})).await.json(201);
+    let all = ["spring", "summer", "winter"];
+    let out = json!([{"campaign": "opted-out"}]);
+    let before = ask(&service, &all, 3, out.clone()).await;
+    assert_eq!((&before["eligible"], &before["excluded"]), (&json!(["summer", "winter"]), &json!([])));
+    add(&service, "opted-out", 1).await;
+    // Spring does not hold the user, whom nothing needs to exclude.
+    let answer = ask(&service, &all, 3, out).await;
+    assert_eq!(
+        answer,
+        json!({"eligible": [], "evaluated": 3, "unknown": [], "inactive": [], "excluded": ["summer", "winter"]})
+    );
+    let answer = ask(&service, &all, 3, json!([{"campaign": "opted-out", "for": "summer"}])).await;
+    assert_eq!((&answer["eligible"], &answer["excluded"]), (&json!(["winter"]), &json!(["summer"])));
+    // What is not reached is not told.
+    let answer = ask(&service, &all, 1, json!([{"campaign": "opted-out", "for": "winter"}])).await;
+    assert_eq!((&answer["eligible"], &answer["excluded"]), (&json!(["summer"]), &json!([])));
+    service.post("/v1/campaigns/opted-out/users/remove", json!({"users": ["u1"]})).await.json(200);
+    assert_eq!(ask(&service, &all, 3, json!([{"campaign": "opted-out"}])).await, before);
+}
+
+#[tokio::test]
+async fn a_cap_is_reached_with_as_many_copies() {
+    let service = service().await;
+    service.put("/v1/campaigns/summer.seen", json!({"capacity": 1000})).await.json(201);
+    let unless = json!([{"campaign": "summer.seen", "at_least": 3, "for": "summer"}]);
+    for copies in 0..5 {
+        let eligible = if copies < 3 { "summer" } else { "winter" };
+        let answer = ask(&service, &["summer", "winter"], 1, unless.clone()).await;
+        assert_eq!(answer["eligible"], json!([eligible]), "{copies}");
+        add(&service, "summer.seen", 1).await;
+    }
+}
+
+#[tokio::test]
+async fn an_inactive_or_unknown_campaign_excludes_nobody() {
+    let service = service().await;
+    let unless =
+        json!([{"campaign": "over"}, {"campaign": "later"}, {"campaign": "lost"}, {"campaign": "lost"}]);
+    let answer = ask(&service, &["gone", "summer"], 1, unless.clone()).await;
+    assert_eq!(
+        answer,
+        json!({
+            "eligible": ["summer"], "evaluated": 2, "unknown": ["gone", "lost"], "inactive": [], "excluded": []
+        })
+    );
+    service.pass(3_600);
+    let answer = ask(&service, &["summer"], 1, unless).await;
+    assert_eq!((&answer["eligible"], &answer["excluded"]), (&json!([]), &json!(["summer"])));
+}
+
+#[tokio::test]
+async fn more_copies_than_a_campaign_counts_are_refused() {
+    let service = service().await;
+    let layout = json!({"fingerprint_bits": 16, "bucket_size": 2});
+    service.put("/v1/campaigns/small", json!({"capacity": 10, "layout": layout})).await.json(201);
+    service.put("/v1/campaigns/set", json!({"capacity": 10, "mode": "strict"})).await.json(201);
+    for (campaign, copies_max) in [("small", 4), ("set", 1), ("summer", 16)] {
+        let stats = &service.get(&format!("/v1/campaigns/{campaign}")).await.json(200)["stats"];
+        assert_eq!(stats["copies_max"], copies_max, "{campaign}");
+        add(&service, campaign, 20).await;
+        let unless = |at_least| json!([{"campaign": "lost", "at_least": 99}, {"campaign": campaign, "at_least": at_least}]);
+        let answer = ask(&service, &["winter"], 1, unless(copies_max)).await;
+        assert_eq!(answer["excluded"], json!(["winter"]), "{campaign}");
+        let request = json!({"user": "u1", "campaigns": ["winter"], "unless": unless(copies_max + 1)});
+        let answer = service.post("/v1/eligibility", request.clone()).await;
+        assert_eq!(answer.pointers(), ["/unless/1/at_least"], "{campaign}");
+        let requests = json!({"requests": [{"user": "u1", "campaigns": ["winter"]}, request]});
+        let answer = service.post("/v1/eligibility/batch", requests).await;
+        assert_eq!(answer.pointers(), ["/requests/1/unless/1/at_least"], "{campaign}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_explained_campaign_by_campaign() {
+    let service = service().await;
+    service.put("/v1/campaigns/empty", json!({"capacity": 10})).await.json(201);
+    let request = json!({
+        "user": "u1",
+        "campaigns": ["over", "nowhere", "spring", "later", "empty", "summer", "winter"],
+        "unless": [{"campaign": "winter", "for": "summer"}, {"campaign": "summer", "for": "spring"}],
+        "limit": 1,
+        "explain": true,
+    });
+    let mut answer = service.post("/v1/eligibility", request.clone()).await.json(200);
+    for explanation in answer["explanations"].as_array_mut().unwrap() {
+        let rate = explanation.as_object_mut().unwrap().remove("error_rate").unwrap();
+        let is_empty = ["spring", "empty"].contains(&explanation["campaign"].as_str().unwrap());
+        let rate = rate.as_f64().unwrap();
+        assert!(rate < 0.001 && (rate == 0.0) == is_empty, "{explanation} {rate}");
+    }
+    let explanations = json!([
+        {"campaign": "over", "present": true, "window": "after", "eligible": false},
+        {"campaign": "spring", "present": false, "window": "inside", "excluded_by": "summer", "eligible": false},
+        {"campaign": "later", "present": true, "window": "before", "eligible": false},
+        {"campaign": "empty", "present": false, "window": "inside", "eligible": false},
+        {"campaign": "summer", "present": true, "window": "inside", "excluded_by": "winter", "eligible": false},
+        {"campaign": "winter", "present": true, "window": "inside", "eligible": true},
+    ]);
+    assert_eq!(
+        answer,
+        json!({
+            "eligible": ["winter"], "evaluated": 7, "unknown": ["nowhere"], "inactive": ["over", "later"],
+            "excluded": ["summer"], "explanations": explanations,
+        })
+    );
+    let batch = json!({"requests": [request]});
+    let batch = service.post("/v1/eligibility/batch", batch).await.json(200);
+    assert_eq!(batch["results"][0]["explanations"].as_array().unwrap().len(), 6);
 }

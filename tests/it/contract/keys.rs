@@ -189,6 +189,10 @@ async fn a_prefix_limits_the_names() {
     let asked = json!({"user": "u1", "campaigns": ["c", "eu-a"]});
     let answer = send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await;
     assert!(answer.status == 403 || answer.json(200)["eligible"] == json!([]), "{}", answer.text());
+    for unless in [json!({"campaign": "c"}), json!({"campaign": "eu-a", "for": "c"})] {
+        let asked = json!({"user": "u1", "campaigns": ["eu-a"], "unless": [unless]});
+        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+    }
 }
 
 /// What belongs to others is answered as what is not there, to the letter.

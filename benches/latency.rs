@@ -53,14 +53,16 @@ fn main() {
         "/v1/eligibility",
         json!({ "user": USER, "campaigns": names, "limit": 20, "unless": unless }),
     );
-    for (what, path, body) in [&check, &eligibility, &limited] {
+    service.store("/v1/line-ups/home", &json!({ "campaigns": names, "limit": 20, "unless": unless }));
+    let by_name = ("the same, as a line-up", "/v1/eligibility", json!({ "user": USER, "line_up": "home" }));
+    for (what, path, body) in [&check, &eligibility, &limited, &by_name] {
         let request = service.request(path, body);
         let highest = service.throughput(&request);
         for rate in [1_000.0, 10_000.0, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
             let (reached, waits) = service.at_rate(&request, rate);
-            println!("{what:20} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", shape(waits));
+            println!("{what:22} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", shape(waits));
         }
-        println!("{what:20} as fast as answers come: {highest:.0}/s");
+        println!("{what:22} as fast as answers come: {highest:.0}/s");
     }
     drop(service);
 
@@ -189,17 +191,19 @@ impl Service {
     fn prepare(&self, names: &[String], users: Range<u32>) {
         let users: String = users.map(|number| format!("u{number:015}\n")).collect();
         for name in names {
+            self.store(&format!("/v1/campaigns/{name}"), &json!({ "capacity": 200_000 }));
             let mut connection = self.connect();
-            let spec = r#"{"capacity":200000}"#;
-            let made = exchange(
-                &mut connection,
-                self.send("PUT", &format!("/v1/campaigns/{name}"), "application/json", spec).as_bytes(),
-            );
-            assert!(made.starts_with("HTTP/1.1 201"), "{made}");
             let path = format!("/v1/campaigns/{name}/imports");
             let done = exchange(&mut connection, self.send("POST", &path, "text/plain", &users).as_bytes());
             assert!(done.starts_with("HTTP/1.1 200"), "{done}");
         }
+    }
+
+    /// Creates what lies under a path.
+    fn store(&self, path: &str, body: &Value) {
+        let put = self.send("PUT", path, "application/json", &body.to_string());
+        let made = exchange(&mut self.connect(), put.as_bytes());
+        assert!(made.starts_with("HTTP/1.1 201"), "{made}");
     }
 
     fn connect(&self) -> BufReader<TcpStream> {

@@ -197,6 +197,8 @@ pub struct Limits {
     pub bodies: u64,
     /// The most campaigns and coupons together.
     pub filters: u64,
+    /// The most line-ups.
+    pub line_ups: u64,
     /// The most commands that may be queued.
     pub queue_commands: usize,
     /// The most bytes of commands that may be queued.
@@ -352,6 +354,7 @@ impl Config {
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
                 imports_retention_seconds: self.imports.retention.as_secs(),
                 filters_max: self.limits.filters,
+                line_ups_max: self.limits.line_ups,
             },
             snapshots: SnapshotOptions {
                 log_bytes_min: self.snapshots.log_min,

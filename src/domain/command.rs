@@ -1,8 +1,8 @@
 //! Commands: everything that can change the state, and the log entries that carry them.
 
 use super::{
-    Digests, Ending, FilterId, Guards, ImportId, ImportMode, KeyName, Kind, LineError, Name, RedemptionId,
-    Reference, Settings, Spec, Timestamp, Window,
+    Digests, Ending, FilterId, Guards, ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name,
+    RedemptionId, Reference, Settings, Spec, Timestamp, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
@@ -183,15 +183,30 @@ pub enum Command {
     /// Turn the time back to that of this entry, because earlier entries were stamped in the future. Only `cuckood repair clock`
     /// writes it.
     TurnBack,
+    /// Create a line-up, or replace it.
+    PutLineUp {
+        /// Its name.
+        name: Name,
+        /// What it is from now on.
+        line_up: LineUp,
+    },
+    /// Delete a line-up.
+    DeleteLineUp {
+        /// Its name.
+        name: Name,
+    },
 }
 
 impl Command {
     /// The filter that the command addresses; `None` if it goes by name or concerns none.
     pub fn target(&self) -> Option<Target> {
         match self {
-            Command::Configure(_) | Command::Create { .. } | Command::Delete { .. } | Command::TurnBack => {
-                None
-            }
+            Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Delete { .. }
+            | Command::TurnBack
+            | Command::PutLineUp { .. }
+            | Command::DeleteLineUp { .. } => None,
             Command::Update { target, .. }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }
@@ -216,6 +231,7 @@ impl Command {
             | Command::ImportLines { digests, .. } => digests.0.len() * 8,
             Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
             Command::Create { .. } => 512,
+            Command::PutLineUp { name, line_up } => return line_up.memory_bytes(name),
             _ => 0,
         };
         64 + beyond as u64

@@ -98,6 +98,10 @@ pub enum Refusal {
     ImportNotFound,
     /// More changes arrived than can be queued for a replacing import. It has changed nothing.
     ImportOvertaken,
+    /// There is no line-up of this name.
+    LineUpNotFound,
+    /// The limit on the number or the size of all line-ups is reached.
+    TooManyLineUps,
 }
 
 /// The result of applying a command.
@@ -136,6 +140,13 @@ pub enum Outcome {
         /// Holds that are active again.
         holds: u64,
     },
+    /// The line-up is as the command says.
+    LineUpStored {
+        /// Whether there was none of this name before.
+        created: bool,
+    },
+    /// The line-up was deleted.
+    LineUpDeleted,
 }
 
 /// An outcome, and whether it was replayed.

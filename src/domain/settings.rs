@@ -24,6 +24,8 @@ pub struct Settings {
     pub imports_retention_seconds: u64,
     /// The most campaigns and coupons together.
     pub filters_max: u64,
+    /// The most line-ups.
+    pub line_ups_max: u64,
 }
 
 impl Default for Settings {
@@ -35,6 +37,7 @@ impl Default for Settings {
             idempotency_room_bytes: 64 << 20,
             imports_retention_seconds: 7 * 86_400,
             filters_max: 10_000,
+            line_ups_max: 1_000,
         }
     }
 }

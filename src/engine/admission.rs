@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::domain::{
         Digests, Ending, Entry, FilterId, IdempotencyKey, ImportId, ImportMode, ImportWarning, KeyName, Kind,
-        Name, Proposal, Raise, RedemptionId, Reference, Sizing, Spec, Target, Timestamp, UploadDigest,
-        Window,
+        LineUp, Name, Proposal, Raise, RedemptionId, Reference, Sizing, Spec, Target, Timestamp,
+        UploadDigest, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
@@ -159,6 +159,16 @@ mod tests {
         Command::Update { target, starts_at: None, ends_at: None, capacity }
     }
 
+    fn line_up(a: u64) -> Command {
+        let name = Name::new(&format!("l{}", a % 20)).unwrap();
+        if a.is_multiple_of(8) {
+            return Command::DeleteLineUp { name };
+        }
+        let campaign = Name::new(&"c".repeat((a % 128 + 1) as usize)).unwrap();
+        let campaigns = vec![campaign; (a / 128 % 256) as usize];
+        Command::PutLineUp { name, line_up: LineUp { campaigns, unless: Vec::new(), limit: 1 } }
+    }
+
     fn command(kind: u8, a: u64, serial: u64) -> Command {
         let target = Target(FilterId(a % FILTERS));
         let import = ImportId::new(&format!("i{}", a % FILTERS)).unwrap();
@@ -207,6 +217,7 @@ mod tests {
                 entries_max: 5_000,
             },
             17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
+            18 => line_up(a),
             _ => Command::Redeem {
                 target,
                 digest: digest((before << 20) + a / 8 % 2_000),

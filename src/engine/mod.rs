@@ -25,8 +25,8 @@ mod writer;
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
 pub use crate::journal::{Durability, JournalOptions};
 pub use crate::state::{
-    Change, CodeFound, Eligibility, Explanation, FilterView, Question, RedemptionPage, RedemptionQuery,
-    Uncountable,
+    Change, CodeFound, Eligibility, Explanation, FilterView, NamedLineUp, Question, RedemptionPage,
+    RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use metrics::Metrics;
@@ -92,6 +92,8 @@ pub struct Info {
     pub snapshot: Option<LatestSnapshot>,
     /// Number of campaigns and coupons.
     pub filters: u64,
+    /// Number of line-ups.
+    pub line_ups: u64,
     /// Number of redemptions on record.
     pub redemptions: u64,
     /// Number of stored answers (idempotency).
@@ -227,6 +229,16 @@ impl Engine {
     /// Lists up to `limit` filters by name, after `after`, whose names begin with `prefix`.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         self.inner.view.get().map(|view| view.list(kind, prefix, after, limit)).unwrap_or_default()
+    }
+
+    /// The line-up of this name.
+    pub fn line_up(&self, name: &Name) -> Option<Arc<NamedLineUp>> {
+        self.inner.view.get()?.line_up(name)
+    }
+
+    /// Lists up to `limit` line-ups by name, after `after`, whose names begin with `prefix`.
+    pub fn list_line_ups(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<NamedLineUp>> {
+        self.inner.view.get().map(|view| view.list_line_ups(prefix, after, limit)).unwrap_or_default()
     }
 
     /// Selects the campaigns that a user may see now.
@@ -404,6 +416,7 @@ impl Engine {
             last_seq: Seq(figures.applied.load(Ordering::Relaxed)),
             snapshot: *inner.latest_snapshot.borrow(),
             filters: inner.view.get().map_or(0, |view| view.len() as u64),
+            line_ups: inner.view.get().map_or(0, |view| view.line_ups_len() as u64),
             redemptions: figures.redemptions.load(Ordering::Relaxed),
             idempotency_records: figures.idempotency_records.load(Ordering::Relaxed),
             idempotency_bytes: figures.idempotency_bytes.load(Ordering::Relaxed),

@@ -32,6 +32,8 @@ struct Info {
     durability: DurabilityName,
     /// Number of campaigns and coupons.
     filters: u64,
+    /// Number of line-ups.
+    line_ups: u64,
     /// Number of redemptions on record.
     redemptions: u64,
     /// Number of stored answers for repeated requests.
@@ -141,6 +143,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Resul
             Durability::Relaxed => DurabilityName::Relaxed,
         },
         filters: info.filters,
+        line_ups: info.line_ups,
         redemptions: info.redemptions,
         idempotency_records: info.idempotency_records,
         idempotency_bytes: info.idempotency_bytes,

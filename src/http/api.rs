@@ -6,7 +6,8 @@ use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::request::body::{ReadBody, Reading};
 use super::request::body_memory::BodyMemory;
-use super::request::{idempotency, json};
+use super::request::idempotency::{self, Resource};
+use super::request::json;
 use super::stopping::Stopping;
 use crate::access::{Caller, Client, Denied, Entry, Guesses, Guessing};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Status, Target};
@@ -129,7 +130,7 @@ impl Api {
         });
     }
 
-    /// Submits a command and returns its outcome; a refusal becomes a problem.
+    /// Submits a command about a campaign or coupon and returns its outcome; a refusal becomes a problem.
     pub(super) async fn submit(
         &self,
         kind: Kind,
@@ -137,10 +138,25 @@ impl Api {
         sender: &Sender,
         command: Command,
     ) -> Result<Decided, Problem> {
+        self.submit_about(Resource::Filter(kind, name), sender, command).await
+    }
+
+    /// [`Self::submit`] for any resource.
+    pub(super) async fn submit_about(
+        &self,
+        resource: Resource<'_>,
+        sender: &Sender,
+        command: Command,
+    ) -> Result<Decided, Problem> {
         let key = sender
             .idempotency_key
             .as_ref()
-            .map(|key| idempotency::key(sender.caller.name(), kind, name, key.as_bytes(), &command));
+            .map(|key| idempotency::key(sender.caller.name(), resource, key.as_bytes(), &command));
+        let kind = match resource {
+            Resource::Filter(kind, _) => kind,
+            // It consists of campaigns.
+            Resource::LineUp(_) => Kind::Campaign,
+        };
         let timeout = self.options.timeouts.request;
         let submitted = self.engine.submit_by(sender.caller.key_name(), command, key);
         let Ok(applied) = tokio::time::timeout(timeout, submitted).await else {

@@ -1,16 +1,17 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
-use super::answer::problem::Problem;
-use super::answer::reply;
+use super::answer::problem::{Fault, Problem};
+use super::answer::{refusals, reply};
 use super::api::{Api, Sender};
 use super::filters::representation::error_rate_now;
+use super::filters::selection::{self, Exclusion};
 use super::request::faults::Faults;
 use super::request::item_lists;
 use super::request::json::{self, Text};
 use crate::access::Caller;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::domain::{LineUp, Name, Unless, WindowPosition};
-use crate::engine::{self, Question, Uncountable};
+use crate::domain::{Name, WindowPosition};
+use crate::engine::{self, Question};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::StatusCode;
@@ -38,48 +39,25 @@ struct EligibilityRequest<'a> {
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Cow<'a, str>,
-    /// Names in order of preference.
-    #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
+    /// Names in order of preference. Required unless there is a `line_up`.
+    #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<Text<'a>>,
     /// Who is left out: exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
     #[schema(max_items = 32)]
     unless: Vec<Exclusion<'a>>,
-    /// Stop after this many campaigns.
-    #[serde(default = "limit_default")]
-    #[schema(minimum = 1, maximum = 256, default = 1)]
-    limit: u32,
+    /// The line-up to choose from, in place of `campaigns` and `unless`.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    line_up: Option<Text<'a>>,
+    /// Stop after this many campaigns; by default 1, or what the line-up says.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 256)]
+    limit: Option<u32>,
     /// Whether to explain the answer for each campaign that was evaluated.
     #[serde(default)]
     explain: bool,
-}
-
-fn limit_default() -> u32 {
-    1
-}
-
-/// Leaves the user out while another campaign is active and holds enough copies of the user.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
-struct Exclusion<'a> {
-    /// The campaign to look at. One that doesn't exist leaves nobody out, and is listed under `unknown`.
-    #[serde(borrow)]
-    #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
-    campaign: Text<'a>,
-    /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
-    #[serde(default = "at_least_default")]
-    #[schema(minimum = 1, default = 1)]
-    at_least: u32,
-    /// The campaign that the user is left out of; by default all.
-    #[serde(borrow, rename = "for", default)]
-    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
-    only_for: Option<Text<'a>>,
-}
-
-fn at_least_default() -> u32 {
-    1
 }
 
 /// The campaigns that the user may see.
@@ -166,7 +144,10 @@ struct EligibilityResults {
     operation_id = "check_eligibility",
     tag = "eligibility",
     request_body = EligibilityRequest<'_>,
-    responses((status = 200, description = "The first `limit` eligible campaigns", body = Eligibility<'_>))
+    responses(
+        (status = 200, description = "The first `limit` eligible campaigns", body = Eligibility<'_>),
+        (status = 404, description = "`line-up-not-found`"),
+    )
 )]
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
@@ -175,7 +156,7 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     let mut faults = Faults::default();
     request.check("", &sender.caller, &mut faults)?;
     faults.check()?;
-    request.answer(&api, "", |answer| reply::json(StatusCode::OK, false, &answer))
+    request.answer(&api, &sender.caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
 }
 
 /// Select the campaigns that several users may see
@@ -185,7 +166,10 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     operation_id = "check_eligibility_batch",
     tag = "eligibility",
     request_body = EligibilityBatch<'_>,
-    responses((status = 200, description = "In the order of the requests", body = EligibilityResults))
+    responses(
+        (status = 200, description = "In the order of the requests", body = EligibilityResults),
+        (status = 404, description = "`line-up-not-found`"),
+    )
 )]
 pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
@@ -207,7 +191,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         if index > 0 {
             results.push(b',');
         }
-        request.answer(&api, &format!("/requests/{index}"), |answer| {
+        request.answer(&api, &sender.caller, &format!("/requests/{index}"), |answer| {
             serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
         })??;
         if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
@@ -232,60 +216,53 @@ impl<'a> EligibilityRequest<'a> {
         if let Some(fault) = item_lists::fault(&self.user) {
             faults.note(|| format!("{at}/user"), fault);
         }
-        if !(1..=CAMPAIGNS_MAX).contains(&self.campaigns.len()) {
-            faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
-            return Ok(());
+        if let Some(limit) = self.limit {
+            selection::check_limit(limit, at, faults);
         }
-        if self.unless.len() > UNLESS_MAX {
-            faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
-            return Ok(());
-        }
-        if !(1..=CAMPAIGNS_MAX as u32).contains(&self.limit) {
-            faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
-        }
-        for (index, campaign) in self.campaigns.iter().enumerate() {
-            check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
-        }
-        for (index, Exclusion { campaign, at_least, only_for }) in self.unless.iter().enumerate() {
-            check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
-            if *at_least == 0 {
-                faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
-            }
-            if let Some(only_for) = only_for {
-                check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
-            }
+        let Some(Text(line_up)) = &self.line_up else {
+            return selection::check(&self.campaigns, &self.unless, at, caller, faults);
+        };
+        selection::check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
+        if !(self.campaigns.is_empty() && self.unless.is_empty()) {
+            faults.note(|| format!("{at}/line_up"), "give either a line-up, or campaigns and unless");
         }
         Ok(())
     }
 
     /// Hands the answer over to `write`, since it borrows from the request.
-    fn answer<T>(self, api: &Api, at: &str, write: impl FnOnce(Eligibility<'_>) -> T) -> Result<T, Problem> {
-        let Self { user, campaigns, unless, limit, explain } = self;
-        let unless = unless
-            .into_iter()
-            .map(|Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for })
-            .collect();
-        let line_up = LineUp { campaigns, unless, limit };
-        let question = Question { user: &user, line_up: &line_up, limit: limit as usize, explain };
-        let found = api.engine.evaluate(&question).map_err(|uncountable| {
-            let Uncountable { condition, .. } = uncountable;
-            Problem::invalid_at(&format!("{at}/unless/{condition}/at_least"), uncountable.to_string())
+    fn answer<T>(
+        self,
+        api: &Api,
+        caller: &Caller,
+        at: &str,
+        write: impl FnOnce(Eligibility<'_>) -> T,
+    ) -> Result<T, Problem> {
+        let Self { user, campaigns, unless, line_up, limit, explain } = self;
+        let limit = limit.map(|limit| limit as usize);
+        let Some(Text(name)) = line_up else {
+            let line_up = selection::line_up(campaigns, unless, 1);
+            let question = Question { user: &user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
+            let found = api.engine.evaluate(&question);
+            let found = found.map_err(|uncountable| selection::uncountable(&uncountable, at))?;
+            return Ok(write(Eligibility::new(found, explain)));
+        };
+        let at = || format!("{at}/line_up");
+        let line_up = Name::new(&name).ok().and_then(|name| api.engine.line_up(&name));
+        let line_up = line_up.ok_or_else(|| {
+            let faults = vec![Fault { pointer: at(), detail: "unknown".into() }];
+            Problem { faults, ..refusals::line_up_not_found() }
+        })?;
+        let line_up = &line_up.line_up;
+        // It may have been stored under another key, which may use other names.
+        line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
+        let limit = limit.unwrap_or(line_up.limit as usize);
+        let found = api.engine.evaluate(&Question { user: &user, line_up, limit, explain });
+        let found = found.map_err(|uncountable| {
+            let detail = format!("unless {}: {uncountable}", uncountable.condition);
+            Problem::invalid_at(&at(), detail)
         })?;
         Ok(write(Eligibility::new(found, explain)))
     }
-}
-
-/// Refuses a name that the caller may not use, and adds one that is none to `faults`.
-fn check_name(
-    Text(name): &Text<'_>,
-    at: impl FnOnce() -> String,
-    caller: &Caller,
-    faults: &mut Faults,
-) -> Result<(), Problem> {
-    if let Err(error) = Name::new(name) {
-        faults.note(at, error.to_string());
-    }
-    Ok(caller.require_name(name)?)
 }
 
 impl<'a> Eligibility<'a> {

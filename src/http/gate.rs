@@ -95,7 +95,8 @@ impl Gate {
             caller.require(*scope)?;
         }
         // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
-        if (route.starts_with("/v1/campaigns/") || route.starts_with("/v1/coupons/"))
+        let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
+        if is_named.iter().any(|collection| route.starts_with(collection))
             && let Some(name) = path.split('/').nth(3)
         {
             caller.require_name(name)?;
@@ -142,7 +143,9 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
         match code {
             // The store logs when this begins and ends.
             Some(Code::DiskFull) => {}
-            Some(code @ (Code::MemoryLimit | Code::TooManyFilters)) => gate.refusals.room(route, code, &id),
+            Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
+                gate.refusals.room(route, code, &id)
+            }
             _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
                 tracing::error!(parent: &span, request_id = id.to_str().ok(), route, "a request failed");
             }

@@ -25,6 +25,7 @@ use utoipa::OpenApi;
         (name = "campaigns", description = "Sets of users who may see an ad"),
         (name = "users", description = "The users of a campaign"),
         (name = "eligibility", description = "Which of several campaigns a user may see"),
+        (name = "line-ups", description = "What eligibility requests ask, kept by name"),
         (name = "coupons", description = "Pools of codes that can each be redeemed once"),
         (name = "codes", description = "The codes of a coupon"),
         (name = "redemptions", description = "Redeeming codes, exactly once"),
@@ -187,8 +188,10 @@ fn general_problems(
     if !path.starts_with("/v1/") {
         return problems;
     }
-    if method == "put" && (path.ends_with("{campaign}") || path.ends_with("{coupon}")) {
-        problems.push(("507", "`too-many-filters`"));
+    match path.rsplit('/').next() {
+        Some("{campaign}" | "{coupon}") if method == "put" => problems.push(("507", "`too-many-filters`")),
+        Some("{line_up}") if method == "put" => problems.push(("507", "`too-many-line-ups`")),
+        _ => {}
     }
     problems.extend([
         ("400", "`malformed-request`"),
@@ -201,7 +204,7 @@ fn general_problems(
         problems.extend(body_problems(is_import));
     }
     // An invalid import id is answered as an unknown one, with 404.
-    let takes_name = path.contains("{campaign}") || path.contains("{coupon}");
+    let takes_name = ["{campaign}", "{coupon}", "{line_up}"].iter().any(|name| path.contains(name));
     if takes_name || takes_body || operation_has_query(operation) {
         problems.push(("422", "`invalid-request`, with a pointer to each fault"));
     }
@@ -239,6 +242,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
     let (description, pattern) = match name {
         "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
         "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
+        "line_up" => ("The name of the line-up", "^[a-z0-9][a-z0-9._-]{0,127}$"),
         _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
     };
     json!({

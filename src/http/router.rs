@@ -1,7 +1,7 @@
 //! All routes of the API, with the scope that each requires.
 
 use super::api::Api;
-use super::filters::{campaigns, coupons};
+use super::filters::{campaigns, coupons, line_ups};
 use super::imports::routes as imports;
 use super::items::{codes, users};
 use super::{admin, docs, eligibility, health, redemptions};
@@ -32,6 +32,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         // Which campaigns a user may see
         .routes(read(routes!(eligibility::one)))
         .routes(read(routes!(eligibility::batch)))
+        .routes(read(routes!(line_ups::list)))
+        .routes(read(routes!(line_ups::get)))
+        .routes(write(routes!(line_ups::put)))
+        .routes(admin(routes!(line_ups::delete)))
         // Coupons
         .routes(read(routes!(coupons::list)))
         .routes(read(routes!(coupons::get)))

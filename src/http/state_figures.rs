@@ -35,6 +35,7 @@ impl Collector for StateFigures {
             [Kind::Campaign, Kind::Coupon].map(|kind| self.engine.list(kind, "", None, usize::MAX));
         let kinds = [("campaign", campaigns.len() as u64), ("coupon", coupons.len() as u64)];
         figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
+        figures.gauge("line_ups", "Line-ups", self.engine.info().line_ups)?;
         self.codes(&mut figures, &coupons)?;
         self.imports(&mut figures)?;
         if self.per_filter {

@@ -31,6 +31,7 @@ pub fn bytes_max(command: &Command) -> usize {
         Command::Replace { from, .. } => items(from),
         Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_BYTES,
         Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack => SHORT_BYTES,
+        Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
         Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
             DESCRIPTION_BYTES

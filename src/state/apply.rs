@@ -50,19 +50,22 @@ impl State {
             return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }
         let outcome = self.execute(command);
-        // A filter that did not exist before has its id only now.
-        let created = if let Outcome::Created(created) = &outcome { Some(created.id) } else { None };
-        if let Some(filter) = filter.or(created) {
+        // What did not exist before has its id only now.
+        if let Some(filter) = filter.or_else(|| self.answers_of(command)) {
             self.records.store(filter, key, &asked, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
     }
 
-    /// The filter under which the answer to a command is stored, if there is one yet.
+    /// The filter under which the answer to a command is stored, if there is one yet. A line-up counts as a filter whose id is that of
+    /// the entry which created it: no key of a line-up is also one of a filter.
     fn answers_of(&self, command: &Command) -> Option<FilterId> {
         match command {
             Command::Create { kind, name, .. } => self.shared.catalog.get(*kind, name).map(|view| view.id),
-            Command::Delete { .. } => Some(NO_FILTER),
+            Command::PutLineUp { name, .. } => {
+                self.shared.catalog.line_up(name).map(|line_up| FilterId(line_up.created_by.0))
+            }
+            Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
             _ => command.target().map(|Target(filter)| filter),
         }
     }
@@ -128,6 +131,8 @@ impl State {
                 self.create(&Creation { kind, name, id, secret, spec, layout, window })
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
+            Command::PutLineUp { name, line_up } => self.put_line_up(name, line_up),
+            Command::DeleteLineUp { name } => self.delete_line_up(name),
             Command::Update { target, starts_at, ends_at, capacity } => {
                 self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref()))?
             }

@@ -14,6 +14,7 @@ use super::running_snapshot::{Retired, RunningSnapshot};
 use super::section::{RECORDS, Section, SectionId};
 use super::staging::Staging;
 use super::tables::{Tables, TablesImage};
+use super::view::NamedLineUp;
 use crate::domain::{FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Timestamp, Window};
 use crate::filter::{Layout, Secret, TableId, Walk};
 use parking_lot::RwLock;
@@ -50,6 +51,7 @@ pub(super) struct Head {
     pub(super) records: Extent,
     pub(super) filters: Vec<FilterStateImage>,
     pub(super) imports: Vec<Import>,
+    pub(super) line_ups: Vec<NamedLineUp>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,6 +104,7 @@ impl State {
             records: self.records.queue().extent(),
             filters,
             imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
+            line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
         };
         let head = postcard::to_stdvec(&(IMAGE_VERSION, head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }

@@ -18,7 +18,7 @@ pub(super) const SWEEP_MAX: usize = 1_024;
 /// The state machine: every campaign and coupon, their redemptions, and the answers kept for repeated requests.
 ///
 /// Invariants:
-/// - The catalog names exactly the filters in `filters`.
+/// - The catalog names exactly the filters in `filters`. Line-ups lie in the catalog alone.
 /// - A code is held or redeemed exactly while it has a redemption in that status, but for codes that were redeemed so long ago
 ///   that the redemption is forgotten.
 /// - `holds` has every held redemption, `ended` every other one. Both may also have redemptions of deleted filters.
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     pub(super) kept_changes: u64,
     /// Imports that are catching up.
     pub(super) catching_up: u64,
+    /// Memory of all line-ups.
+    pub(super) line_ups_bytes: u64,
     /// Holds that have run out since this state was made: for the metrics, not part of the image.
     pub(super) holds_expired: u64,
     pub(super) catalog: Catalog,
@@ -84,6 +86,7 @@ impl State {
             tables_bytes: 0,
             kept_changes: 0,
             catching_up: 0,
+            line_ups_bytes: 0,
             holds_expired: 0,
             catalog: Catalog::default(),
             catalog_changed: false,

@@ -92,13 +92,13 @@ impl State {
         self.shared.tables_bytes + self.shared.snapshot.tables_bytes()
     }
 
-    /// Bytes of redemptions, stored answers, records of imports and the changes kept for them, estimated.
+    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, estimated.
     pub fn records_bytes(&self) -> u64 {
         let shared = &self.shared;
         let redemptions_bytes = shared.redemptions * ledger::REDEMPTION_BYTES + shared.references_bytes;
         let imports_bytes =
             shared.view.imports.read().memory_bytes() + shared.kept_changes * kept::KEPT_CHANGE_BYTES;
-        redemptions_bytes + self.records.memory_bytes() + imports_bytes
+        redemptions_bytes + self.records.memory_bytes() + imports_bytes + shared.line_ups_bytes
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
@@ -122,6 +122,9 @@ impl State {
     fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
         if let Command::Create { layout, .. } = command {
             return MemoryNeed::table(layout.memory_bytes());
+        }
+        if let Command::PutLineUp { name, line_up } = command {
+            return MemoryNeed::other(line_up.memory_bytes(name));
         }
         let Some((id, filter)) = self.targeted(command) else { return MemoryNeed::default() };
         let before = waiting.of(id);

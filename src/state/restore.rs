@@ -62,6 +62,10 @@ impl State {
         for image in head.filters {
             state.restore_filter(image, sections)?;
         }
+        for line_up in head.line_ups {
+            state.shared.line_ups_bytes += line_up.memory_bytes();
+            state.shared.catalog.insert_line_up(Arc::new(line_up));
+        }
         state.shared.catalog_changed = true;
         state.publish();
         Ok(state)

@@ -4,14 +4,14 @@ use super::imports::Imports;
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterId, Import, ImportId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
-    Status, Timestamp, Window,
+    Description, FilterId, Import, ImportId, Kind, LineUp, Name, Redemption, RedemptionId, SegmentStats, Seq,
+    Spec, Stats, Status, Timestamp, Window,
 };
 use crate::filter::{Digest, FilterStats, Layout, Mode, Reader, Secret, SlotState};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
-
+use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -267,26 +267,66 @@ impl FilterView {
     }
 }
 
-/// Filters of one kind by name. The map is persistent: a copy shares all nodes with its original, and a change copies only the path to
-/// one node. So publishing 100 000 filters costs no more than publishing ten.
-type ByName = RedBlackTreeMapSync<Name, Arc<FilterView>>;
+/// A line-up under its name.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NamedLineUp {
+    /// Its name.
+    pub name: Name,
+    /// What it is.
+    pub line_up: LineUp,
+    /// The entry that created it. A line-up that was deleted and created again is another one, which has another entry.
+    pub(super) created_by: Seq,
+}
 
-/// The filters of both kinds by name, at one moment. Cheap to copy.
+impl NamedLineUp {
+    /// Memory that it takes, in bytes, approximately.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.line_up.memory_bytes(&self.name)
+    }
+}
+
+/// Filters of one kind, or line-ups, by name. The map is persistent: a copy shares all nodes with its original, and a change copies only
+/// the path to one node. So publishing 100 000 filters costs no more than publishing ten.
+type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
+
+/// The filters of both kinds and the line-ups by name, at one moment. Cheap to copy.
 #[derive(Default, Clone)]
 pub struct Catalog {
-    campaigns: ByName,
-    coupons: ByName,
+    campaigns: ByName<FilterView>,
+    coupons: ByName<FilterView>,
+    line_ups: ByName<NamedLineUp>,
+}
+
+/// What stands under names that begin with `prefix`, after `after`, in order. It looks at no others.
+fn page<'a, T>(
+    all: &'a ByName<T>,
+    prefix: &'a str,
+    after: Option<&'a Name>,
+) -> impl Iterator<Item = &'a Arc<T>> {
+    // Every prefix of a name is a name itself, except for the empty one.
+    let first = Name::new(prefix).ok();
+    let is_possible = prefix.is_empty() || first.is_some();
+    let start = match (after, first) {
+        (Some(after), Some(first)) if *after < first => Bound::Included(first),
+        (Some(after), _) => Bound::Excluded(after.clone()),
+        (None, Some(first)) => Bound::Included(first),
+        (None, None) => Bound::Unbounded,
+    };
+    let found = all.range((start, Bound::Unbounded));
+    found
+        .take_while(move |(name, _)| is_possible && name.as_str().starts_with(prefix))
+        .map(|(_, found)| found)
 }
 
 impl Catalog {
-    fn of(&self, kind: Kind) -> &ByName {
+    fn of(&self, kind: Kind) -> &ByName<FilterView> {
         match kind {
             Kind::Campaign => &self.campaigns,
             Kind::Coupon => &self.coupons,
         }
     }
 
-    fn of_mut(&mut self, kind: Kind) -> &mut ByName {
+    fn of_mut(&mut self, kind: Kind) -> &mut ByName<FilterView> {
         match kind {
             Kind::Campaign => &mut self.campaigns,
             Kind::Coupon => &mut self.coupons,
@@ -306,24 +346,30 @@ impl Catalog {
         self.campaigns.size() + self.coupons.size()
     }
 
-    /// Filters whose names begin with `prefix`, after `after`, in order. It looks at no others.
-    fn page<'a>(
-        &'a self,
-        kind: Kind,
-        prefix: &'a str,
-        after: Option<&'a Name>,
-    ) -> impl Iterator<Item = &'a Arc<FilterView>> {
-        // Every prefix of a name is a name itself, except for the empty one.
-        let first = Name::new(prefix).ok();
-        let is_possible = prefix.is_empty() || first.is_some();
-        let start = match (after, first) {
-            (Some(after), Some(first)) if *after < first => Bound::Included(first),
-            (Some(after), _) => Bound::Excluded(after.clone()),
-            (None, Some(first)) => Bound::Included(first),
-            (None, None) => Bound::Unbounded,
-        };
-        let views = self.of(kind).range((start, Bound::Unbounded)).map(|(_, view)| view);
-        views.take_while(move |view| is_possible && view.name.as_str().starts_with(prefix))
+    /// The line-up of this name.
+    pub(super) fn line_up(&self, name: &Name) -> Option<&Arc<NamedLineUp>> {
+        self.line_ups.get(name)
+    }
+
+    /// All line-ups, in the order of their names.
+    pub(super) fn line_ups(&self) -> impl Iterator<Item = &Arc<NamedLineUp>> {
+        self.line_ups.values()
+    }
+
+    /// How many line-ups there are.
+    pub(super) fn line_ups_len(&self) -> usize {
+        self.line_ups.size()
+    }
+
+    pub(super) fn insert_line_up(&mut self, line_up: Arc<NamedLineUp>) {
+        self.line_ups.insert_mut(line_up.name.clone(), line_up);
+    }
+
+    /// Removes a line-up and returns it.
+    pub(super) fn remove_line_up(&mut self, name: &Name) -> Option<Arc<NamedLineUp>> {
+        let removed = self.line_ups.get(name).cloned();
+        self.line_ups.remove_mut(name);
+        removed
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
@@ -353,7 +399,22 @@ impl View {
     /// Up to `limit` filters whose names begin with `prefix`, after `after`, in order.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
-        catalog.page(kind, prefix, after).take(limit).cloned().collect()
+        page(catalog.of(kind), prefix, after).take(limit).cloned().collect()
+    }
+
+    /// The line-up of this name.
+    pub fn line_up(&self, name: &Name) -> Option<Arc<NamedLineUp>> {
+        self.catalog.load().line_up(name).cloned()
+    }
+
+    /// Up to `limit` line-ups whose names begin with `prefix`, after `after`, in order.
+    pub fn list_line_ups(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<NamedLineUp>> {
+        page(&self.catalog.load().line_ups, prefix, after).take(limit).cloned().collect()
+    }
+
+    /// How many line-ups there are.
+    pub fn line_ups_len(&self) -> usize {
+        self.catalog.load().line_ups_len()
     }
 
     /// How many filters there are, of both kinds.
@@ -457,7 +518,7 @@ mod tests {
             }
             names.retain(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after));
             let after = after.map(|after| Name::new(&after).unwrap());
-            let page = catalog.page(Kind::Campaign, &prefix, after.as_ref());
+            let page = page(&catalog.campaigns, &prefix, after.as_ref());
             let found: Vec<&str> = page.map(|view| view.name.as_str()).collect();
             prop_assert_eq!(found, names.iter().map(String::as_str).collect::<Vec<_>>());
         }

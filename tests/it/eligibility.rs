@@ -153,7 +153,7 @@ struct Machine(State);
 
 impl Machine {
     fn apply(&mut self, command: Command) {
-        let proposal = Proposal { at: Timestamp(NOW), command, idempotency: None };
+        let proposal = Proposal::new(Timestamp(NOW), command);
         self.0.apply(Entry { seq: self.0.applied().next(), proposal });
     }
 

@@ -2,8 +2,8 @@
 
 use cuckood::domain::{
     Command, Digests, Ending, Entry, FilterId, Guards, IdempotencyKey, ImportId, ImportMode, ImportWarning,
-    KeyName, Kind, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec,
-    Target, Timestamp, UploadDigest, Window,
+    KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings, Share, Sizing,
+    Spec, Target, Timestamp, Unless, UploadDigest, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -37,6 +37,21 @@ pub fn numbers(commands: usize) -> impl Strategy<Value = Vec<Numbers>> {
     proptest::collection::vec(any::<Numbers>(), 1..commands)
 }
 
+/// A line-up is stored or, now and then, deleted.
+fn line_up(a: u64, b: u64) -> Command {
+    let names = |count: u64| (0..count).map(|number| Name::new(&format!("c{number}")).unwrap());
+    let name = Name::new(&format!("home{}", a % 5)).unwrap();
+    if a.is_multiple_of(4) {
+        return Command::DeleteLineUp { name };
+    }
+    let unless = names(b / 2 % 3).map(|campaign| {
+        let only_for = b.is_multiple_of(3).then(|| campaign.clone());
+        Unless { campaign, at_least: (b / 6 % 4) as u32, only_for }
+    });
+    let line_up = LineUp { unless: unless.collect(), campaigns: names(b / 24 % 5 + 1).collect(), limit: 1 };
+    Command::PutLineUp { name, line_up }
+}
+
 /// Makes commands. What it remembers is what a client would.
 pub struct RandomLog {
     at: u64,
@@ -63,6 +78,7 @@ impl RandomLog {
             idempotency_retention_min_seconds: 10,
             idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + 1_500,
             filters_max: 10,
+            line_ups_max: 3,
         };
         let mut commands = vec![Command::Configure(settings)];
         commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
@@ -166,6 +182,7 @@ impl RandomLog {
             9 => Command::Cancel { target, redemption: recent },
             10..=13 => self.upload(filter, a, b, some(count)),
             14 => self.rare(filter, a, b),
+            _ if b.is_multiple_of(2) => line_up(a, b),
             _ => self.update(filter, a, b),
         }
     }
@@ -243,6 +260,7 @@ impl RandomLog {
                 idempotency_retention_min_seconds: b / 2 % 30,
                 idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 4_000,
                 filters_max: 10,
+                line_ups_max: b % 4,
             }),
             8 => Command::TurnBack,
             _ => Command::Insert {

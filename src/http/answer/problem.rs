@@ -38,6 +38,7 @@ pub enum Code {
     CodeUnknown,
     RedemptionNotFound,
     ImportNotFound,
+    LineUpNotFound,
     MethodNotAllowed,
     RequestTimeout,
     AlreadyExists,
@@ -70,6 +71,7 @@ pub enum Code {
     ClockUnsure,
     MemoryLimit,
     TooManyFilters,
+    TooManyLineUps,
     DiskFull,
 }
 
@@ -88,6 +90,7 @@ impl Code {
             Code::CodeUnknown => (404, "code-unknown", "The coupon has no such code"),
             Code::RedemptionNotFound => (404, "redemption-not-found", "There is no such redemption"),
             Code::ImportNotFound => (404, "import-not-found", "There is no such import"),
+            Code::LineUpNotFound => (404, "line-up-not-found", "There is no such line-up"),
             Code::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
             Code::RequestTimeout => (408, "request-timeout", "The body took too long to arrive"),
             Code::AlreadyExists => (409, "already-exists", "The name is taken"),
@@ -128,6 +131,7 @@ impl Code {
             Code::TooManyFilters => {
                 (507, "too-many-filters", "The limit on campaigns and coupons is reached")
             }
+            Code::TooManyLineUps => (507, "too-many-line-ups", "The limit on line-ups is reached"),
             Code::DiskFull => (507, "disk-full", "The disk is full"),
         }
     }

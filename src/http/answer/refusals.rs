@@ -70,7 +70,17 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
             Code::ImportOvertaken,
             "more items were changed during the import than can be queued; nothing was replaced: repeat it when there are fewer writes",
         ),
+        Refusal::LineUpNotFound => line_up_not_found(),
+        Refusal::TooManyLineUps => Problem::new(
+            Code::TooManyLineUps,
+            "limits.line_ups allows no more of them, or all together would be larger than 16 MiB",
+        ),
     }
+}
+
+/// The problem of a missing line-up.
+pub(crate) fn line_up_not_found() -> Problem {
+    Problem::new(Code::LineUpNotFound, "no line-up has this name")
 }
 
 /// The problem of a missing redemption.

@@ -71,6 +71,19 @@ pub(super) fn list(
     kind: Kind,
     request: &Request,
 ) -> Result<(Vec<Filter>, Option<String>), Problem> {
+    let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list(kind, prefix, after, limit);
+    let (views, next) = page(api, request, find, |view| view.name.as_str())?;
+    Ok((views.iter().map(|view| Filter::from(view.describe())).collect(), next))
+}
+
+/// The page of a collection that a request asks for, and the cursor of the next one. `find` is asked for one entry more than are on the
+/// page.
+pub(super) fn page<T>(
+    api: &Api,
+    request: &Request,
+    find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
+    name: impl Fn(&T) -> &str,
+) -> Result<(Vec<T>, Option<String>), Problem> {
     let asked: PageQuery = query::parse(request)?;
     page::check_limit(asked.limit)?;
     let after = asked.cursor.as_deref().map(cursor_name).transpose()?;
@@ -81,12 +94,11 @@ pub(super) fn list(
         (false, true) => allowed,
         (false, false) => return Ok((Vec::new(), None)),
     };
-    let mut views = api.engine.list(kind, prefix, after.as_ref(), asked.limit + 1);
-    let has_more = views.len() > asked.limit;
-    views.truncate(asked.limit);
-    let next =
-        views.last().filter(|_| has_more).map(|view| BASE64_URL_SAFE_NO_PAD.encode(view.name.as_str()));
-    Ok((views.iter().map(|view| Filter::from(view.describe())).collect(), next))
+    let mut found = find(prefix, after.as_ref(), asked.limit + 1);
+    let has_more = found.len() > asked.limit;
+    found.truncate(asked.limit);
+    let next = found.last().filter(|_| has_more).map(|last| BASE64_URL_SAFE_NO_PAD.encode(name(last)));
+    Ok((found, next))
 }
 
 fn cursor_name(cursor: &str) -> Result<Name, Problem> {

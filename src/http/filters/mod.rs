@@ -3,4 +3,6 @@
 pub(crate) mod campaigns;
 pub(crate) mod coupons;
 mod handlers;
+pub(crate) mod line_ups;
 pub(crate) mod representation;
+pub(crate) mod selection;

@@ -26,11 +26,21 @@ pub(crate) fn header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Proble
     Ok(Some(value))
 }
 
-/// Builds the key that is logged, from the caller, the filter's name, the header and the command.
-pub(crate) fn key(caller: &str, kind: Kind, name: &str, header: &[u8], command: &Command) -> IdempotencyKey {
-    let kind: &[u8] = match kind {
-        Kind::Campaign => b"campaign",
-        Kind::Coupon => b"coupon",
+/// What a request is about, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resource<'a> {
+    /// A campaign or coupon.
+    Filter(Kind, &'a str),
+    /// A line-up.
+    LineUp(&'a str),
+}
+
+/// Builds the key that is logged, from the caller, the name, the header and the command.
+pub(crate) fn key(caller: &str, resource: Resource<'_>, header: &[u8], command: &Command) -> IdempotencyKey {
+    let (kind, name): (&[u8], _) = match resource {
+        Resource::Filter(Kind::Campaign, name) => (b"campaign", name),
+        Resource::Filter(Kind::Coupon, name) => (b"coupon", name),
+        Resource::LineUp(name) => (b"line-up", name),
     };
     let mut scope = Sha256::new();
     for part in [caller.as_bytes(), kind, name.as_bytes(), header] {
@@ -85,7 +95,8 @@ mod tests {
 
     #[test]
     fn random_ids_do_not_tell_requests_apart_but_contents_do() {
-        let of = |command: &Command| key("shop", Kind::Coupon, "spring", b"k", command);
+        let spring = Resource::Filter(Kind::Coupon, "spring");
+        let of = |command: &Command| key("shop", spring, b"k", command);
         assert_eq!(of(&redeem(1, "a")), of(&redeem(2, "a")));
         assert_ne!(of(&redeem(1, "a")).request, of(&redeem(1, "b")).request);
     }
@@ -93,13 +104,16 @@ mod tests {
     #[test]
     fn the_scope_is_the_caller_the_filter_and_the_key() {
         let command = redeem(1, "a");
-        let scope = |caller, kind, name, header: &[u8]| key(caller, kind, name, header, &command).scope;
+        let scope = |caller, kind, name, header: &[u8]| {
+            key(caller, Resource::Filter(kind, name), header, &command).scope
+        };
         let one = scope("shop", Kind::Coupon, "spring", b"k");
         assert_eq!(one, scope("shop", Kind::Coupon, "spring", b"k"));
         assert_ne!(one, scope("other", Kind::Coupon, "spring", b"k"));
         assert_ne!(one, scope("shop", Kind::Campaign, "spring", b"k"));
         assert_ne!(one, scope("shop", Kind::Coupon, "sprin", b"gk"));
         assert_ne!(one, scope("shop", Kind::Coupon, "spring", b"l"));
+        assert_ne!(one, key("shop", Resource::LineUp("spring"), b"k", &command).scope);
     }
 
     #[test]

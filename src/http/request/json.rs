@@ -9,7 +9,7 @@ use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
 use serde::de::{
     self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
 };
-use serde::{Deserialize, forward_to_deserialize_any};
+use serde::{Deserialize, Serialize, Serializer, forward_to_deserialize_any};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
@@ -324,6 +324,12 @@ pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
 
 /// A text, borrowed unless it has escapes.
 pub(crate) struct Text<'de>(pub(crate) Cow<'de, str>);
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 impl AsRef<str> for Text<'_> {
     fn as_ref(&self) -> &str {

@@ -131,6 +131,11 @@ async fn each_scope_opens_its_routes_and_admin_all() {
             json!({"requests": [{"user": "u", "campaigns": ["c"]}]}),
         ),
         ("writer", Method::PUT, "/v1/campaigns/c", json!({"capacity": 10})),
+        ("writer", Method::PUT, "/v1/line-ups/l", json!({"campaigns": ["c"]})),
+        ("reader", Method::GET, "/v1/line-ups/l", Value::Null),
+        ("reader", Method::GET, "/v1/line-ups", Value::Null),
+        ("reader", Method::POST, "/v1/eligibility", json!({"user": "u", "line_up": "l"})),
+        ("root", Method::DELETE, "/v1/line-ups/l", Value::Null),
         ("writer", Method::PATCH, "/v1/coupons/p", json!({"ends_at": null})),
         ("writer", Method::POST, "/v1/campaigns/c/users", users.clone()),
         ("writer", Method::POST, "/v1/campaigns/c/users/remove", users),
@@ -195,6 +200,43 @@ async fn a_prefix_limits_the_names() {
     }
 }
 
+#[tokio::test]
+async fn a_prefix_limits_line_ups_and_what_they_name() {
+    let service = service(options()).await;
+    let put = async |key, name: &str, body: Value| {
+        send(&service, key, Method::PUT, &format!("/v1/line-ups/{name}"), &body).await
+    };
+    put("eu", "eu-home", json!({"campaigns": ["eu-a"], "unless": [{"campaign": "eu-b"}]})).await.json(201);
+    put("eu", "home", json!({"campaigns": ["eu-a"]})).await.problem(403, "forbidden");
+    for theirs in [
+        json!({"campaigns": ["eu-a", "c"]}),
+        json!({"campaigns": ["eu-a"], "unless": [{"campaign": "c"}]}),
+        json!({"campaigns": ["eu-a"], "unless": [{"campaign": "eu-a", "for": "c"}]}),
+    ] {
+        put("eu", "eu-theirs", theirs.clone()).await.problem(403, "forbidden");
+        // Somebody else may put it there; who may not use the names may not use the line-up.
+        put("root", "eu-theirs", theirs).await;
+        let asked = json!({"user": "u1", "line_up": "eu-theirs"});
+        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+        let asked = json!({"requests": [asked]});
+        send(&service, "eu", Method::POST, "/v1/eligibility/batch", &asked).await.problem(403, "forbidden");
+        send(&service, "root", Method::POST, "/v1/eligibility/batch", &asked).await.json(200);
+    }
+    put("root", "home", json!({"campaigns": ["c"]})).await.json(201);
+    for line_up in ["home", "nowhere"] {
+        let asked = json!({"user": "u1", "line_up": line_up});
+        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+        let path = format!("/v1/line-ups/{line_up}");
+        send(&service, "eu", Method::GET, &path, &Value::Null).await.problem(403, "forbidden");
+    }
+    let asked = json!({"user": "u1", "line_up": "eu-home"});
+    send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.json(200);
+    let listed = send(&service, "eu", Method::GET, "/v1/line-ups", &Value::Null).await.json(200);
+    let names: Vec<_> =
+        listed["line_ups"].as_array().unwrap().iter().map(|line_up| &line_up["name"]).collect();
+    assert_eq!(names, ["eu-home", "eu-theirs"]);
+}
+
 /// What belongs to others is answered as what is not there, to the letter.
 #[tokio::test]
 async fn others_things_look_like_nothing() {
@@ -202,6 +244,8 @@ async fn others_things_look_like_nothing() {
     let headers = [("authorization", "Bearer secret-root"), ("content-type", "text/plain")];
     let import = request(Method::POST, "/v1/campaigns/c/imports?id=nightly", &headers, Body::from("u1\n"));
     service.send(import).await.json(200);
+    let line_up = json!({"campaigns": ["c"]});
+    send(&service, "root", Method::PUT, "/v1/line-ups/l", &line_up).await.json(201);
     let users = json!({"users": ["u1"]});
     for (method, theirs, nobodys, body) in [
         (Method::GET, "/v1/imports/nightly", "/v1/imports/none", Value::Null),
@@ -212,6 +256,8 @@ async fn others_things_look_like_nothing() {
         (Method::POST, "/v1/campaigns/c/users", "/v1/campaigns/none/users", users.clone()),
         (Method::POST, "/v1/campaigns/c/users/check", "/v1/campaigns/none/users/check", users),
         (Method::GET, "/v1/coupons/p", "/v1/coupons/none", Value::Null),
+        (Method::GET, "/v1/line-ups/l", "/v1/line-ups/none", Value::Null),
+        (Method::PUT, "/v1/line-ups/l", "/v1/line-ups/none", json!({"campaigns": ["eu-a"]})),
     ] {
         let answer = async |path| {
             let answer = send(&service, "eu", method.clone(), path, &body).await;

@@ -22,6 +22,7 @@ async fn busy(options: HttpOptions) -> Service {
     let service = Service::with(options).await;
     service.put("/v1/campaigns/spring", json!({"capacity": 100})).await.json(201);
     service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
+    service.put("/v1/line-ups/home", json!({"campaigns": ["spring"]})).await.json(201);
     service.post("/v1/campaigns/spring/users", json!({"users": ["u1", "u2"]})).await.json(200);
     service.post("/v1/campaigns/spring/users/check", json!({"users": ["u1"]})).await.json(200);
     service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B", "C"]})).await.json(200);
@@ -187,6 +188,7 @@ async fn there_is_what_operators_ask_for() {
         "cuckood_records_bytes ",
         "cuckood_filters{kind=\"campaign\"} 1",
         "cuckood_filters{kind=\"coupon\"} 1",
+        "cuckood_line_ups 1",
         "cuckood_codes{status=\"redeemed\"} 2",
         "cuckood_redemptions_total{outcome=\"redeemed\"} 1",
         "cuckood_redemptions_total{outcome=\"repeated\"} 1",

@@ -13,6 +13,7 @@ mod guessing;
 mod import_guards;
 mod imports;
 mod keys;
+mod line_ups;
 mod metrics;
 mod operations;
 mod problems;

@@ -68,6 +68,10 @@ async fn the_document_describes_every_route_once() {
     for operation in [
         "post /v1/eligibility",
         "post /v1/eligibility/batch",
+        "get /v1/line-ups",
+        "put /v1/line-ups/{line_up}",
+        "get /v1/line-ups/{line_up}",
+        "delete /v1/line-ups/{line_up}",
         "post /v1/coupons/{coupon}/redemptions",
         "get /v1/coupons/{coupon}/redemptions",
         "get /v1/coupons/{coupon}/redemptions/{id}",

@@ -95,7 +95,7 @@ fn sample(operation: &Operation, name: &str, body: &Value) -> http::Request<Body
         .path
         .split('/')
         .map(|part| match part {
-            "{campaign}" | "{coupon}" => name,
+            "{campaign}" | "{coupon}" | "{line_up}" => name,
             "{id}" => "00000000000000000000000000000000",
             part => part,
         })
@@ -141,6 +141,12 @@ async fn names_and_bodies(service: &Service) {
             send(name, "", None, Some("{".to_owned())).await;
             send(name, "", None, Some("x".repeat(50_000))).await;
             send(name, "", Some("image/png"), None).await;
+        }
+        if operation.path.starts_with("/v1/eligibility") {
+            let request = json!({"user": "u", "line_up": "none"});
+            let is_batch = operation.path.ends_with("/batch");
+            let body = if is_batch { json!({"requests": [request]}) } else { request };
+            send(name, "", None, Some(body.to_string())).await;
         }
         if operation.path.ends_with("/{id}") || operation.path.contains("/{id}/") {
             send(name, "", None, None).await;
@@ -245,6 +251,11 @@ async fn imports(service: &Service) {
 /// Under one key, two requests.
 async fn used_keys(service: &Service) {
     let headers = [("idempotency-key", "k")];
+    for (campaign, status) in [("a", 201), ("b", 422)] {
+        let body = json!({"campaigns": [campaign]});
+        let put = json_request(Method::PUT, "/v1/line-ups/keyed", &headers, &body);
+        assert_eq!(service.send(put).await.status, status);
+    }
     for operation in OPERATIONS.iter().filter(|operation| operation.path.contains("{c")) {
         let key_is_promised = operation.problems().any(|(_, code)| code == "idempotency-key-reused");
         if !key_is_promised {

@@ -1,0 +1,216 @@
+//! `/v1/line-ups`: what an eligibility request asks, kept by name, so that an ad server need not know it.
+
+use super::handlers::{self, PageQuery};
+use super::selection::{self, Exclusion};
+use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
+use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
+use crate::engine::Uncountable;
+use crate::http::answer::problem::Problem;
+use crate::http::answer::{headers, refusals, reply};
+use crate::http::api::{Api, Sender};
+use crate::http::request::faults::Faults;
+use crate::http::request::idempotency::Resource;
+use crate::http::request::json::{self, Text};
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A line-up to store.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"campaigns": ["spring", "summer"], "unless": [{"campaign": "opted-out"}]}))]
+struct LineUpSpec<'a> {
+    /// Names in order of preference. Campaigns that don't exist yet are allowed.
+    #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
+    #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
+    campaigns: Vec<Text<'a>>,
+    /// Who is left out: exclusion lists and frequency caps.
+    #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
+    #[schema(max_items = 32)]
+    unless: Vec<Exclusion<'a>>,
+    /// Stop after this many campaigns, unless a request says otherwise.
+    #[serde(default = "limit_default")]
+    #[schema(minimum = 1, maximum = 256, default = 1)]
+    limit: u32,
+}
+
+fn limit_default() -> u32 {
+    1
+}
+
+/// A line-up.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LineUp)]
+struct LineUpAnswer<'a> {
+    #[schema(value_type = String, example = "home")]
+    name: &'a str,
+    /// Names in order of preference.
+    #[schema(value_type = Vec<String>)]
+    campaigns: Vec<&'a str>,
+    /// Who is left out.
+    unless: Vec<Exclusion<'a>>,
+    /// Stop after this many campaigns.
+    limit: u32,
+}
+
+/// A page of line-ups, sorted by name.
+#[derive(Serialize, ToSchema)]
+struct LineUpList<'a> {
+    line_ups: Vec<LineUpAnswer<'a>>,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Create or replace a line-up
+#[utoipa::path(
+    put,
+    path = "/v1/line-ups/{line_up}",
+    operation_id = "put_line_up",
+    tag = "line-ups",
+    request_body = LineUpSpec<'_>,
+    responses(
+        (status = 200, description = "Replaced", body = LineUpAnswer<'_>),
+        (status = 201, description = "Created", body = LineUpAnswer<'_>, headers(("Location" = String, description = "Its path"))),
+    )
+)]
+pub(crate) async fn put(
+    State(api): State<Arc<Api>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = parse_name(&name)?;
+    let sender = Sender::of(&api, &request)?;
+    let body = api.body(request).await?;
+    let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
+    let mut faults = Faults::default();
+    selection::check_limit(limit, "", &mut faults);
+    selection::check(&campaigns, &unless, "", &sender.caller, &mut faults)?;
+    faults.check()?;
+    let line_up = owned(&campaigns, &unless, limit)?;
+    check_copies(&api, &line_up)?;
+    let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone() };
+    let decided = api.submit_about(Resource::LineUp(name.as_str()), &sender, command).await?;
+    let Outcome::LineUpStored { created } = decided.outcome else { return Err(decided.unexpected()) };
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = reply::json(status, decided.replayed, &answer(&name, &line_up));
+    if created {
+        let location = HeaderValue::try_from(format!("/v1/line-ups/{name}"));
+        let location = location.expect("a name is visible ASCII");
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// List line-ups
+#[utoipa::path(
+    get,
+    path = "/v1/line-ups",
+    operation_id = "list_line_ups",
+    tag = "line-ups",
+    params(PageQuery),
+    responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
+)]
+pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
+    let (found, next_cursor) = handlers::page(&api, &request, find, |line_up| line_up.name.as_str())?;
+    let line_ups = found.iter().map(|found| answer(&found.name, &found.line_up)).collect();
+    Ok(reply::json(StatusCode::OK, false, &LineUpList { line_ups, next_cursor }))
+}
+
+/// Show a line-up
+#[utoipa::path(
+    get,
+    path = "/v1/line-ups/{line_up}",
+    operation_id = "get_line_up",
+    tag = "line-ups",
+    responses(
+        (status = 200, description = "What it is", body = LineUpAnswer<'_>),
+        (status = 404, description = "`line-up-not-found`"),
+    )
+)]
+pub(crate) async fn get(State(api): State<Arc<Api>>, Path(name): Path<String>) -> Result<Response, Problem> {
+    let found = api.engine.line_up(&parse_name(&name)?).ok_or_else(refusals::line_up_not_found)?;
+    Ok(reply::json(StatusCode::OK, false, &answer(&found.name, &found.line_up)))
+}
+
+/// Delete a line-up
+#[utoipa::path(
+    delete,
+    path = "/v1/line-ups/{line_up}",
+    operation_id = "delete_line_up",
+    tag = "line-ups",
+    responses(
+        (status = 204, description = "Deleted; its campaigns stay"),
+        (status = 404, description = "`line-up-not-found`"),
+    )
+)]
+pub(crate) async fn delete(
+    State(api): State<Arc<Api>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(&api, &request)?;
+    let name = parse_name(&name)?;
+    // A repeated request finds its stored answer even though the line-up is gone.
+    if api.engine.line_up(&name).is_none() && !sender.may_repeat() {
+        return Err(refusals::line_up_not_found());
+    }
+    let command = Command::DeleteLineUp { name: name.clone() };
+    let decided = api.submit_about(Resource::LineUp(name.as_str()), &sender, command).await?;
+    let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if decided.replayed {
+        headers::mark_replayed(&mut response);
+    }
+    Ok(response)
+}
+
+fn parse_name(name: &str) -> Result<Name, Problem> {
+    Name::new(name).map_err(|error| Problem::invalid_at("/line_up", error.to_string()))
+}
+
+/// A line-up with names of its own.
+fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
+    let name =
+        |Text(name): &Text<'_>| Name::new(name).map_err(|error| Problem::invalid_at("", error.to_string()));
+    let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {
+        let only_for = only_for.as_ref().map(name).transpose()?;
+        Ok(Unless { campaign: name(campaign)?, at_least: *at_least, only_for })
+    };
+    let campaigns = campaigns.iter().map(name).collect::<Result<_, _>>()?;
+    let unless = unless.iter().map(owned).collect::<Result<_, Problem>>()?;
+    Ok(LineUp { campaigns, unless, limit })
+}
+
+/// Refuses a condition that asks for more copies than its campaign can count. If the campaign comes later, requests are refused.
+fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
+    for (condition, unless) in line_up.unless.iter().enumerate() {
+        if let Some(view) = api.engine.find(Kind::Campaign, &unless.campaign)
+            && unless.at_least > view.copies_max()
+        {
+            let copies_max = view.copies_max();
+            return Err(selection::uncountable(&Uncountable { condition, copies_max }, ""));
+        }
+    }
+    Ok(())
+}
+
+fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
+    let text = |name: &'a Name| Text(Cow::Borrowed(name.as_str()));
+    let exclusion = |unless: &'a Unless| Exclusion {
+        campaign: text(&unless.campaign),
+        at_least: unless.at_least,
+        only_for: unless.only_for.as_ref().map(text),
+    };
+    LineUpAnswer {
+        name: name.as_str(),
+        campaigns: line_up.campaigns.iter().map(Name::as_str).collect(),
+        unless: line_up.unless.iter().map(exclusion).collect(),
+        limit: line_up.limit,
+    }
+}

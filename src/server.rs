@@ -15,7 +15,7 @@ mod workers;
 pub use descriptors::TooFewDescriptors;
 pub use rereading::Rereads;
 
-use crate::access::InvalidKey;
+use crate::access::{Access, InvalidKey};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
@@ -89,7 +89,8 @@ pub async fn run(
     // Before storage opens files, so that enough descriptors are left for it.
     let connections_max = descriptors::connections_max(config.server.connections_max)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
-    let (router, control) = http::service(engine.clone(), config.http_options())?;
+    let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
+    let (router, control) = http::service(engine.clone(), access, config.http_options(), |_| ());
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let rereading = Rereading {
         rereads,

@@ -58,6 +58,14 @@ impl Entry {
         self.now.load().keys.caller(presented)
     }
 
+    /// The same caller under the keys in force now: its scopes may have changed since it presented its key, or the key may be gone.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`].
+    pub fn again(&self, caller: &Caller) -> Result<Caller, Denied> {
+        self.now.load().keys.again(caller)
+    }
+
     /// Admits one more request of a caller, or refuses it. `now` is called only if the key can expire.
     ///
     /// # Errors
@@ -75,7 +83,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::KeyOptions;
+    use super::super::options::{KeyOptions, Scope};
     use super::*;
     use sha2::{Digest as _, Sha256};
 
@@ -102,6 +110,25 @@ mod tests {
         assert_eq!(admit("old"), Err(Denied::UnknownKey));
         assert_eq!(admit("new"), Ok(()));
         assert!(matches!(admit("both"), Err(Denied::TooManyRequests { .. })));
+    }
+
+    #[test]
+    fn who_has_shown_a_key_is_known_by_it_for_as_long_as_it_is_there() {
+        let with_scopes = |name: &str, scopes: &[Scope]| {
+            let mut auth = auth(&[name]);
+            auth.keys[0].scopes = scopes.to_vec();
+            auth
+        };
+        let entry = Entry::new(&with_scopes("shop", &[Scope::Read]), &RateLimitOptions::default()).unwrap();
+        let shop = entry.caller(Some(b"shop")).unwrap();
+        assert!(!entry.again(&shop).unwrap().may(Scope::Write));
+        entry.replace(&with_scopes("shop", &[Scope::Write])).unwrap();
+        assert!(entry.again(&shop).unwrap().may(Scope::Write));
+        entry.replace(&auth(&["other"])).unwrap();
+        assert_eq!(entry.again(&shop).unwrap_err(), Denied::UnknownKey);
+        assert_eq!(entry.again(&Caller::anybody()).unwrap_err(), Denied::NoKey);
+        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        assert!(open.again(&Caller::anybody()).is_ok());
     }
 
     #[test]

@@ -7,6 +7,9 @@ use super::denied::Denied;
 use super::keys::Caller;
 use super::options::GuessingOptions;
 use super::sketch::Sketch;
+use crate::domain::Kind;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -26,6 +29,10 @@ pub struct Guessing {
     trusted_keys: Vec<String>,
     unlimited_keys: Vec<String>,
     hashing: RandomState,
+    /// Requests refused because their end user had tried too many codes.
+    refused: Counter,
+    /// Invalid codes in requests that reveal whether codes are valid.
+    invalid: Counter,
 }
 
 /// The generic cell rate algorithm: an invalid code uses up its share of a minute, and passing time returns it.
@@ -58,7 +65,15 @@ impl Guessing {
             trusted_keys: options.trusted_keys.clone(),
             unlimited_keys: options.unlimited_keys.clone(),
             hashing: RandomState::new(),
+            refused: Counter::default(),
+            invalid: Counter::default(),
         }
+    }
+
+    /// Registers its metrics; the registry's prefix comes before their names.
+    pub fn register(&self, to: &mut Registry) {
+        to.register("guesses_refused", "Requests refused after too many invalid codes", self.refused.clone());
+        to.register("invalid_codes", "Invalid codes in checks and redemptions", self.invalid.clone());
     }
 
     /// The end user of a request; `None` if the number of codes is not limited.
@@ -77,34 +92,37 @@ impl Guessing {
         }))
     }
 
-    /// Refuses an end user who has no guess left.
+    /// A request of this end user that reveals whether items of this kind are valid. Only codes are guessed, so campaigns have no
+    /// limit. Adding codes reveals nothing of lasting value: afterwards they are all valid.
     ///
     /// # Errors
-    /// [`Denied::TooManyInvalidCodes`].
-    pub fn check(&self, client: Option<Client>) -> Result<(), Denied> {
+    /// [`Denied::TooManyInvalidCodes`] if the end user has no guess left.
+    pub fn guesser(&self, kind: Kind, client: Option<Client>) -> Result<Guesser<'_>, Denied> {
+        let guesser = Guesser { guessing: self, kind, client: client.filter(|_| kind == Kind::Coupon) };
+        self.check(guesser.client).inspect_err(|_| count(&self.refused))?;
+        Ok(guesser)
+    }
+
+    fn check(&self, client: Option<Client>) -> Result<(), Denied> {
         let (Some(limit), Some(Client(hash))) = (&self.limit, client) else { return Ok(()) };
         let fits = limit.used.fits(hash, limit.cost(1), nanoseconds(MINUTE), limit.at(Instant::now()));
         fits.map_err(too_many)
     }
 
-    /// Takes as many guesses as a request has codes.
-    ///
-    /// # Errors
-    /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
-    pub fn take(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Denied> {
-        self.take_at(client, codes, Instant::now())
-    }
-
     fn take_at(&self, client: Option<Client>, codes: usize, now: Instant) -> Result<Guesses<'_>, Denied> {
-        let (Some(limit), Some(client)) = (&self.limit, client) else { return Ok(Guesses(None)) };
+        let (Some(limit), Some(client)) = (&self.limit, client) else { return Ok(Guesses::unlimited()) };
         let most = limit.codes.get();
         let Some(count) = u32::try_from(codes).ok().filter(|&codes| codes <= most) else {
             return Err(Denied::TooManyCodes { codes, most });
         };
         let taken = limit.at(now);
         limit.used.take(client.0, limit.cost(count), nanoseconds(MINUTE), taken).map_err(too_many)?;
-        Ok(Guesses(Some(Taken { limit, client, count, taken })))
+        Ok(Guesses { taken: Some(Taken { limit, client, count, taken }), invalid: None })
     }
+}
+
+fn count(counter: &Counter) {
+    counter.inc();
 }
 
 fn too_many(wait: u64) -> Denied {
@@ -120,9 +138,39 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
+/// A request that reveals whether items are valid, before its items are known.
+pub struct Guesser<'a> {
+    guessing: &'a Guessing,
+    kind: Kind,
+    client: Option<Client>,
+}
+
+impl<'a> Guesser<'a> {
+    /// Whether its end user may try only so many codes.
+    pub fn is_limited(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Takes as many guesses as the request has items.
+    ///
+    /// # Errors
+    /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
+    pub fn take(&self, items: usize) -> Result<Guesses<'a>, Denied> {
+        let guessing = self.guessing;
+        let taken = guessing.take_at(self.client, items, Instant::now());
+        let mut guesses = taken.inspect_err(|_| count(&guessing.refused))?;
+        guesses.invalid = (self.kind == Kind::Coupon).then_some(&guessing.invalid);
+        Ok(guesses)
+    }
+}
+
 /// Guesses taken for a request that is not answered yet. Dropped, they are returned: nothing was revealed.
 #[must_use]
-pub struct Guesses<'a>(Option<Taken<'a>>);
+pub struct Guesses<'a> {
+    taken: Option<Taken<'a>>,
+    /// Counts invalid codes.
+    invalid: Option<&'a Counter>,
+}
 
 struct Taken<'a> {
     limit: &'a Limit,
@@ -132,13 +180,20 @@ struct Taken<'a> {
 }
 
 impl Guesses<'_> {
+    fn unlimited() -> Self {
+        Self { taken: None, invalid: None }
+    }
+
     /// Uses up one guess for each invalid code and returns the others.
     pub fn settle(self, invalid: usize) {
         self.settle_at(invalid, Instant::now());
     }
 
     fn settle_at(mut self, invalid: usize, now: Instant) {
-        if let Some(taken) = self.0.take() {
+        if let Some(counter) = self.invalid {
+            counter.inc_by(invalid as u64);
+        }
+        if let Some(taken) = self.taken.take() {
             taken.give_back(invalid, now);
         }
     }
@@ -156,7 +211,7 @@ impl Taken<'_> {
 
 impl Drop for Guesses<'_> {
     fn drop(&mut self) {
-        if let Some(taken) = self.0.take() {
+        if let Some(taken) = self.taken.take() {
             taken.give_back(0, Instant::now());
         }
     }

@@ -80,6 +80,16 @@ impl Caller {
         Err(Denied::OtherPrefix)
     }
 
+    /// The prefix of the names that a caller who asks for those with the prefix `asked` may see; `None` if there can be none.
+    pub fn narrow<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
+        let allowed = self.prefix();
+        match (asked.starts_with(allowed), allowed.starts_with(asked)) {
+            (true, _) => Some(asked),
+            (false, true) => Some(allowed),
+            (false, false) => None,
+        }
+    }
+
     /// Refuses a caller that may use only some names, where all names are concerned.
     ///
     /// # Errors
@@ -183,6 +193,22 @@ impl Keys {
         Ok(Caller(Some(key.options.clone())))
     }
 
+    /// The same caller under these keys.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
+    pub fn again(&self, caller: &Caller) -> Result<Caller, Denied> {
+        let Some(known) = &caller.0 else {
+            return if self.keys.is_empty() { Ok(Caller::anybody()) } else { Err(Denied::NoKey) };
+        };
+        if self.keys.iter().any(|key| Arc::ptr_eq(&key.options, known)) {
+            return Ok(caller.clone());
+        }
+        let sha256 = parse_sha256(&known.sha256);
+        let same = self.keys.iter().find(|key| Some(key.sha256) == sha256);
+        same.map(|key| Caller(Some(key.options.clone()))).ok_or(Denied::UnknownKey)
+    }
+
     /// The keys that can expire, by name, and when they do.
     pub fn expiries(&self) -> impl Iterator<Item = (&str, Timestamp)> {
         self.keys.iter().filter_map(|key| Some((key.options.name.as_str(), key.options.expires_at?)))
@@ -248,6 +274,10 @@ mod tests {
         assert!(reader.may(Scope::Read) && !reader.may(Scope::Write) && !reader.may(Scope::Admin));
         assert!(reader.require_name("eu-spring").is_ok() && reader.require_name("us-spring").is_err());
         assert!(reader.require_all_names().is_err());
+        assert_eq!(
+            ["", "eu", "eu-s", "us-"].map(|asked| reader.narrow(asked)),
+            [Some("eu-"), Some("eu-"), Some("eu-s"), None]
+        );
         let root = keys.caller(Some(b"root")).unwrap();
         assert!(root.may(Scope::Redeem) && root.require_all_names().is_ok());
     }

@@ -1,6 +1,7 @@
 //! Access control: keys with scopes and prefixes, request rates per key, and the limit on guessing codes.
 //!
-//! It knows no protocol. Each front door passes in what it received, and maps [`Denied`] to its own answers.
+//! It knows no protocol. Each front door passes in what it received, and maps [`Denied`] to its own answers. All doors share one
+//! [`Access`], so a key has one rate and an end user one number of guesses, whichever door they come through.
 
 mod denied;
 mod entry;
@@ -8,10 +9,45 @@ mod guessing;
 mod keys;
 mod options;
 mod rates;
+mod seldom;
 mod sketch;
 
 pub use denied::Denied;
 pub use entry::Entry;
-pub use guessing::{Client, Guesses, Guessing};
+pub use guessing::{Client, Guesser, Guesses, Guessing};
 pub use keys::{Caller, InvalidKey, Keys};
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+pub use seldom::Seldom;
+
+/// What all doors share.
+pub struct Access {
+    /// The keys in force, and their rates.
+    pub entry: Entry,
+    /// The limit on guessing codes.
+    pub guessing: Guessing,
+    told: Seldom,
+}
+
+impl Access {
+    /// Takes keys, rates and limits from the configuration.
+    ///
+    /// # Errors
+    /// [`InvalidKey`].
+    pub fn new(
+        auth: &AuthOptions,
+        rate_limit: &RateLimitOptions,
+        guessing: &GuessingOptions,
+    ) -> Result<Self, InvalidKey> {
+        let entry = Entry::new(auth, rate_limit)?;
+        Ok(Self { entry, guessing: Guessing::new(guessing), told: Seldom::default() })
+    }
+
+    /// Whether a refused key is logged; if so, how many were not since the last one. A key that calls too often is valid, so that
+    /// is never logged.
+    pub fn tells(&self, denied: &Denied) -> Option<u64> {
+        if matches!(denied, Denied::TooManyRequests { .. }) {
+            return None;
+        }
+        self.told.ask()
+    }
+}

@@ -2,18 +2,13 @@
 
 use super::answer::problem::Code;
 use super::openapi;
-use crate::access::{Caller, Denied};
+use crate::access::{Access, Caller, Denied, Seldom};
 use axum::extract::{ConnectInfo, MatchedPath, Request};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// How many refusals of one kind are logged per minute; the others are only counted.
-const REFUSALS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
+use std::sync::Arc;
 
 /// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
@@ -93,25 +88,19 @@ impl Drop for Act {
 
 /// Logs refusals, up to a rate.
 pub(super) struct Refusals {
-    keys: Seldom,
+    access: Arc<Access>,
     room: Seldom,
 }
 
-impl Default for Refusals {
-    fn default() -> Self {
-        Self { keys: Seldom::new(), room: Seldom::new() }
-    }
-}
-
 impl Refusals {
+    pub(super) fn new(access: Arc<Access>) -> Self {
+        Self { access, room: Seldom::default() }
+    }
+
     /// Logs that a key was refused; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a
     /// code.
     pub(super) fn key(&self, denied: &Denied, caller: Option<&Caller>, request: &Request, id: &HeaderValue) {
-        // A key that calls too often is valid, so it is not logged here.
-        if matches!(denied, Denied::TooManyRequests { .. }) {
-            return;
-        }
-        let Some(untold) = self.keys.ask() else { return };
+        let Some(untold) = self.access.tells(denied) else { return };
         let key = caller.map(Caller::name);
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
         let peer = peer.map(tracing::field::display);
@@ -128,41 +117,9 @@ impl Refusals {
     }
 }
 
-/// Lets a few through per minute, and counts the others.
-struct Seldom {
-    limiter: DefaultDirectRateLimiter,
-    untold: AtomicU64,
-}
-
-impl Seldom {
-    fn new() -> Self {
-        Self {
-            limiter: RateLimiter::direct(Quota::per_minute(REFUSALS_PER_MINUTE)),
-            untold: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether this one is logged; if so, how many were not since the last one.
-    fn ask(&self) -> Option<u64> {
-        if self.limiter.check().is_ok() {
-            return Some(self.untold.swap(0, Ordering::Relaxed));
-        }
-        self.untold.fetch_add(1, Ordering::Relaxed);
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_not_told_is_counted() {
-        let seldom = Seldom::new();
-        let told = (0..1_000).filter(|_| seldom.ask().is_some()).count();
-        assert!((10..1_000).contains(&told), "{told}");
-        assert_eq!(seldom.untold.load(Ordering::Relaxed), 1_000 - told as u64);
-    }
 
     #[test]
     fn acts_are_what_changes_something_as_a_whole() {

@@ -9,7 +9,7 @@ use super::request::body_memory::BodyMemory;
 use super::request::idempotency::{self, Resource};
 use super::request::json;
 use super::stopping::Stopping;
-use crate::access::{Caller, Client, Denied, Entry, Guesses, Guessing};
+use crate::access::{Access, Caller, Client};
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Status, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
@@ -25,10 +25,8 @@ pub(super) struct Api {
     pub(super) engine: Engine,
     /// Options from the configuration.
     pub(super) options: HttpOptions,
-    /// The keys, and their rates.
-    pub(super) entry: Arc<Entry>,
-    /// The limit on guessing codes.
-    pub(super) guessing: Guessing,
+    /// The keys, their rates, and the limit on guessing codes.
+    pub(super) access: Arc<Access>,
     /// How bodies are read.
     pub(super) reading: Reading,
     /// Running uploads.
@@ -44,7 +42,7 @@ pub(super) struct Api {
 
 /// The parts of an [`Api`] that others share.
 pub(super) struct Parts {
-    pub(super) entry: Arc<Entry>,
+    pub(super) access: Arc<Access>,
     pub(super) stopping: Stopping,
     pub(super) live_imports: LiveImports,
     pub(super) metrics: HttpMetrics,
@@ -54,7 +52,7 @@ pub(super) struct Parts {
 impl Api {
     /// Creates the API of an engine.
     pub(super) fn new(engine: Engine, options: HttpOptions, parts: Parts) -> Self {
-        let Parts { entry, stopping, live_imports, metrics, document } = parts;
+        let Parts { access, stopping, live_imports, metrics, document } = parts;
         let limits = &options.limits;
         let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
         let memory = BodyMemory::new(limits.bodies_bytes_max, taken, refused);
@@ -69,8 +67,7 @@ impl Api {
         let (memory, timeout) = (Arc::new(memory), options.timeouts.body);
         Self {
             reading: Reading { memory, bytes_max, timeout, stopping: stopping.clone() },
-            entry,
-            guessing: Guessing::new(&options.guessing),
+            access,
             live_imports,
             stopping,
             engine,
@@ -93,29 +90,6 @@ impl Api {
     /// Parses the request's JSON body into a struct.
     pub(super) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, Problem> {
         json::parse(&self.body(request).await?)
-    }
-
-    /// Refuses an end user who has no guess left, before the body is read.
-    pub(super) fn check_guesses(&self, client: Option<Client>) -> Result<(), Problem> {
-        let checked = self.guessing.check(client);
-        checked.map_err(|denied| self.too_many_guesses(denied))
-    }
-
-    /// Takes a guess for each code of a request that reveals whether codes are valid.
-    pub(super) fn take_guesses(&self, client: Option<Client>, codes: usize) -> Result<Guesses<'_>, Problem> {
-        let taken = self.guessing.take(client, codes);
-        taken.map_err(|denied| self.too_many_guesses(denied))
-    }
-
-    fn too_many_guesses(&self, denied: Denied) -> Problem {
-        self.metrics.guesses_refused.inc();
-        denied.into()
-    }
-
-    /// Uses up a guess for each invalid code.
-    pub(super) fn settle_guesses(&self, guesses: Guesses<'_>, invalid: usize) {
-        self.metrics.invalid_codes.inc_by(invalid as u64);
-        guesses.settle(invalid);
     }
 
     /// Counts the outcome of a request about a redemption; `settled` is the outcome if the redemption existed before.
@@ -203,7 +177,7 @@ impl Sender {
         let headers = request.headers();
         let named = headers.get("x-client-id").map(HeaderValue::as_bytes);
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let client = api.guessing.client(&caller, named, peer.map(|ConnectInfo(peer)| peer.ip()));
+        let client = api.access.guessing.client(&caller, named, peer.map(|ConnectInfo(peer)| peer.ip()));
         Ok(Self { client, idempotency_key: idempotency::header(headers)?.cloned(), caller })
     }
 

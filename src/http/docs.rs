@@ -44,7 +44,7 @@ const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
 pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
-    let text = (api.document)(!api.entry.is_open());
+    let text = (api.document)(!api.access.entry.is_open());
     reply::json_bytes(StatusCode::OK, false, text.to_owned().into_bytes())
 }
 

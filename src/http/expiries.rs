@@ -1,6 +1,6 @@
 //! Metrics of when keys and the certificate expire.
 
-use crate::access::Entry;
+use crate::access::Access;
 use crate::domain::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What expires; clones share the same values.
 #[derive(Clone)]
 pub(super) struct Expiries {
-    entry: Arc<Entry>,
+    access: Arc<Access>,
     /// In milliseconds since the epoch; 0 if there is no certificate.
     certificate: Arc<AtomicU64>,
 }
 
 impl Expiries {
-    pub(super) fn new(entry: Arc<Entry>) -> Self {
-        Self { entry, certificate: Arc::default() }
+    pub(super) fn new(access: Arc<Access>) -> Self {
+        Self { access, certificate: Arc::default() }
     }
 
     pub(super) fn note_certificate(&self, expires_at: Option<Timestamp>) {
@@ -32,7 +32,7 @@ impl Expiries {
     }
 
     pub(super) fn keys(&self) -> Vec<(String, Timestamp)> {
-        self.entry.expiries()
+        self.access.entry.expiries()
     }
 }
 

@@ -48,14 +48,14 @@ impl Gate {
                 scopes.entry(path).or_default().push((method, scope));
             }
         }
-        let (acts, refusals) = (Acts::new(document), Refusals::default());
+        let (acts, refusals) = (Acts::new(document), Refusals::new(api.access.clone()));
         Self { api, scopes, acts, refusals, ids: RequestIds::default() }
     }
 
     fn admit(&self, request: &mut Request, route: Option<&str>, id: &HeaderValue) -> Result<(), Problem> {
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
-        if !is_probe && self.api.entry.is_open() {
+        if !is_probe && self.api.access.entry.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
@@ -75,7 +75,7 @@ impl Gate {
             self.refusals.key(&denied, caller, request, id);
             Problem::from(denied)
         };
-        let entry = &self.api.entry;
+        let entry = &self.api.access.entry;
         let caller =
             entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
         let admitted = entry.admit(&caller, || self.api.engine.now());

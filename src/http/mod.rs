@@ -35,7 +35,7 @@ pub use answer::problem;
 pub use control::{Control, Expiry};
 pub use options::HttpOptions;
 
-use crate::access::{Entry, InvalidKey};
+use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
 use api::{Api, Parts};
@@ -44,6 +44,7 @@ use axum::middleware::from_fn_with_state;
 use expiries::Expiries;
 use gate::Gate;
 use metrics::HttpMetrics;
+use prometheus_client::registry::Registry;
 use state_figures::StateFigures;
 use std::sync::Arc;
 use stopping::Stopping;
@@ -56,17 +57,20 @@ use tower_http::compression::CompressionLayer;
 /// # Errors
 /// [`InvalidKey`] if the configuration has an invalid key.
 pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey> {
-    service(engine, options).map(|(router, _)| router)
+    let access = Access::new(&options.auth, &options.rate_limit, &options.guessing)?;
+    Ok(service(engine, Arc::new(access), options, |_| ()).0)
 }
 
-/// Builds the service, and the handle that controls it.
-///
-/// # Errors
-/// [`InvalidKey`] if the configuration has an invalid key.
-pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control), InvalidKey> {
+/// Builds the service over an engine, and the handle that controls it. Whoever has other doors to the same engine passes in the
+/// access control that they share, and what registers their metrics.
+pub fn service(
+    engine: Engine,
+    access: Arc<Access>,
+    options: HttpOptions,
+    register: impl FnOnce(&mut Registry),
+) -> (Router, Control) {
     let document = openapi::document();
-    let entry = Arc::new(Entry::new(&options.auth, &options.rate_limit)?);
-    let expiries = Expiries::new(entry.clone());
+    let expiries = Expiries::new(access.clone());
     let (stopping, live_imports) = (Stopping::default(), LiveImports::default());
     let state = StateFigures {
         engine: engine.clone(),
@@ -76,10 +80,12 @@ pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control)
     };
     let metrics = HttpMetrics::new(openapi::groups(&document), |registry| {
         engine.metrics().register(registry);
+        access.guessing.register(registry);
+        register(registry);
         registry.register_collector(Box::new(expiries.clone()));
         registry.register_collector(Box::new(state));
     });
-    let parts = Parts { entry, stopping, live_imports, metrics, document: openapi::served };
+    let parts = Parts { access, stopping, live_imports, metrics, document: openapi::served };
     let api = Arc::new(Api::new(engine, options, parts));
     let gate = Arc::new(Gate::new(api.clone(), &document));
     let control = Control::new(api.clone(), expiries);
@@ -95,5 +101,5 @@ pub fn service(engine: Engine, options: HttpOptions) -> Result<(Router, Control)
         .method_not_allowed_fallback(gate::no_method)
         .with_state(api)
         .layer(layers);
-    Ok((router, control))
+    (router, control)
 }

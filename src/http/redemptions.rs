@@ -230,20 +230,20 @@ pub(super) async fn redeem(
 ) -> Result<Response, Problem> {
     let sender = Sender::of(&api, &request)?;
     let view = api.filter(Kind::Coupon, &coupon)?;
-    api.check_guesses(sender.client)?;
+    let guesser = api.access.guessing.guesser(Kind::Coupon, sender.client)?;
     let bytes = api.body(request).await?;
     let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
     object::read(&bytes, &mut body)?;
     let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
         return Err(Problem::invalid(Vec::new()));
     };
-    let guesses = api.take_guesses(sender.client, 1)?;
+    let guesses = guesser.take(1)?;
     let redemption = api.engine.redemption_id();
     let command = Command::Redeem { target: target(&view), digest, redemption, reference, hold_seconds };
     let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
     let is_invalid =
         |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
-    api.settle_guesses(guesses, decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
+    guesses.settle(decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
     api.count_redemption(decided.as_ref(), "repeated");
     let Decided { outcome, replayed } = decided?;
     match outcome {

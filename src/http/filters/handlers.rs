@@ -88,12 +88,7 @@ pub(super) fn page<T>(
     page::check_limit(asked.limit)?;
     let after = asked.cursor.as_deref().map(cursor_name).transpose()?;
     let sender = Sender::of(api, request)?;
-    let allowed = sender.caller.prefix();
-    let prefix = match (asked.prefix.starts_with(allowed), allowed.starts_with(&asked.prefix)) {
-        (true, _) => asked.prefix.as_str(),
-        (false, true) => allowed,
-        (false, false) => return Ok((Vec::new(), None)),
-    };
+    let Some(prefix) = sender.caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
     let mut found = find(prefix, after.as_ref(), asked.limit + 1);
     let has_more = found.len() > asked.limit;
     found.truncate(asked.limit);

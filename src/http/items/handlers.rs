@@ -1,7 +1,7 @@
 //! The handlers for lists of users or codes. Their answers are written by hand: they are as long as the request, and contain only
 //! known words and numbers.
 
-use crate::access::{Client, Guesses, Scope};
+use crate::access::{Guesser, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
 use crate::engine::{CodeFound, FilterView};
 use crate::http::answer::problem::Problem;
@@ -120,35 +120,13 @@ async fn read<'a>(
     Ok(items)
 }
 
-/// The end user of a request that reveals whether codes are valid. Adding codes reveals nothing of lasting value: afterwards they
-/// are all valid.
-struct Guesser {
-    kind: Kind,
-    client: Option<Client>,
-}
-
-impl Guesser {
-    /// Refuses an end user who has no guess left.
-    fn of(api: &Api, kind: Kind, request: &Request) -> Result<Self, Problem> {
-        let client = match kind {
-            Kind::Campaign => None,
-            Kind::Coupon => Sender::of(api, request)?.client,
-        };
-        api.check_guesses(client)?;
-        Ok(Self { kind, client })
-    }
-
-    /// Takes a guess for each code.
-    fn take<'a>(&self, api: &'a Api, codes: usize) -> Result<Guesses<'a>, Problem> {
-        api.take_guesses(self.client, codes)
-    }
-
-    /// Uses up a guess for each invalid code.
-    fn settle(&self, api: &Api, guesses: Guesses<'_>, invalid: usize) {
-        if self.kind == Kind::Coupon {
-            api.settle_guesses(guesses, invalid);
-        }
-    }
+/// Refuses an end user who has no guess left, before the body is read.
+fn guesser<'a>(api: &'a Api, kind: Kind, request: &Request) -> Result<Guesser<'a>, Problem> {
+    let client = match kind {
+        Kind::Campaign => None,
+        Kind::Coupon => Sender::of(api, request)?.client,
+    };
+    Ok(api.access.guessing.guesser(kind, client)?)
 }
 
 /// Counts codes that could not be removed.
@@ -160,12 +138,12 @@ fn invalid(outcomes: &[ItemOutcome]) -> usize {
 /// `POST …/check`: which items are present.
 pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let guesser = Guesser::of(api, kind, &request)?;
+    let guesser = guesser(api, kind, &request)?;
     let items = read(api, &view, None, request).await?;
-    let guesses = guesser.take(api, items.digests.len())?;
+    let guesses = guesser.take(items.digests.len())?;
     let mut present = Vec::with_capacity(items.digests.len());
     view.contains_many(&items.digests, api.engine.now(), &mut present);
-    guesser.settle(api, guesses, present.iter().filter(|&&present| !present).count());
+    guesses.settle(present.iter().filter(|&&present| !present).count());
     let field = match kind {
         Kind::Campaign => "present",
         Kind::Coupon => "valid",
@@ -179,11 +157,11 @@ pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -
 /// `POST …/count`: how many copies of each item are present.
 pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let guesser = Guesser::of(api, kind, &request)?;
+    let guesser = guesser(api, kind, &request)?;
     let items = read(api, &view, None, request).await?;
-    let guesses = guesser.take(api, items.digests.len())?;
+    let guesses = guesser.take(items.digests.len())?;
     let counts: Vec<u32> = items.digests.iter().map(|&digest| view.count(digest)).collect();
-    guesser.settle(api, guesses, counts.iter().filter(|&&count| count == 0).count());
+    guesses.settle(counts.iter().filter(|&&count| count == 0).count());
     let mut answer = Answer::new(counts.len() * ",0".len());
     answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
     Ok(answer.reply(false))
@@ -192,12 +170,12 @@ pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -
 /// `POST …/codes/lookup`: the status of each code. A code that is held or redeemed does not count as a guess.
 pub(super) async fn look_up(api: &Api, name: &str, request: Request) -> Result<Vec<CodeFound>, Problem> {
     let view = api.filter(Kind::Coupon, name)?;
-    let guesser = Guesser::of(api, Kind::Coupon, &request)?;
+    let guesser = guesser(api, Kind::Coupon, &request)?;
     let items = read(api, &view, None, request).await?;
     let found = view.look_up(&items.digests, api.engine.now());
     let found = found.ok_or_else(|| refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode))?;
-    let guesses = guesser.take(api, items.digests.len())?;
-    guesser.settle(api, guesses, found.iter().filter(|found| **found == CodeFound::Absent).count());
+    let guesses = guesser.take(items.digests.len())?;
+    guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
     Ok(found)
 }
 
@@ -236,15 +214,15 @@ pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> 
 pub(super) async fn remove(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let view = api.filter(kind, name)?;
-    let guesser = Guesser::of(api, kind, &request)?;
+    let guesser = guesser(api, kind, &request)?;
     let flag = (kind == Kind::Campaign).then_some("all");
     let ItemsBody { digests, flag: all, .. } = read(api, &view, flag, request).await?;
-    let guesses = guesser.take(api, digests.len())?;
+    let guesses = guesser.take(digests.len())?;
     let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
     let decided = api.submit(kind, name, &sender, command).await?;
     match &decided.outcome {
         Outcome::Removed(Removed { outcomes, removed }) => {
-            guesser.settle(api, guesses, invalid(outcomes));
+            guesses.settle(invalid(outcomes));
             Ok(outcomes_answer(outcomes).number("removed", *removed).reply(decided.replayed))
         }
         _ => Err(decided.unexpected()),
@@ -260,17 +238,17 @@ pub(super) async fn replace(
 ) -> Result<Response, Problem> {
     let sender = Sender::of(api, &request)?;
     let view = api.filter(kind, name)?;
-    let guesser = Guesser::of(api, kind, &request)?;
+    let guesser = guesser(api, kind, &request)?;
     let body = api.body(request).await?;
     let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
     object::read(&body, &mut pairs)?;
     let ReplacementsBody { from, to, .. } = pairs;
-    let guesses = guesser.take(api, from.len())?;
+    let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
     let decided = api.submit(kind, name, &sender, command).await?;
     match &decided.outcome {
         Outcome::Replaced(outcomes) => {
-            guesser.settle(api, guesses, invalid(outcomes));
+            guesses.settle(invalid(outcomes));
             Ok(outcomes_answer(outcomes).reply(decided.replayed))
         }
         _ => Err(decided.unexpected()),

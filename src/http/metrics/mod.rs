@@ -31,10 +31,6 @@ pub(super) struct HttpMetrics {
     pub(super) body_bytes: Gauge<u64, AtomicU64>,
     /// Bodies refused because of that limit.
     pub(super) bodies_refused: Counter,
-    /// Requests refused because their end user had tried too many codes.
-    pub(super) guesses_refused: Counter,
-    /// Invalid codes in checks and redemptions.
-    pub(super) invalid_codes: Counter,
     /// Redemption requests (redeem, hold, confirm and cancel) by outcome.
     pub(super) redemptions: ByOutcome,
 }
@@ -49,10 +45,6 @@ impl HttpMetrics {
         register(&mut registry);
         registry.register_collector(Box::new(ProcessFigures));
         let requests = Requests::register(operations, &mut registry);
-        let (guesses_refused, invalid_codes) = (Counter::default(), Counter::default());
-        let help = "Requests refused after too many invalid codes";
-        registry.register("guesses_refused", help, guesses_refused.clone());
-        registry.register("invalid_codes", "Invalid codes in checks and redemptions", invalid_codes.clone());
         let redemptions = ByOutcome::default();
         let help = "Requests to redeem, hold, confirm or cancel, by outcome";
         registry.register("redemptions", help, redemptions.clone());
@@ -63,7 +55,7 @@ impl HttpMetrics {
             "Bodies refused because limits.bodies was reached",
             bodies_refused.clone(),
         );
-        Self { registry, requests, body_bytes, bodies_refused, guesses_refused, invalid_codes, redemptions }
+        Self { registry, requests, body_bytes, bodies_refused, redemptions }
     }
 
     /// Counts an answer.

@@ -1,21 +1,26 @@
 //! The configuration: compiled-in defaults, overridden by a file, overridden by the environment. Unknown keys are errors.
 
+mod values;
+
+pub use values::Room;
+
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::clock::ClockLimits;
 use crate::domain::Settings;
 use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
+use crate::filter::layout::CAPACITY_MAX;
 use crate::http::options::{HostName, HostOptions, HttpOptions, LimitOptions, MetricsOptions, Timeouts};
 use crate::journal::{Durability, LocalOptions};
+use crate::resp::RespOptions;
 use crate::store::StoreOptions;
-use bytesize::ByteSize;
-use jiff::{Span, SpanRelativeTo, Unit};
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 use toml::{Table, Value};
+use values::{address, duration, memory, room, size};
 
 /// The documented defaults.
 pub const DEFAULTS: &str = include_str!("../config.toml");
@@ -60,6 +65,8 @@ pub enum ConfigError {
 pub struct Config {
     /// Listening and connections.
     pub server: Server,
+    /// The door for Redis clients.
+    pub resp: Resp,
     /// The data directory.
     pub storage: Storage,
     /// When snapshots are taken.
@@ -124,6 +131,32 @@ pub struct Server {
     /// How long running requests may take to finish at the end.
     #[serde(deserialize_with = "duration")]
     pub drain_timeout: Duration,
+}
+
+/// The section `resp`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resp {
+    /// The address to listen on; `None` for no such door.
+    #[serde(deserialize_with = "address")]
+    pub listen: Option<SocketAddr>,
+    /// Items that a filter holds before it grows, if it is created by the first item that is added to it.
+    pub default_capacity: u64,
+    /// The most connections served at once.
+    pub connections_max: usize,
+    /// The most bytes of requests being received and answers being sent.
+    #[serde(deserialize_with = "memory")]
+    pub buffers: u64,
+    /// How long a connection may wait for its next command; 0 for any time.
+    #[serde(deserialize_with = "duration")]
+    pub idle_timeout: Duration,
+}
+
+impl Resp {
+    /// How long a connection may wait for its next command.
+    pub fn idle_timeout(&self) -> Duration {
+        Some(self.idle_timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(Duration::MAX)
+    }
 }
 
 /// The section `storage`.
@@ -221,24 +254,6 @@ pub struct Idempotency {
     pub room: Room,
 }
 
-/// A size, or a share of `limits.memory`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Room {
-    /// A percentage.
-    Percent(u64),
-    /// Bytes.
-    Bytes(u64),
-}
-
-impl Room {
-    fn bytes(self, memory: u64) -> u64 {
-        match self {
-            Room::Percent(percent) => memory / 100 * percent,
-            Room::Bytes(bytes) => bytes,
-        }
-    }
-}
-
 /// The section `imports`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -318,6 +333,10 @@ impl Config {
         if server.tls_cert.as_os_str().is_empty() != server.tls_key.as_os_str().is_empty() {
             return Err(invalid(&origins, &"server.tls_cert and server.tls_key go together"));
         }
+        if !(1..=CAPACITY_MAX).contains(&config.resp.default_capacity) {
+            let fault = format!("resp.default_capacity must be between 1 and {CAPACITY_MAX}");
+            return Err(invalid(&origins, &fault));
+        }
         if config.snapshots.log_min > config.snapshots.log_max {
             return Err(invalid(&origins, &"snapshots.log_min is more than snapshots.log_max"));
         }
@@ -365,6 +384,15 @@ impl Config {
             queue_commands_max: self.limits.queue_commands.max(1),
             queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
             ..defaults
+        }
+    }
+
+    /// The options of the door for Redis clients.
+    pub fn resp_options(&self) -> RespOptions {
+        RespOptions {
+            default_capacity: self.resp.default_capacity,
+            buffers_bytes_max: self.resp.buffers,
+            request_timeout: self.server.request_timeout,
         }
     }
 
@@ -423,82 +451,6 @@ fn environment_value(text: &str) -> Value {
         .unwrap_or_else(|| Value::String(text.to_string()))
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum NumberOrText {
-    Number(u64),
-    Text(String),
-}
-
-/// Parses seconds, or a text such as `"24h"`.
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(seconds) => Ok(Duration::from_secs(seconds)),
-        NumberOrText::Text(text) => text
-            .parse::<Span>()
-            .and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())))
-            .ok()
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .ok_or_else(|| {
-                de::Error::custom(format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
-            }),
-    }
-}
-
-/// Parses bytes, or a text such as `"64MiB"`.
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Ok(bytes),
-        NumberOrText::Text(text) => parse_size(&text),
-    }
-}
-
-fn parse_size<E: de::Error>(text: &str) -> Result<u64, E> {
-    let size = text.parse::<ByteSize>();
-    size.map(|size| size.as_u64()).map_err(|_| E::custom(format!("'{text}' is not a size such as \"64MiB\"")))
-}
-
-/// Parses a size, or a share of the machine's memory, such as `"60%"`.
-fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Ok(bytes),
-        NumberOrText::Text(text) => match parse_percent(&text)? {
-            Some(percent) => Ok(memory_there_is() / 100 * percent),
-            None => parse_size(&text),
-        },
-    }
-}
-
-/// Parses a size, or a share of `limits.memory`, such as `"10%"`.
-fn room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Room, D::Error> {
-    Ok(match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Room::Bytes(bytes),
-        NumberOrText::Text(text) => match parse_percent(&text)? {
-            Some(percent) => Room::Percent(percent),
-            None => Room::Bytes(parse_size(&text)?),
-        },
-    })
-}
-
-/// Parses the number before a percent sign; `None` if there is none.
-fn parse_percent<E: de::Error>(text: &str) -> Result<Option<u64>, E> {
-    match text.strip_suffix('%').map(|share| share.trim().parse::<u64>()) {
-        None => Ok(None),
-        Some(Ok(share)) if share <= 100 => Ok(Some(share)),
-        Some(_) => Err(E::custom(format!("'{text}' is not a share from 0% to 100%"))),
-    }
-}
-
-/// The machine's memory, or the container's limit if that is less.
-fn memory_there_is() -> u64 {
-    let system = rustix::system::sysinfo();
-    let machine = system.totalram * u64::from(system.mem_unit);
-    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|limit| limit.trim().parse::<u64>().ok());
-    container.map_or(machine, |container| container.min(machine))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -523,6 +475,11 @@ mod tests {
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
         assert_eq!(config.clock.limits(), ClockLimits::default());
+        assert_eq!(config.resp.listen, None);
+        let (resp, defaults) = (config.resp_options(), RespOptions::default());
+        assert_eq!(resp.default_capacity, defaults.default_capacity);
+        assert_eq!(resp.buffers_bytes_max, defaults.buffers_bytes_max);
+        assert_eq!(config.resp.idle_timeout(), Duration::MAX);
     }
 
     #[test]
@@ -565,6 +522,8 @@ mod tests {
             ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
             ("CUCKOOD__SERVER__TLS_CERT", "cert.pem", "server.tls_key"),
             ("CUCKOOD__SERVER__HOSTS", "[\"a b\"]", "server.hosts"),
+            ("CUCKOOD__RESP__LISTEN", "nowhere", "resp.listen"),
+            ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
         ] {
             let error = load(&[(name, value)]).unwrap_err().to_string();

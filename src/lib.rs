@@ -5,6 +5,7 @@
 //! - `server`: the composition root, with [`config`] and [`telemetry`].
 //! - [`cli`]: the other subcommands.
 //! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
+//! - [`resp`]: Redis' commands on the same filters; neither of the two doors knows the other.
 //! - [`access`]: access control, independent of any protocol.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
 //! - [`state`]: the deterministic machine that the log drives.
@@ -21,6 +22,7 @@ pub mod engine;
 pub mod filter;
 pub mod http;
 pub mod journal;
+pub mod resp;
 pub mod server;
 pub mod state;
 pub mod store;

@@ -1,18 +1,23 @@
-//! The composition root: turns a configuration and a listener into a running service, until it is told to stop.
+//! The composition root: turns a configuration and its listeners into a running service, until it is told to stop.
 //!
-//! The port is bound before recovery begins, so that `/livez` answers at once.
+//! The ports are bound before recovery begins, so that `/livez` answers at once.
 
 mod activity;
 mod connections;
 mod descriptors;
+mod door;
+mod doors;
 pub mod heap;
+mod http_door;
 mod refusals;
 mod rereading;
+mod resp_door;
 mod unread;
 mod watch;
 mod workers;
 
 pub use descriptors::TooFewDescriptors;
+pub use doors::Listeners;
 pub use rereading::Rereads;
 
 use crate::access::{Access, InvalidKey};
@@ -20,8 +25,9 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
 use crate::http::{self, Control};
+use crate::resp;
 use crate::tls::{Tls, TlsError};
-use connections::Connections;
+use doors::Doors;
 use rereading::Rereading;
 use std::future::Future;
 use std::io;
@@ -74,23 +80,27 @@ pub enum ServerError {
 /// case reads go on until `shutdown`.
 pub async fn run(
     config: Config,
-    listener: TcpListener,
+    listeners: Listeners,
     rereads: Rereads,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
-    let address = listener.local_addr()?;
-    if config.auth.keys.is_empty() && !config.auth.allow_anonymous && !address.ip().is_loopback() {
-        return Err(ServerError::NeedsKeys(address));
-    }
-    let tls =
-        if config.tls() { Some(Tls::new(&config.server.tls_cert, &config.server.tls_key)?) } else { None };
-    let tls = tls.map(Arc::new);
-    let workers = Workers::start().map_err(ServerError::Workers)?;
+    let address = reachable(&config, &listeners.http)?;
+    let resp_address = listeners.resp.as_ref().map(|listener| reachable(&config, listener)).transpose()?;
+    let tls = match config.tls() {
+        true => Some(Arc::new(Tls::new(&config.server.tls_cert, &config.server.tls_key)?)),
+        false => None,
+    };
+    let workers = Arc::new(Workers::start().map_err(ServerError::Workers)?);
     // Before storage opens files, so that enough descriptors are left for it.
-    let connections_max = descriptors::connections_max(config.server.connections_max)?;
+    let resp_max = resp_address.map_or(0, |_| config.resp.connections_max);
+    let places = descriptors::connections_max([config.server.connections_max, resp_max])?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
-    let (router, control) = http::service(engine.clone(), access, config.http_options(), |_| ());
+    let door = resp::Door::new(engine.clone(), access.clone(), config.resp_options());
+    let (router, control) = http::service(engine.clone(), access, config.http_options(), |registry| {
+        resp_address.iter().for_each(|_| door.register(registry));
+    });
+    tell_resp(resp_address, tls.is_some());
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let rereading = Rereading {
         rereads,
@@ -99,7 +109,7 @@ pub async fn run(
         tls: tls.clone(),
         files: (config.server.tls_cert.clone(), config.server.tls_key.clone()),
     };
-    let mut connections = Connections::new(&config.server, connections_max, workers, router, tls);
+    let mut doors = Doors::new(&config, listeners, places, workers, tls, (router, door));
     let stop = async {
         shutdown.await;
         control.announce_stop();
@@ -111,21 +121,34 @@ pub async fn run(
         }
     };
     let ended = tokio::select! {
-        () = connections.accept(&listener) => Ok(()),
+        () = doors.accept() => Ok(()),
         () = stop => Ok(()),
         () = rereading.run() => Ok(()),
         reason = failed_recovery(&engine) => Err(ServerError::Recovery(reason)),
     };
-    drop(listener);
+    doors.close();
     if ended.is_ok() {
         tracing::info!("stopping: running requests are being finished");
-        drain(&mut connections, &control, config.server.drain_timeout).await;
+        drain(&mut doors, &control, config.server.drain_timeout).await;
     }
     engine.shutdown().await;
     ended?;
     match engine.status() {
         Status::Failed(reason) => Err(ServerError::Storage(reason)),
         _ => Ok(()),
+    }
+}
+
+/// The address of a listener. Beyond loopback there have to be keys, unless it is allowed to do without.
+fn reachable(config: &Config, listener: &TcpListener) -> Result<SocketAddr, ServerError> {
+    let address = listener.local_addr()?;
+    let needs_keys = !config.auth.allow_anonymous && !address.ip().is_loopback();
+    if config.auth.keys.is_empty() && needs_keys { Err(ServerError::NeedsKeys(address)) } else { Ok(address) }
+}
+
+fn tell_resp(address: Option<SocketAddr>, tls: bool) {
+    if let Some(address) = address {
+        tracing::info!(%address, tls, "listening for Redis clients");
     }
 }
 
@@ -139,14 +162,14 @@ async fn failed_recovery(engine: &Engine) -> String {
 
 /// Lets running requests finish. Uploads can be of any length; one that needs more than its share of the time is told to continue
 /// later.
-async fn drain(connections: &mut Connections, control: &Control, patience: Duration) {
+async fn drain(doors: &mut Doors, control: &Control, patience: Duration) {
     let uploads_end = async {
         tokio::time::sleep(patience / UPLOADS_SHARE).await;
         control.end_uploads();
         std::future::pending().await
     };
     tokio::select! {
-        () = connections.drain() => {}
+        () = doors.drain() => {}
         () = uploads_end => {}
         () = tokio::time::sleep(patience) => tracing::warn!("some requests were still running and are cut off"),
     }

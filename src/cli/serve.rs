@@ -1,8 +1,9 @@
 //! `cuckood serve`: runs the service.
 
 use crate::config::{Config, ConfigError};
-use crate::server::{self, Rereads, ServerError};
+use crate::server::{self, Listeners, Rereads, ServerError};
 use crate::telemetry;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -29,7 +30,7 @@ pub enum ServeError {
     #[error("can't listen on {address}: {source}")]
     Bind {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// The operating system's error.
         source: std::io::Error,
     },
@@ -58,17 +59,23 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
         let hangups = signal(SignalKind::hangup())?;
         let file = args.config.clone();
         let rereads = Rereads { hangups, read: Box::new(move || configuration(file.as_deref())) };
-        let address = config.server.listen;
-        let listener =
-            TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
+        let http = bind(config.server.listen).await?;
+        let resp = match config.resp.listen {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
         let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(server::run(config, listener, rereads, shutdown).await?)
+        Ok(server::run(config, Listeners { http, resp }, rereads, shutdown).await?)
     })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })
 }
 
 /// Loads the configuration: the file, if one is named, and the environment.

@@ -25,11 +25,12 @@ pub struct TooFewDescriptors {
     needed: u64,
 }
 
-/// Raises the limit on open files as far as possible. Returns how many connections there may be: `wanted`, or as many as fit.
+/// Raises the limit on open files as far as possible. Returns how many connections each listener may have: as many as wanted, or
+/// its share of those that fit.
 ///
 /// # Errors
 /// [`TooFewDescriptors`] if fewer than a handful fit.
-pub(super) fn connections_max(wanted: usize) -> Result<usize, TooFewDescriptors> {
+pub(super) fn connections_max<const N: usize>(wanted: [usize; N]) -> Result<[usize; N], TooFewDescriptors> {
     let Some(limit) = raise() else { return Ok(wanted) };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
     let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_UNKNOWN, |open| open.count() as u64);
@@ -38,16 +39,24 @@ pub(super) fn connections_max(wanted: usize) -> Result<usize, TooFewDescriptors>
     if left < CONNECTIONS_MIN {
         return Err(TooFewDescriptors { limit, needed: taken + CONNECTIONS_MIN });
     }
-    let max = wanted.min(usize::try_from(left).unwrap_or(usize::MAX));
-    if max < wanted {
-        tracing::warn!(
-            connections_max = max,
-            wanted,
-            limit,
-            "fewer connections than configured: the limit on open files is too low"
-        );
+    let all = wanted.iter().fold(0, |all: usize, wanted| all.saturating_add(*wanted));
+    let max = all.min(usize::try_from(left).unwrap_or(usize::MAX));
+    if max == all {
+        return Ok(wanted);
     }
-    Ok(max)
+    tracing::warn!(
+        connections_max = max,
+        wanted = all,
+        limit,
+        "fewer connections than configured: the limit on open files is too low"
+    );
+    Ok(wanted.map(|wanted| share(wanted, max, all)))
+}
+
+/// The share of one who wants `wanted` of `all`, where there are `max`.
+fn share(wanted: usize, max: usize, all: usize) -> usize {
+    let share = wanted as u128 * max as u128 / (all as u128).max(1);
+    usize::try_from(share).unwrap_or(usize::MAX)
 }
 
 /// Raises the limit as far as the process may and returns it; `None` if there is none.

@@ -61,7 +61,7 @@ impl Worker {
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         };
-        let thread = thread::Builder::new().name(format!("http-{number}")).spawn(serve)?;
+        let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(serve)?;
         let handle = started.recv().map_err(io::Error::other)??;
         Ok(Self { handle, tasks: Arc::default(), stop: Some(stop), thread: Some(thread) })
     }

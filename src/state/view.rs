@@ -72,17 +72,23 @@ impl FilterView {
     /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
     #[inline]
     pub fn digest(&self, item: &str) -> Digest {
+        self.digest_of(item.as_bytes())
+    }
+
+    /// [`Self::digest`] of an item's bytes, which need not be text.
+    #[inline]
+    pub fn digest_of(&self, item: &[u8]) -> Digest {
         if self.spec.ignore_case {
-            self.secret.digest(item.trim_ascii().to_ascii_uppercase().as_bytes())
+            self.secret.digest(&item.trim_ascii().to_ascii_uppercase())
         } else {
-            self.secret.digest(item.as_bytes())
+            self.secret.digest(item)
         }
     }
 
     /// Whether an item has nothing left once it is trimmed, if the spec says so.
     #[inline]
-    pub fn is_blank(&self, item: &str) -> bool {
-        self.spec.ignore_case && item.trim_ascii().is_empty()
+    pub fn is_blank(&self, item: impl AsRef<[u8]>) -> bool {
+        self.spec.ignore_case && item.as_ref().trim_ascii().is_empty()
     }
 
     /// In a campaign: whether it has the user, whatever its window. In a coupon: whether the code may be redeemed at `now`, because the

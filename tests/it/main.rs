@@ -20,6 +20,10 @@ mod journal;
 mod memory;
 mod openapi;
 mod random_log;
+#[path = "../redis_client/mod.rs"]
+#[allow(dead_code)]
+mod redis_client;
+mod resp;
 mod restores;
 mod schema;
 mod shared_log;

@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("access", &["domain"]),
     ("engine", &["filter", "domain", "state", "journal", "store", "clock"]),
     ("http", &["domain", "access", "engine"]),
+    ("resp", &["domain", "access", "engine"]),
 ];
 
 /// The rooms that put the others together.
@@ -35,10 +36,10 @@ const FENCED: &[(&str, &[&str])] = &[
     ("ureq::", &["cli"]),
     ("clap::", &["cli", "main"]),
     ("toml::", &["config", "cli"]),
-    ("tokio::", &["engine", "http", "server", "tls", "cli"]),
-    ("tracing::", &["journal", "store", "engine", "http", "server", "tls", "cli"]),
+    ("tokio::", &["engine", "http", "resp", "server", "tls", "cli"]),
+    ("tracing::", &["journal", "store", "engine", "http", "resp", "server", "tls", "cli"]),
     ("std::fs", &["store", "server", "config", "cli"]),
-    ("std::net", &["access", "http", "server", "config", "cli"]),
+    ("std::net", &["access", "http", "resp", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
     ("std::thread", &["store", "engine", "server", "cli"]),
     ("std::time::SystemTime", &["clock"]),

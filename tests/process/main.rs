@@ -17,6 +17,10 @@ mod memory;
 mod patience;
 mod permissions;
 mod recovery;
+mod redis;
+#[path = "../redis_client/mod.rs"]
+#[allow(dead_code)]
+mod redis_client;
 mod refusals;
 mod rotation;
 mod secrecy;

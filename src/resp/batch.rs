@@ -1,0 +1,332 @@
+//! The commands of one connection that have arrived together. Look-ups in one filter that follow each other are one look-up, and
+//! changes of one filter that follow each other are one command to the engine; changes of several filters are under way at once.
+//! Answers come in the order of the commands, and what a client reads includes what it wrote before.
+
+use super::command::Name;
+use super::failure::{Code, Failure};
+use super::metrics::Counted;
+use super::replies::{Protocol, Replies};
+use super::shared::Shared;
+use super::submitted::Submitted;
+use crate::access::{Caller, Guesses};
+use crate::domain::{
+    Command, Digests, FilterId, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
+};
+use crate::engine::{Digest, FilterView};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// The most commands to the engine that one connection has under way.
+const UNDER_WAY_MAX: usize = 64;
+
+/// The commands that are not answered yet.
+pub struct Batch<'a> {
+    shared: &'a Shared,
+    gathered: Gathered<'a>,
+    /// In the order of their answers.
+    under_way: Vec<(Changes<'a>, Submitted<'a>)>,
+    /// Memory that look-ups use again.
+    digests: Vec<Digest>,
+    present: Vec<bool>,
+}
+
+/// What is gathered until something else follows.
+enum Gathered<'a> {
+    Nothing,
+    Checks(Checks<'a>),
+    Changes(Changes<'a>),
+}
+
+/// Look-ups in one filter.
+struct Checks<'a> {
+    view: Arc<FilterView>,
+    digests: Vec<Digest>,
+    parts: Vec<Part<'a>>,
+}
+
+/// A command's part of what was gathered.
+pub struct Part<'a> {
+    /// Its counters.
+    pub counted: Counted,
+    /// The command, on which the form of its answer depends.
+    pub name: Name,
+    /// How many items it has.
+    pub items: usize,
+    /// The guesses that it has taken, if it reveals whether items are valid.
+    pub guesses: Option<Guesses<'a>>,
+}
+
+/// What is done to a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Items are added.
+    Add,
+    /// Items are added if nothing alike is there.
+    AddIfAbsent,
+    /// One copy of each item is removed.
+    Remove,
+}
+
+/// Changes of one filter.
+struct Changes<'a> {
+    target: FilterId,
+    change: Change,
+    /// Who makes them.
+    by: Option<KeyName>,
+    digests: Vec<Digest>,
+    parts: Vec<Part<'a>>,
+}
+
+impl<'a> Changes<'a> {
+    /// The command to the engine. The digests stay here if they may be needed again.
+    fn command(&mut self) -> Command {
+        let is_last = self.parts.len() == 1;
+        let digests = if is_last { std::mem::take(&mut self.digests) } else { self.digests.clone() };
+        let (target, digests) = (Target(self.target), Digests(digests));
+        match self.change {
+            Change::Remove => Command::Remove { target, digests, all: false },
+            Change::Add | Change::AddIfAbsent => {
+                let if_absent = self.change == Change::AddIfAbsent;
+                Command::Insert { target, digests, if_absent, revive: false }
+            }
+        }
+    }
+
+    /// The same changes, those of each command for themselves.
+    fn one_by_one(self) -> impl Iterator<Item = Changes<'a>> {
+        let Self { target, change, by, digests, parts } = self;
+        let mut digests = digests.into_iter();
+        parts.into_iter().map(move |part| {
+            let digests = digests.by_ref().take(part.items).collect();
+            Changes { target, change, by: by.clone(), digests, parts: vec![part] }
+        })
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// No command yet.
+    pub fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            gathered: Gathered::Nothing,
+            under_way: Vec::new(),
+            digests: Vec::new(),
+            present: Vec::new(),
+        }
+    }
+
+    /// Answers all changes so far. Whoever looks at a filter does this before finding it, so that it sees what was written.
+    pub async fn settle_changes(&mut self, replies: &mut Replies) {
+        if matches!(self.gathered, Gathered::Changes(_)) || !self.under_way.is_empty() {
+            self.settle(replies).await;
+        }
+    }
+
+    /// Adds a look-up.
+    pub async fn check(
+        &mut self,
+        view: &Arc<FilterView>,
+        part: Part<'a>,
+        digests: impl Iterator<Item = Digest>,
+        replies: &mut Replies,
+    ) {
+        if !matches!(&self.gathered, Gathered::Checks(checks) if checks.view.id == view.id) {
+            self.settle(replies).await;
+            let digests = std::mem::take(&mut self.digests);
+            self.gathered = Gathered::Checks(Checks { view: view.clone(), digests, parts: Vec::new() });
+        }
+        if let Gathered::Checks(checks) = &mut self.gathered {
+            checks.digests.extend(digests);
+            checks.parts.push(part);
+        }
+    }
+
+    /// Adds a change of this caller. All commands that are gathered have one caller: whoever presents another key settles first.
+    pub async fn change(
+        &mut self,
+        view: &FilterView,
+        change: Change,
+        caller: &Caller,
+        part: Part<'a>,
+        digests: impl Iterator<Item = Digest>,
+        replies: &mut Replies,
+    ) {
+        let goes_on = |changes: &Changes<'_>| {
+            changes.target == view.id
+                && changes.change == change
+                && changes.digests.len() + part.items <= ITEMS_MAX
+        };
+        if !matches!(&self.gathered, Gathered::Changes(changes) if goes_on(changes)) {
+            self.close(replies).await;
+            let (digests, by) = (Vec::with_capacity(part.items), caller.key_name());
+            let changes = Changes { target: view.id, change, by, digests, parts: Vec::new() };
+            self.gathered = Gathered::Changes(changes);
+        }
+        if let Gathered::Changes(changes) = &mut self.gathered {
+            changes.digests.extend(digests);
+            changes.parts.push(part);
+        }
+    }
+
+    /// Answers all commands so far.
+    pub async fn settle(&mut self, replies: &mut Replies) {
+        self.close(replies).await;
+        self.answer_under_way(replies).await;
+    }
+
+    /// Ends what is gathered: look-ups are answered, changes submitted.
+    async fn close(&mut self, replies: &mut Replies) {
+        match std::mem::replace(&mut self.gathered, Gathered::Nothing) {
+            Gathered::Nothing => {}
+            Gathered::Checks(checks) => self.answer_checks(checks, replies),
+            Gathered::Changes(mut changes) => {
+                // If changes of several commands don't fit together, they are tried one by one. Nothing that follows them in the
+                // same filter may overtake them.
+                let may_be_overtaken = |(earlier, _): &(Changes<'_>, _)| {
+                    earlier.target == changes.target && earlier.parts.len() > 1
+                };
+                if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.iter().any(may_be_overtaken) {
+                    self.answer_under_way(replies).await;
+                }
+                let submitted = self.submit(&mut changes).await;
+                self.under_way.push((changes, submitted));
+            }
+        }
+    }
+
+    async fn submit(&mut self, changes: &mut Changes<'a>) -> Submitted<'a> {
+        Submitted::begin(&self.shared.engine, changes.by.clone(), changes.command()).await
+    }
+
+    fn answer_checks(&mut self, checks: Checks<'a>, replies: &mut Replies) {
+        let Checks { view, mut digests, parts } = checks;
+        let now = self.shared.engine.now();
+        match digests[..] {
+            [digest] => {
+                self.present.clear();
+                self.present.push(view.contains(digest, now));
+            }
+            _ => view.contains_many(&digests, now, &mut self.present),
+        }
+        let mut rest = &self.present[..];
+        for part in parts {
+            let (present, others) = rest.split_at(part.items);
+            rest = others;
+            if let Some(guesses) = part.guesses {
+                guesses.settle(present.iter().filter(|present| !**present).count());
+            }
+            if part.name == Name::CfMExists {
+                replies.array(present.len());
+            }
+            present.iter().for_each(|&present| replies.boolean(present));
+            self.shared.metrics.count(part.counted);
+        }
+        digests.clear();
+        self.digests = digests;
+    }
+
+    async fn answer_under_way(&mut self, replies: &mut Replies) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let deadline = Instant::now() + self.shared.options.request_timeout;
+        for (changes, submitted) in std::mem::take(&mut self.under_way) {
+            let result = submitted.outcome(deadline).await;
+            if changes.parts.len() > 1 && is_too_much(&result) {
+                for mut changes in changes.one_by_one() {
+                    let submitted = self.submit(&mut changes).await;
+                    let result = submitted.outcome(deadline).await;
+                    self.answer(changes, result, replies);
+                }
+            } else {
+                self.answer(changes, result, replies);
+            }
+        }
+    }
+
+    fn answer(&self, changes: Changes<'a>, result: Result<Outcome, Failure>, replies: &mut Replies) {
+        let failure = match result {
+            Ok(Outcome::Inserted(Inserted { outcomes, .. }) | Outcome::Removed(Removed { outcomes, .. })) => {
+                let mut rest = &outcomes[..];
+                for part in changes.parts {
+                    let (own, others) = rest.split_at(part.items.min(rest.len()));
+                    rest = others;
+                    self.answer_changed(part, own, replies);
+                }
+                return;
+            }
+            Ok(Outcome::Refused(Refusal::FilterFull)) => {
+                for part in changes.parts {
+                    self.answer_full(&part, replies);
+                }
+                return;
+            }
+            Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Change::Remove => {
+                Failure::err("Not found")
+            }
+            Ok(Outcome::Refused(refusal)) => Failure::refused(&refusal),
+            Ok(_) => Failure::unexpected(),
+            Err(failure) => failure,
+        };
+        for part in changes.parts {
+            replies.failure(&failure);
+            self.shared.metrics.count_failed(part.counted, failure.code);
+        }
+    }
+
+    /// Answers a command whose changes were made, with these outcomes.
+    fn answer_changed(&self, part: Part<'a>, outcomes: &[ItemOutcome], replies: &mut Replies) {
+        if let Some(guesses) = part.guesses {
+            let removed = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Removed).count();
+            guesses.settle(outcomes.len() - removed);
+        }
+        match (part.name, outcomes) {
+            (Name::CfInsert | Name::CfInsertNx, _) => {
+                replies.array(outcomes.len());
+                outcomes.iter().for_each(|&outcome| inserted(part.name, outcome, replies));
+            }
+            (_, [ItemOutcome::Saturated]) => {
+                let failure = Failure::err("Filter is full: it holds as many copies of the item as it can");
+                replies.failure(&failure);
+                return self.shared.metrics.count_failed(part.counted, failure.code);
+            }
+            (_, [outcome]) => replies.boolean(has_changed(*outcome)),
+            _ => replies.failure(&Failure::unexpected()),
+        }
+        self.shared.metrics.count(part.counted);
+    }
+
+    /// Answers a command whose items don't all fit: none was added.
+    fn answer_full(&self, part: &Part<'a>, replies: &mut Replies) {
+        match part.name {
+            Name::CfInsert | Name::CfInsertNx => {
+                replies.array(part.items);
+                (0..part.items).for_each(|_| inserted(part.name, ItemOutcome::Saturated, replies));
+            }
+            _ => replies.failure(&Failure::filter_full()),
+        }
+        self.shared.metrics.count_failed(part.counted, Code::Err);
+    }
+}
+
+/// Whether changes were refused because there are too many of them, so that some of them may be possible.
+fn is_too_much(result: &Result<Outcome, Failure>) -> bool {
+    match result {
+        Ok(outcome) => matches!(outcome, Outcome::Refused(Refusal::FilterFull)),
+        Err(failure) => failure.code == Code::Oom,
+    }
+}
+
+fn has_changed(outcome: ItemOutcome) -> bool {
+    matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived | ItemOutcome::Removed)
+}
+
+/// One item of CF.INSERT or CF.INSERTNX: 1 if it was added, 0 if it was there, -1 if the filter can't take it. CF.INSERT tells only
+/// whether it was added where there are booleans.
+fn inserted(name: Name, outcome: ItemOutcome, replies: &mut Replies) {
+    match (name, replies.protocol, outcome) {
+        (Name::CfInsert, Protocol::Three, _) => replies.boolean(has_changed(outcome)),
+        (_, _, ItemOutcome::Saturated) => replies.integer(-1),
+        _ => replies.integer(i64::from(has_changed(outcome))),
+    }
+}

@@ -1,0 +1,199 @@
+//! The commands: names, arguments, and what a caller needs for each.
+
+use crate::access::Scope;
+
+/// A command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // `ROWS` says what each one does.
+pub enum Name {
+    Auth,
+    CfAdd,
+    CfAddNx,
+    CfCompact,
+    CfCount,
+    CfDel,
+    CfExists,
+    CfInfo,
+    CfInsert,
+    CfInsertNx,
+    CfLoadChunk,
+    CfMExists,
+    CfReserve,
+    CfScanDump,
+    Client,
+    Command,
+    Del,
+    Echo,
+    Exists,
+    Hello,
+    Info,
+    Ping,
+    Quit,
+    Scan,
+    Select,
+    Type,
+}
+
+/// What a caller needs for a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    /// Nothing: it is how a key is presented.
+    Nothing,
+    /// A key, if there are any.
+    Key,
+    /// A key with this scope. Only such commands count in a key's rate, and only they have to wait for the start.
+    Scope(Scope),
+}
+
+/// Which arguments are keys: the first, the last (-1 for the very last), and the distance from one to the next.
+pub type KeyPositions = (i64, i64, i64);
+
+const NO_KEYS: KeyPositions = (0, 0, 0);
+const ONE_KEY: KeyPositions = (1, 1, 1);
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Row {
+    /// The command.
+    pub name: Name,
+    /// Its spelling in lower case.
+    pub spelling: &'static str,
+    /// How many arguments it has, itself included; negative if it may have more.
+    pub arity: i64,
+    /// What a caller needs.
+    pub needs: Needs,
+    /// Redis' flags.
+    pub flags: &'static [&'static str],
+    /// Which arguments are keys.
+    pub keys: KeyPositions,
+    /// What it does.
+    pub summary: &'static str,
+}
+
+const fn row(
+    name: Name,
+    spelling: &'static str,
+    arity: i64,
+    needs: Needs,
+    keys: KeyPositions,
+    summary: &'static str,
+) -> Row {
+    let flags: &[&str] = match needs {
+        Needs::Nothing => &["noscript", "loading", "stale", "fast", "no_auth"],
+        Needs::Key => &["loading", "stale", "fast"],
+        Needs::Scope(Scope::Read) => &["readonly", "fast"],
+        Needs::Scope(_) => &["write", "denyoom"],
+    };
+    Row { name, spelling, arity, needs, flags, keys, summary }
+}
+
+const READ: Needs = Needs::Scope(Scope::Read);
+const WRITE: Needs = Needs::Scope(Scope::Write);
+const ADMIN: Needs = Needs::Scope(Scope::Admin);
+
+/// All commands, in the order of their spelling.
+pub static ROWS: [Row; 26] = [
+    row(Name::Auth, "auth", -2, Needs::Nothing, NO_KEYS, "Presents an API key."),
+    row(
+        Name::CfAdd,
+        "cf.add",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Adds an item to a filter, which is created if there is none.",
+    ),
+    row(Name::CfAddNx, "cf.addnx", 3, WRITE, ONE_KEY, "Adds an item to a filter if nothing alike is in it."),
+    row(
+        Name::CfCompact,
+        "cf.compact",
+        2,
+        WRITE,
+        ONE_KEY,
+        "Does nothing: filters are compacted by themselves.",
+    ),
+    row(Name::CfCount, "cf.count", 3, READ, ONE_KEY, "Counts the copies of an item."),
+    row(Name::CfDel, "cf.del", 3, WRITE, ONE_KEY, "Removes one copy of an item."),
+    row(Name::CfExists, "cf.exists", 3, READ, ONE_KEY, "Whether an item is in a filter."),
+    row(Name::CfInfo, "cf.info", 2, READ, ONE_KEY, "Shows a filter's settings and figures."),
+    row(Name::CfInsert, "cf.insert", -4, WRITE, ONE_KEY, "Adds items to a filter, all or none."),
+    row(
+        Name::CfInsertNx,
+        "cf.insertnx",
+        -4,
+        WRITE,
+        ONE_KEY,
+        "Adds those items to a filter that have nothing alike in it.",
+    ),
+    row(Name::CfLoadChunk, "cf.loadchunk", 4, ADMIN, ONE_KEY, "Not available."),
+    row(Name::CfMExists, "cf.mexists", -3, READ, ONE_KEY, "Which items are in a filter."),
+    row(Name::CfReserve, "cf.reserve", -3, WRITE, ONE_KEY, "Creates a filter."),
+    row(Name::CfScanDump, "cf.scandump", 3, ADMIN, ONE_KEY, "Not available."),
+    row(Name::Client, "client", -2, Needs::Key, NO_KEYS, "Names the connection, or shows it."),
+    row(Name::Command, "command", -1, Needs::Key, NO_KEYS, "Lists commands."),
+    row(Name::Del, "del", -2, ADMIN, (1, -1, 1), "Deletes filters."),
+    row(Name::Echo, "echo", 2, Needs::Key, NO_KEYS, "Answers its argument."),
+    row(Name::Exists, "exists", -2, READ, (1, -1, 1), "Counts how many of the keys are filters."),
+    row(
+        Name::Hello,
+        "hello",
+        -1,
+        Needs::Nothing,
+        NO_KEYS,
+        "Chooses the protocol's version, and may present a key.",
+    ),
+    row(Name::Info, "info", -1, Needs::Key, NO_KEYS, "Shows the service's figures."),
+    row(Name::Ping, "ping", -1, Needs::Key, NO_KEYS, "Answers PONG, or its argument."),
+    row(Name::Quit, "quit", -1, Needs::Nothing, NO_KEYS, "Closes the connection."),
+    row(Name::Scan, "scan", -2, READ, NO_KEYS, "Lists keys, a page at a time."),
+    row(Name::Select, "select", 2, Needs::Key, NO_KEYS, "Chooses database 0, the only one."),
+    row(Name::Type, "type", 2, READ, ONE_KEY, "Whether a key is a filter."),
+];
+
+/// The longest spelling, in bytes.
+const SPELLING_BYTES_MAX: usize = 16;
+
+impl Row {
+    /// The row of the command that is spelled like this, in letters of either case, and its position.
+    pub fn find(spelling: &[u8]) -> Option<(usize, &'static Row)> {
+        let mut lower = [0; SPELLING_BYTES_MAX];
+        let lower = lower.get_mut(..spelling.len())?;
+        lower.copy_from_slice(spelling);
+        lower.make_ascii_lowercase();
+        let lower = &*lower;
+        let at = ROWS.binary_search_by(|row| row.spelling.as_bytes().cmp(lower)).ok()?;
+        Some((at, &ROWS[at]))
+    }
+
+    /// Whether the command can have so many arguments, itself included.
+    pub fn takes(&self, arguments: usize) -> bool {
+        let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
+        if self.arity < 0 { arguments >= -self.arity } else { arguments == self.arity }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_in_letters_of_either_case() {
+        assert!(ROWS.is_sorted_by_key(|row| row.spelling));
+        for (at, row) in ROWS.iter().enumerate() {
+            for spelling in [row.spelling.to_owned(), row.spelling.to_uppercase()] {
+                let (found_at, found) = Row::find(spelling.as_bytes()).unwrap();
+                assert_eq!((found_at, found.name), (at, row.name));
+            }
+            assert!(row.spelling.len() <= SPELLING_BYTES_MAX);
+        }
+        for other in [&b""[..], b"get", b"cf.ad", b"cf.adds", b"\xff", &[b'x'; 100]] {
+            assert!(Row::find(other).is_none(), "{}", other.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_negative_arity_is_the_least() {
+        let takes = |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().1.takes(arguments);
+        assert!(takes("cf.add", 3) && !takes("cf.add", 2) && !takes("cf.add", 4));
+        assert!(takes("cf.insert", 4) && takes("cf.insert", 1_000) && !takes("cf.insert", 3));
+    }
+}

@@ -1,0 +1,135 @@
+//! EXISTS, TYPE and SCAN: which keys there are.
+
+use super::failure::Failure;
+use super::glob;
+use super::key::{self, Key};
+use super::parser::Arguments;
+use super::visit::{Admitted, Done, Visit};
+use crate::domain::Kind;
+use crate::engine::FilterView;
+use std::sync::Arc;
+
+/// How Redis calls the type of a cuckoo filter.
+const TYPE: &str = "MBbloomCF";
+
+/// The fewest and the most keys that a page is made of, whatever COUNT says: each page looks at all filters.
+const PAGE_KEYS: (usize, usize) = (100, 1_000);
+
+fn is_there(visit: &Visit<'_>, admitted: &Admitted, key: &[u8]) -> Result<bool, Failure> {
+    let Some(key) = Key::parse(key) else { return Ok(false) };
+    visit.require_key(admitted, &key)?;
+    Ok(visit.shared.engine.find(key.kind, &key.name).is_some())
+}
+
+/// `EXISTS key …`. A key that is named twice counts twice.
+pub(super) async fn exists(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    visit.settle().await;
+    let mut count = 0;
+    for key in arguments.from(1).iter() {
+        count += u64::from(is_there(visit, admitted, key)?);
+    }
+    visit.replies.count(count);
+    Ok(Done::Answered)
+}
+
+/// `TYPE key`.
+pub(super) async fn type_of(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    visit.settle().await;
+    let is_there = is_there(visit, admitted, arguments.at(1))?;
+    visit.replies.simple(if is_there { TYPE } else { "none" });
+    Ok(Done::Answered)
+}
+
+/// What a page of keys is asked for.
+struct Scan<'a> {
+    cursor: u64,
+    pattern: Option<&'a [u8]>,
+    keys: usize,
+    /// Whether keys of our type are wanted.
+    has_type: bool,
+}
+
+impl<'a> Scan<'a> {
+    /// Parses `cursor [MATCH pattern] [COUNT n] [TYPE type]`.
+    fn parse(arguments: Arguments<'a>) -> Result<Self, Failure> {
+        let cursor = str::from_utf8(arguments.at(0)).ok().and_then(|cursor| cursor.parse().ok());
+        let cursor = cursor.ok_or_else(|| Failure::err("invalid cursor"))?;
+        let mut scan = Self { cursor, pattern: None, keys: PAGE_KEYS.0, has_type: true };
+        for at in (1..arguments.len()).step_by(2) {
+            let (option, value) = (arguments.at(at), arguments.at(at + 1));
+            if at + 1 == arguments.len() {
+                return Err(Failure::syntax());
+            } else if option.eq_ignore_ascii_case(b"MATCH") {
+                scan.pattern = Some(value);
+            } else if option.eq_ignore_ascii_case(b"TYPE") {
+                scan.has_type = value.eq_ignore_ascii_case(TYPE.as_bytes());
+            } else if option.eq_ignore_ascii_case(b"COUNT") {
+                let count = str::from_utf8(value).ok().and_then(|count| count.parse::<i64>().ok());
+                let count = count.ok_or_else(Failure::not_an_integer)?;
+                if count < 1 {
+                    return Err(Failure::syntax());
+                }
+                let (least, most) = PAGE_KEYS;
+                scan.keys = usize::try_from(count).unwrap_or(most).clamp(least, most);
+            } else {
+                return Err(Failure::syntax());
+            }
+        }
+        Ok(scan)
+    }
+
+    /// The key of a filter, if it matches. A campaign has two; it is told by its bare name if only that matches.
+    fn key(&self, view: &FilterView) -> Option<String> {
+        let name = view.name.as_str();
+        let key = format!("{}{name}", key::prefix(view.kind));
+        match self.pattern {
+            _ if !self.has_type => None,
+            None => Some(key),
+            Some(pattern) if glob::matches(pattern, key.as_bytes()) => Some(key),
+            Some(pattern) => {
+                let is_bare = view.kind == Kind::Campaign && glob::matches(pattern, name.as_bytes());
+                is_bare.then(|| name.to_owned())
+            }
+        }
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys come in the order of their filters' ids, which never change, so the
+/// last id is a cursor that any connection understands, and a filter that stays is told exactly once.
+pub(super) async fn scan(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    let scan = Scan::parse(arguments.from(1))?;
+    visit.settle().await;
+    // Each page looks at all filters, so others of this worker get their turn in between.
+    tokio::task::yield_now().await;
+    let (engine, prefix) = (&visit.shared.engine, admitted.caller.prefix());
+    let mut views: Vec<Arc<FilterView>> = [Kind::Campaign, Kind::Coupon]
+        .into_iter()
+        .flat_map(|kind| engine.list(kind, prefix, None, usize::MAX))
+        .filter(|view| view.id.0 > scan.cursor)
+        .collect();
+    let has_more = views.len() > scan.keys;
+    if has_more {
+        views.select_nth_unstable_by_key(scan.keys, |view| view.id);
+        views.truncate(scan.keys);
+    }
+    views.sort_unstable_by_key(|view| view.id);
+    let next = views.last().filter(|_| has_more).map_or(0, |view| view.id.0);
+    let keys: Vec<String> = views.iter().filter_map(|view| scan.key(view)).collect();
+    visit.replies.array(2);
+    visit.replies.bulk(next.to_string().as_bytes());
+    visit.replies.array(keys.len());
+    keys.iter().for_each(|key| visit.replies.bulk(key.as_bytes()));
+    Ok(Done::Answered)
+}

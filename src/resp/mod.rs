@@ -1,0 +1,87 @@
+//! The second door: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
+//! differs from Redis, and why.
+//!
+//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, and `execute.rs` admits each and has it done.
+//! `batch.rs` puts together what belongs together, and answers in order. `failure.rs` is the one map from refusals to errors. Nothing
+//! here knows HTTP.
+
+mod batch;
+mod catalogue;
+mod command;
+mod connection;
+mod connection_commands;
+mod execute;
+mod failure;
+mod figures;
+mod filters;
+#[cfg(any(feature = "fuzzing", test))]
+pub mod fuzzing;
+mod glob;
+mod handshake;
+mod info;
+mod key;
+mod keyspace;
+mod memory;
+mod metrics;
+mod names;
+mod options;
+mod parser;
+mod replies;
+mod reserve;
+mod session;
+mod shared;
+mod submitted;
+mod visit;
+
+pub use connection::{Phase, Watcher};
+pub use options::RespOptions;
+
+use crate::access::Access;
+use crate::engine::Engine;
+use memory::Memory;
+use metrics::Metrics;
+use prometheus_client::registry::Registry;
+use shared::Shared;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+/// The door; clones are the same one.
+#[derive(Clone)]
+pub struct Door(Arc<Shared>);
+
+impl Door {
+    /// A door to an engine, for those whom `access` lets in.
+    pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
+        let memory = Memory::new(options.buffers_bytes_max);
+        let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
+        Self(Arc::new(Shared { engine, access, options, memory, metrics, last_connection }))
+    }
+
+    /// Registers its metrics; the registry's prefix comes before their names.
+    pub fn register(&self, registry: &mut Registry) {
+        self.0.metrics.register(&self.0.memory, registry);
+    }
+
+    /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. The watcher
+    /// is told what it waits for, and may drop this future when that takes too long.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn serve<S, W>(
+        &self,
+        stream: S,
+        peer: Option<SocketAddr>,
+        watcher: W,
+        draining: watch::Receiver<bool>,
+    ) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+        W: Watcher,
+    {
+        connection::serve(&self.0, stream, peer, watcher, draining).await
+    }
+}

@@ -1,0 +1,397 @@
+//! Parses requests in Redis' protocol. A request may arrive in any pieces: the parser goes on where it stopped, and allocates nothing
+//! for arguments that have only been announced.
+
+use memchr::memchr;
+use thiserror::Error;
+
+/// The longest line that announces a number, in bytes.
+const NUMBER_LINE_BYTES_MAX: usize = 32;
+
+/// The longest request that is a plain line of words, in bytes.
+const INLINE_BYTES_MAX: usize = 4 << 10;
+
+/// What a request may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestLimits {
+    /// The most arguments, the command's name included.
+    pub arguments_max: usize,
+    /// The longest argument, in bytes.
+    pub argument_bytes_max: usize,
+    /// The longest request, in bytes.
+    pub request_bytes_max: usize,
+}
+
+/// What is wrong with a request. Nobody can tell where the next one begins, so the connection ends with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ProtocolError {
+    /// The number of arguments is no number, or too large.
+    #[error("Protocol error: invalid multibulk length")]
+    ArgumentCount,
+    /// The length of an argument is no number, or too large.
+    #[error("Protocol error: invalid bulk length")]
+    ArgumentLength,
+    /// Something else is where an argument should begin.
+    #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
+    NoArgument(u8),
+    /// An argument or a number goes on where it should have ended.
+    #[error("Protocol error: expected the end of a line")]
+    NoLineEnd,
+    /// All arguments together are too long.
+    #[error("Protocol error: too big request")]
+    RequestTooLong,
+    /// A request without lengths is too long.
+    #[error("Protocol error: too big inline request")]
+    InlineTooLong,
+    /// A request without lengths has quotes.
+    #[error("Protocol error: quotes in an inline request")]
+    InlineQuotes,
+}
+
+/// The position of an argument in its request.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u32,
+    length: u32,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// A request.
+    Request,
+    /// The length of the first of so many arguments.
+    Length { left: usize },
+    /// The first of so many arguments, of this length.
+    Argument { left: usize, length: usize },
+}
+
+/// A parser of one connection's requests.
+#[derive(Debug)]
+pub struct Parser {
+    state: State,
+    /// Bytes of the request that have been parsed.
+    at: usize,
+    spans: Vec<Span>,
+    is_inline: bool,
+}
+
+impl Default for Parser {
+    fn default() -> Self {
+        Self { state: State::Request, at: 0, spans: Vec::new(), is_inline: false }
+    }
+}
+
+impl Parser {
+    /// Parses the request that `bytes` begins with. Returns its length once all of it is there, and `None` before. Called again with
+    /// more bytes, it goes on where it stopped. After a whole request, [`Self::arguments`] has it until [`Self::begin_next`].
+    ///
+    /// # Errors
+    /// [`ProtocolError`].
+    pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, ProtocolError> {
+        loop {
+            match self.state {
+                State::Request => match bytes.first() {
+                    None => return Ok(None),
+                    Some(b'*') => {
+                        let Some(count) = self.number(bytes).map_err(|()| ProtocolError::ArgumentCount)?
+                        else {
+                            return Ok(None);
+                        };
+                        // Redis ignores such a request, and answers nothing.
+                        let left = usize::try_from(count).unwrap_or(0);
+                        if left > limits.arguments_max {
+                            return Err(ProtocolError::ArgumentCount);
+                        }
+                        self.state = State::Length { left };
+                    }
+                    Some(_) => return self.inline(bytes),
+                },
+                State::Length { left: 0 } => return Ok(Some(self.at)),
+                State::Length { left } => {
+                    match bytes.get(self.at) {
+                        None => return Ok(None),
+                        Some(b'$') => {}
+                        Some(other) => return Err(ProtocolError::NoArgument(*other)),
+                    }
+                    let Some(length) = self.number(bytes).map_err(|()| ProtocolError::ArgumentLength)? else {
+                        return Ok(None);
+                    };
+                    let fits = |length: &usize| *length <= limits.argument_bytes_max;
+                    let length = usize::try_from(length).ok().filter(fits);
+                    let length = length.ok_or(ProtocolError::ArgumentLength)?;
+                    if self.at + length > limits.request_bytes_max {
+                        return Err(ProtocolError::RequestTooLong);
+                    }
+                    self.state = State::Argument { left, length };
+                }
+                State::Argument { left, length } => {
+                    let end = self.at + length;
+                    match bytes.get(end..end + 2) {
+                        None => return Ok(None),
+                        Some(b"\r\n") => {}
+                        Some(_) => return Err(ProtocolError::NoLineEnd),
+                    }
+                    self.push(self.at, length);
+                    self.at = end + 2;
+                    self.state = State::Length { left: left - 1 };
+                }
+            }
+        }
+    }
+
+    /// The arguments of the whole request that `bytes` begins with.
+    pub fn arguments<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
+        Arguments { bytes, spans: &self.spans }
+    }
+
+    /// Whether the request is a plain line of words, as people type it.
+    pub fn is_inline(&self) -> bool {
+        self.is_inline
+    }
+
+    /// Forgets the request.
+    pub fn begin_next(&mut self) {
+        (self.state, self.at, self.is_inline) = (State::Request, 0, false);
+        self.spans.clear();
+    }
+
+    /// Bytes that the positions of the arguments take.
+    pub fn memory_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
+    }
+
+    /// Gives memory back that only a long request needs.
+    pub fn shrink(&mut self, kept: usize) {
+        if self.spans.is_empty() && self.memory_bytes() > kept {
+            self.spans = Vec::new();
+        }
+    }
+
+    /// The number in the line that begins at the current position, behind its first byte; `None` if the line has not ended.
+    fn number(&mut self, bytes: &[u8]) -> Result<Option<i64>, ()> {
+        let line = &bytes[self.at + 1..];
+        let within = &line[..line.len().min(NUMBER_LINE_BYTES_MAX)];
+        let Some(end) = memchr(b'\r', within) else {
+            return if within.len() < NUMBER_LINE_BYTES_MAX { Ok(None) } else { Err(()) };
+        };
+        let number = str::from_utf8(&line[..end]).ok().and_then(|digits| digits.parse().ok()).ok_or(())?;
+        match line.get(end + 1) {
+            None => Ok(None),
+            Some(b'\n') => {
+                self.at += end + 3;
+                Ok(Some(number))
+            }
+            Some(_) => Err(()),
+        }
+    }
+
+    fn inline(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let within = &bytes[..bytes.len().min(INLINE_BYTES_MAX)];
+        let Some(end) = memchr(b'\n', within) else {
+            return if within.len() < INLINE_BYTES_MAX {
+                Ok(None)
+            } else {
+                Err(ProtocolError::InlineTooLong)
+            };
+        };
+        let mut start = None;
+        for (at, byte) in within[..=end].iter().enumerate() {
+            match (byte.is_ascii_whitespace(), start) {
+                (false, None) if matches!(byte, b'"' | b'\'') => return Err(ProtocolError::InlineQuotes),
+                (false, None) => start = Some(at),
+                (true, Some(begun)) => {
+                    self.push(begun, at - begun);
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        self.is_inline = true;
+        self.at = end + 1;
+        self.state = State::Length { left: 0 };
+        Ok(Some(self.at))
+    }
+
+    fn push(&mut self, start: usize, length: usize) {
+        let small = |number| u32::try_from(number).expect("the limit on requests is far below 4 GiB");
+        self.spans.push(Span { start: small(start), length: small(length) });
+    }
+}
+
+/// The arguments of a request, the command's name first.
+#[derive(Clone, Copy)]
+pub struct Arguments<'a> {
+    bytes: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Arguments<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The argument at this position; empty if there is none.
+    pub fn at(&self, position: usize) -> &'a [u8] {
+        self.spans.get(position).map_or(&[], |span| of(self.bytes, span))
+    }
+
+    /// Those from this position on.
+    pub fn from(&self, position: usize) -> Self {
+        Self { bytes: self.bytes, spans: self.spans.get(position..).unwrap_or_default() }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        self.spans.iter().map(move |span| of(bytes, span))
+    }
+}
+
+fn of<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {
+    &bytes[span.start as usize..][..span.length as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: RequestLimits =
+        RequestLimits { arguments_max: 5, argument_bytes_max: 20, request_bytes_max: 80 };
+
+    type Request = Vec<Vec<u8>>;
+
+    fn owned(arguments: Arguments<'_>) -> Request {
+        arguments.iter().map(<[u8]>::to_vec).collect()
+    }
+
+    /// All requests in bytes that arrive in these pieces, and how it ends.
+    fn parsed<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (Vec<Request>, Option<ProtocolError>, Vec<u8>) {
+        let (mut parser, mut unread, mut requests) = (Parser::default(), Vec::new(), Vec::new());
+        for piece in pieces {
+            unread.extend_from_slice(piece);
+            loop {
+                match parser.parse(&unread, &LIMITS) {
+                    Ok(Some(length)) => {
+                        requests.push(owned(parser.arguments(&unread)));
+                        parser.begin_next();
+                        unread.drain(..length);
+                    }
+                    Ok(None) => break,
+                    Err(error) => return (requests, Some(error), unread),
+                }
+            }
+        }
+        (requests, None, unread)
+    }
+
+    fn whole(bytes: &[u8]) -> (Vec<Request>, Option<ProtocolError>) {
+        let (requests, error, _) = parsed([bytes]);
+        (requests, error)
+    }
+
+    fn words(words: &[&str]) -> Request {
+        words.iter().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    fn encoded(request: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", request.len()).into_bytes();
+        for argument in request {
+            bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            bytes.extend_from_slice(argument);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn requests_have_lengths_or_are_lines() {
+        assert_eq!(
+            whole(b"*2\r\n$4\r\nPING\r\n$0\r\n\r\nping  a\tb \r\n\n\r\n*0\r\n*-1\r\nquit\n").0,
+            [
+                words(&["PING", ""]),
+                words(&["ping", "a", "b"]),
+                words(&[]),
+                words(&[]),
+                words(&[]),
+                words(&[]),
+                words(&["quit"])
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_request_ends_it() {
+        for (bytes, error) in [
+            (&b"*6\r\n"[..], ProtocolError::ArgumentCount),
+            (b"*99999999999999999999\r\n", ProtocolError::ArgumentCount),
+            (b"*x\r\n", ProtocolError::ArgumentCount),
+            (b"*\r\n", ProtocolError::ArgumentCount),
+            (b"*1\rx", ProtocolError::ArgumentCount),
+            (b"*00000000000000000000000000000000001", ProtocolError::ArgumentCount),
+            (b"*1\r\n:1\r\n", ProtocolError::NoArgument(b':')),
+            (b"*1\r\n*1\r\n", ProtocolError::NoArgument(b'*')),
+            (b"*1\r\n$21\r\n", ProtocolError::ArgumentLength),
+            (b"*1\r\n$-1\r\n", ProtocolError::ArgumentLength),
+            (b"*1\r\n$9223372036854775807\r\n", ProtocolError::ArgumentLength),
+            (b"*1\r\n$1\r\nab\r\n", ProtocolError::NoLineEnd),
+            (b"GET \"a b\"\r\n", ProtocolError::InlineQuotes),
+        ] {
+            assert_eq!(whole(bytes).1, Some(error), "{}", bytes.escape_ascii());
+        }
+        let long = encoded(&vec![vec![b'x'; 20]; 4]);
+        assert_eq!(whole(&long).1, Some(ProtocolError::RequestTooLong));
+        assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX]).1, Some(ProtocolError::InlineTooLong));
+        assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX - 1]).1, None);
+    }
+
+    #[test]
+    fn what_is_announced_takes_no_memory() {
+        let limits = RequestLimits { arguments_max: 1 << 20, ..LIMITS };
+        let mut parser = Parser::default();
+        assert_eq!(parser.parse(b"*1000000\r\n$20\r\n", &limits), Ok(None));
+        assert_eq!(parser.memory_bytes(), 0);
+    }
+
+    proptest! {
+        /// However requests are torn, they are the same, and so is what is wrong with them.
+        #[test]
+        fn requests_may_arrive_in_any_pieces(
+            requests in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 1..5),
+                1..6,
+            ),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
+            let mut bytes: Vec<u8> = requests.iter().flat_map(|request| encoded(request)).collect();
+            if flips.is_empty() {
+                prop_assert_eq!(whole(&bytes), (requests, None));
+            }
+            for (at, byte) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let (at_once, error, rest) = parsed([&bytes[..]]);
+            let each = parsed(bytes.chunks(1));
+            prop_assert_eq!(&(at_once.clone(), error), &(each.0, each.1));
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            cuts.sort_unstable();
+            let ends = cuts.iter().copied().chain([bytes.len()]);
+            let begins = [0].into_iter().chain(cuts.iter().copied());
+            let torn = parsed(begins.zip(ends).map(|(begin, end)| &bytes[begin..end]));
+            prop_assert_eq!((at_once, error), (torn.0, torn.1));
+            if error.is_none() {
+                prop_assert_eq!(rest, torn.2);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Writes answers in Redis' protocol, version 2 or 3.
+
+use super::failure::Failure;
+use std::io::Write as _;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocol {
+    /// RESP2: what a connection begins with.
+    #[default]
+    Two,
+    /// RESP3: has maps, sets, booleans and floats besides.
+    Three,
+}
+
+impl Protocol {
+    /// Its number.
+    pub fn number(self) -> i64 {
+        match self {
+            Protocol::Two => 2,
+            Protocol::Three => 3,
+        }
+    }
+}
+
+/// Answers that have not been sent yet.
+#[derive(Debug, Default)]
+pub struct Replies {
+    /// The version to write.
+    pub protocol: Protocol,
+    bytes: Vec<u8>,
+}
+
+impl Replies {
+    /// What there is to send.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Forgets what has been sent, and gives memory back beyond `kept` bytes.
+    pub fn clear(&mut self, kept: usize) {
+        self.bytes.clear();
+        self.bytes.shrink_to(kept);
+    }
+
+    /// `OK` and the like.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text);
+    }
+
+    /// An error.
+    pub fn failure(&mut self, failure: &Failure) {
+        self.bytes.push(b'-');
+        self.bytes.extend_from_slice(failure.code.as_str().as_bytes());
+        self.bytes.push(b' ');
+        // The client's own words may be in the text, and they must not look like another answer.
+        self.bytes.extend(failure.text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.end_line();
+    }
+
+    /// A number.
+    pub fn integer(&mut self, number: i64) {
+        match number {
+            0 => self.bytes.extend_from_slice(b":0\r\n"),
+            1 => self.bytes.extend_from_slice(b":1\r\n"),
+            _ => self.number(b':', number),
+        }
+    }
+
+    /// A number that is never negative.
+    pub fn count(&mut self, number: u64) {
+        self.integer(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    /// Yes or no; 1 or 0 in RESP2.
+    pub fn boolean(&mut self, is_true: bool) {
+        match (self.protocol, is_true) {
+            (Protocol::Two, _) => self.integer(i64::from(is_true)),
+            (Protocol::Three, true) => self.bytes.extend_from_slice(b"#t\r\n"),
+            (Protocol::Three, false) => self.bytes.extend_from_slice(b"#f\r\n"),
+        }
+    }
+
+    /// A float; a text in RESP2.
+    pub fn double(&mut self, number: f64) {
+        match self.protocol {
+            Protocol::Two => self.bulk(number.to_string().as_bytes()),
+            Protocol::Three => self.line(b',', &number.to_string()),
+        }
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.length(b'$', bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.end_line();
+    }
+
+    /// Text of several lines for people.
+    pub fn text(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Two => self.bulk(text.as_bytes()),
+            Protocol::Three => {
+                self.length(b'=', text.len() + "txt:".len());
+                self.bytes.extend_from_slice(b"txt:");
+                self.bytes.extend_from_slice(text.as_bytes());
+                self.end_line();
+            }
+        }
+    }
+
+    /// Nothing.
+    pub fn null(&mut self) {
+        self.bytes.extend_from_slice(match self.protocol {
+            Protocol::Two => b"$-1\r\n",
+            Protocol::Three => b"_\r\n",
+        });
+    }
+
+    /// The head of a list of so many answers, which follow.
+    pub fn array(&mut self, length: usize) {
+        self.length(b'*', length);
+    }
+
+    /// The head of a set; a list in RESP2.
+    pub fn set(&mut self, length: usize) {
+        match self.protocol {
+            Protocol::Two => self.array(length),
+            Protocol::Three => self.length(b'~', length),
+        }
+    }
+
+    /// The head of a map of so many keys, each followed by its value; a list of twice as many in RESP2.
+    pub fn map(&mut self, length: usize) {
+        match self.protocol {
+            Protocol::Two => self.array(2 * length),
+            Protocol::Three => self.length(b'%', length),
+        }
+    }
+
+    fn line(&mut self, first: u8, text: &str) {
+        self.bytes.push(first);
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.end_line();
+    }
+
+    fn length(&mut self, first: u8, length: usize) {
+        self.number(first, i64::try_from(length).unwrap_or(i64::MAX));
+    }
+
+    fn number(&mut self, first: u8, number: i64) {
+        self.bytes.push(first);
+        // Nothing goes wrong when bytes are written to memory.
+        let _ = write!(self.bytes, "{number}");
+        self.end_line();
+    }
+
+    fn end_line(&mut self) {
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl Fn(&mut Replies)) -> String {
+        let mut replies = Replies { protocol, ..Replies::default() };
+        write(&mut replies);
+        String::from_utf8(replies.bytes).unwrap()
+    }
+
+    #[test]
+    fn each_version_has_its_types() {
+        let all = |replies: &mut Replies| {
+            replies.map(1);
+            replies.simple("OK");
+            replies.boolean(true);
+            replies.set(2);
+            replies.integer(-1);
+            replies.count(u64::MAX);
+            replies.null();
+            replies.double(0.5);
+            replies.text("a\nb");
+            replies.bulk(b"");
+        };
+        assert_eq!(
+            written(Protocol::Two, all),
+            "*2\r\n+OK\r\n:1\r\n*2\r\n:-1\r\n:9223372036854775807\r\n$-1\r\n$3\r\n0.5\r\n$3\r\na\nb\r\n$0\r\n\r\n"
+        );
+        assert_eq!(
+            written(Protocol::Three, all),
+            "%1\r\n+OK\r\n#t\r\n~2\r\n:-1\r\n:9223372036854775807\r\n_\r\n,0.5\r\n=7\r\ntxt:a\nb\r\n$0\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn no_error_looks_like_two_answers() {
+        let failure = Failure::err("unknown command 'a\r\n+OK'");
+        assert_eq!(
+            written(Protocol::Two, |replies| replies.failure(&failure)),
+            "-ERR unknown command 'a  +OK'\r\n"
+        );
+    }
+}

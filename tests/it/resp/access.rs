@@ -1,0 +1,254 @@
+//! Keys: AUTH, scopes, prefixes, rates, guesses. A key may do here what it may do over HTTP, and no more.
+
+use super::service::{Service, Setup, key};
+use crate::redis_client::{Connection, Reply};
+use cuckood::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+use cuckood::domain::Timestamp;
+
+const NOAUTH: &str = "NOAUTH Authentication required.";
+
+fn auth(keys: &[KeyOptions]) -> AuthOptions {
+    AuthOptions { keys: keys.to_vec(), allow_anonymous: false }
+}
+
+fn keys() -> AuthOptions {
+    auth(&[
+        key("reader", &[Scope::Read], ""),
+        key("writer", &[Scope::Read, Scope::Write], "eu-"),
+        key("root", &[Scope::Admin], ""),
+    ])
+}
+
+fn with_keys() -> Service {
+    Service::with(Setup { auth: keys(), ..Setup::default() })
+}
+
+fn as_holder(service: &Service, key: &str) -> Connection {
+    let mut connection = service.connect();
+    assert_eq!(connection.call(&format!("AUTH {key}")), Reply::ok());
+    connection
+}
+
+#[test]
+fn strangers_may_present_a_key_and_nothing_else() {
+    let service = with_keys();
+    let client = &mut service.connect();
+    for line in [
+        "PING",
+        "CF.EXISTS spring u1",
+        "CF.ADD spring u1",
+        "INFO",
+        "COMMAND",
+        "CLIENT ID",
+        "SCAN 0",
+        "SELECT 0",
+        "ECHO a",
+    ] {
+        assert_eq!(client.call(line).error(), NOAUTH, "{line}");
+    }
+    assert!(client.call("HELLO 3").error().starts_with("NOAUTH HELLO must be called"));
+    let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
+    assert_eq!(client.call("AUTH nonsense").error(), wrong);
+    assert_eq!(client.call("AUTH default nonsense").error(), wrong);
+    assert_eq!(client.call("HELLO 3 AUTH default nonsense").error(), wrong);
+    assert_eq!(client.call("AUTH a b c").error(), "ERR syntax error");
+    assert_eq!(client.call("PING").error(), NOAUTH);
+    assert_eq!(client.call("AUTH whoever reader"), Reply::ok());
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
+    // A key that is not known leaves the one before in force.
+    assert_eq!(client.call("AUTH nonsense").error(), wrong);
+    assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
+    let other = &mut service.connect();
+    assert_eq!(other.call("HELLO 3 AUTH default reader SETNAME me").field("proto"), &Reply::Integer(3));
+    assert_eq!(other.call("CF.EXISTS spring u1"), Reply::Boolean(false));
+    assert!(other.call("CLIENT INFO").text().contains("user=reader"));
+    // QUIT is for everybody.
+    let stranger = &mut service.connect();
+    assert_eq!(stranger.call("QUIT"), Reply::ok());
+    assert_eq!(stranger.reply(), None);
+}
+
+#[test]
+fn without_keys_auth_is_as_without_a_password() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    assert!(
+        client.call("AUTH secret").error().starts_with("ERR AUTH <password> called without any password")
+    );
+    assert_eq!(client.call("AUTH default secret"), Reply::ok());
+    assert!(client.call("AUTH shop secret").error().starts_with("WRONGPASS"));
+    assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
+}
+
+#[test]
+fn scopes_say_what_a_key_may_do() {
+    let service = with_keys();
+    let root = &mut as_holder(&service, "root");
+    assert_eq!(root.call("CF.RESERVE eu-spring 1000"), Reply::ok());
+    let reader = &mut as_holder(&service, "reader");
+    let writer = &mut as_holder(&service, "writer");
+    for (line, scope) in [
+        ("CF.ADD eu-spring u1", "write"),
+        ("CF.ADDNX eu-spring u1", "write"),
+        ("CF.INSERT eu-spring ITEMS u1", "write"),
+        ("CF.INSERTNX eu-spring ITEMS u1", "write"),
+        ("CF.DEL eu-spring u1", "write"),
+        ("CF.RESERVE eu-summer 1000", "write"),
+        ("CF.COMPACT eu-spring", "write"),
+        ("DEL eu-spring", "admin"),
+    ] {
+        let refused = format!("NOPERM this requires a key with the scope {scope}");
+        assert_eq!(reader.call(line).error(), refused, "{line}");
+    }
+    assert_eq!(writer.call("DEL eu-spring").error(), "NOPERM this requires a key with the scope admin");
+    for line in ["CF.EXISTS eu-spring u1", "CF.COUNT eu-spring u1", "EXISTS eu-winter"] {
+        assert_eq!(reader.call(line), Reply::Integer(0), "{line}");
+    }
+    assert_eq!(writer.call("CF.ADD eu-spring u1"), Reply::Integer(1));
+    assert_eq!(root.call("DEL eu-spring"), Reply::Integer(1));
+    // Whoever may not read is not told what there is.
+    service.access.entry.replace(&auth(&[key("redeemer", &[Scope::Redeem], "")])).unwrap();
+    let redeemer = &mut as_holder(&service, "redeemer");
+    let info = redeemer.call("INFO").text();
+    assert!(
+        info.contains("loading:0") && !info.contains("Keyspace") && !info.contains("used_memory"),
+        "{info}"
+    );
+}
+
+#[test]
+fn a_prefix_holds_for_every_command_with_a_key() {
+    let service = with_keys();
+    let root = &mut as_holder(&service, "root");
+    for name in ["eu-spring", "us-spring", "coupon:eu-codes", "coupon:us-codes"] {
+        assert_eq!(root.call(&format!("CF.RESERVE {name} 1000")), Reply::ok());
+    }
+    let writer = &mut as_holder(&service, "writer");
+    for line in [
+        "CF.ADD us-spring u1",
+        "CF.ADD us-new u1",
+        "CF.ADDNX campaign:us-spring u1",
+        "CF.INSERT coupon:us-codes ITEMS u1",
+        "CF.DEL us-spring u1",
+        "CF.RESERVE us-new 1000",
+        "CF.COMPACT us-spring",
+        "CF.EXISTS us-spring u1",
+        "CF.MEXISTS us-spring u1 u2",
+        "CF.COUNT us-new u1",
+        "CF.INFO us-spring",
+        "EXISTS eu-spring us-spring",
+        "TYPE us-spring",
+    ] {
+        assert_eq!(
+            writer.call(line).error(),
+            "NOPERM the key is limited to names with another prefix",
+            "{line}"
+        );
+    }
+    assert_eq!(writer.call("CF.ADD eu-spring u1"), Reply::Integer(1));
+    let mut keys: Vec<String> = writer.call("SCAN 0").items()[1].items().iter().map(Reply::text).collect();
+    keys.sort();
+    assert_eq!(keys, ["campaign:eu-spring", "coupon:eu-codes"]);
+}
+
+#[test]
+fn a_key_that_changes_or_goes_does_so_for_open_connections() {
+    let service = with_keys();
+    let reader = &mut as_holder(&service, "reader");
+    let root = &mut as_holder(&service, "root");
+    assert_eq!(reader.call("CF.EXISTS spring u1"), Reply::Integer(0));
+    service.access.entry.replace(&auth(&[key("reader", &[Scope::Write], "eu-")])).unwrap();
+    assert_eq!(reader.call("CF.EXISTS spring u1").error(), "NOPERM this requires a key with the scope read");
+    assert_eq!(reader.call("CF.ADD eu-spring u1"), Reply::Integer(1));
+    assert!(reader.call("CF.ADD spring u1").error().starts_with("NOPERM the key is limited"));
+    assert_eq!(root.call("PING").error(), NOAUTH);
+    assert_eq!(root.call("DEL eu-spring").error(), NOAUTH);
+
+    // Whoever came when there were no keys has none.
+    let open = Service::start();
+    let anybody = &mut open.connect();
+    assert_eq!(anybody.call("CF.ADD spring u1"), Reply::Integer(1));
+    open.access.entry.replace(&keys()).unwrap();
+    assert_eq!(anybody.call("CF.EXISTS spring u1").error(), NOAUTH);
+    assert_eq!(anybody.call("AUTH reader"), Reply::ok());
+    assert_eq!(anybody.call("CF.EXISTS spring u1"), Reply::Integer(1));
+}
+
+#[test]
+fn a_key_expires_on_open_connections() {
+    let service = Service::with(Setup { auth: keys(), ..Setup::default() });
+    let until = Timestamp(service.engine.now().0 + 60_000);
+    let guest = KeyOptions { expires_at: Some(until), ..key("guest", &[Scope::Read], "") };
+    service.access.entry.replace(&auth(&[guest])).unwrap();
+    let client = &mut as_holder(&service, "guest");
+    assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
+    service.time.pass(std::time::Duration::from_secs(61));
+    assert!(client.call("CF.EXISTS spring u1").error().starts_with("NOAUTH the key has expired"));
+    assert!(service.connect().call("AUTH guest").error().starts_with("WRONGPASS the key has expired"));
+}
+
+#[test]
+fn each_command_on_filters_counts_in_the_keys_rate() {
+    let rate_limit = RateLimitOptions { requests_per_second: 5 };
+    let service = Service::with(Setup { auth: keys(), rate_limit, ..Setup::default() });
+    let client = &mut as_holder(&service, "root");
+    let replies = client.pipeline(std::iter::repeat_n("CF.EXISTS spring u1", 200));
+    let admitted = replies.iter().filter(|reply| **reply == Reply::Integer(0)).count();
+    assert!((5..200).contains(&admitted), "{admitted}");
+    let refused = replies.last().unwrap().error();
+    assert!(
+        refused.starts_with("RATELIMIT the key makes more requests per second than it may: try again in 0.")
+    );
+    // Another connection has the same rate, another key its own, and what is not about filters is free.
+    let other = &mut as_holder(&service, "root");
+    let replies = other.pipeline(std::iter::repeat_n("CF.EXISTS spring u1", 200));
+    assert!(replies.iter().any(|reply| *reply != Reply::Integer(0)));
+    let pings = client.pipeline(std::iter::repeat_n("PING", 200));
+    assert!(pings.iter().all(|reply| *reply == Reply::Simple("PONG".into())));
+    assert_eq!(as_holder(&service, "reader").call("CF.EXISTS spring u1"), Reply::Integer(0));
+}
+
+#[test]
+fn codes_are_guessed_as_often_as_over_http() {
+    let guessing = GuessingOptions {
+        invalid_codes_per_minute: 3,
+        unlimited_keys: vec!["root".into()],
+        ..Default::default()
+    };
+    let service = Service::with(Setup { auth: keys(), guessing, ..Setup::default() });
+    let root = &mut as_holder(&service, "root");
+    assert_eq!(root.call("CF.INSERT coupon:eu-codes ITEMS A B C D E").items().len(), 5);
+    let client = &mut as_holder(&service, "writer");
+    // What is valid costs nothing, however much of it comes at once.
+    let valid = client.pipeline(["A", "B", "C", "D", "E", "A", "B"].map(|_| "CF.EXISTS coupon:eu-codes A"));
+    assert!(valid.iter().all(|reply| *reply == Reply::Integer(1)), "{valid:?}");
+    assert!(
+        client
+            .call("CF.MEXISTS coupon:eu-codes A B C D")
+            .error()
+            .starts_with("GUESSLIMIT the request has 4 codes")
+    );
+    assert_eq!(client.call("CF.MEXISTS coupon:eu-codes A X1"), Reply::integers(&[1, 0]));
+    let tried = client.pipeline([
+        "CF.COUNT coupon:eu-codes X2",
+        "CF.DEL coupon:eu-codes X3",
+        "CF.EXISTS coupon:eu-codes A",
+        "CF.DEL coupon:eu-codes A",
+    ]);
+    assert_eq!(tried[..2], [Reply::Integer(0), Reply::Integer(0)]);
+    for refused in &tried[2..] {
+        assert!(
+            refused.error().starts_with("GUESSLIMIT this end user has tried too many codes"),
+            "{refused:?}"
+        );
+    }
+    // Users are no secret, adding reveals nothing, and some keys may try as many as they like.
+    assert_eq!(client.call("CF.EXISTS eu-spring X1"), Reply::Integer(0));
+    assert_eq!(client.call("CF.ADD coupon:eu-codes F"), Reply::Integer(1));
+    assert_eq!(root.call("CF.MEXISTS coupon:eu-codes A X1 X2 X3 X4").items().len(), 5);
+    // Another key from the same address has no more.
+    assert!(
+        as_holder(&service, "reader").call("CF.EXISTS coupon:eu-codes A").error().starts_with("GUESSLIMIT")
+    );
+}

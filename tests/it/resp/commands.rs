@@ -1,0 +1,256 @@
+//! CF.*: every command with Redis' answers, in both versions of the protocol.
+
+use super::service::Service;
+use crate::redis_client::{Connection, Reply};
+use cuckood::domain::{Command, Kind, Outcome, Reference, Target};
+
+fn ok(connection: &mut Connection, line: &str) {
+    assert_eq!(connection.call(line), Reply::ok(), "{line}");
+}
+
+fn integer(connection: &mut Connection, line: &str, wanted: i64) {
+    assert_eq!(connection.call(line), Reply::Integer(wanted), "{line}");
+}
+
+#[test]
+fn a_filter_has_as_many_copies_as_were_added() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    ok(client, "CF.RESERVE spring 1000");
+    integer(client, "CF.ADD spring u1", 1);
+    integer(client, "cf.add spring u1", 1);
+    integer(client, "CF.COUNT spring u1", 2);
+    integer(client, "CF.ADDNX spring u1", 0);
+    integer(client, "CF.ADDNX spring u2", 1);
+    integer(client, "CF.EXISTS spring u2", 1);
+    integer(client, "CF.EXISTS spring u3", 0);
+    integer(client, "CF.DEL spring u1", 1);
+    integer(client, "CF.COUNT spring u1", 1);
+    integer(client, "CF.DEL spring u1", 1);
+    integer(client, "CF.DEL spring u1", 0);
+    assert_eq!(client.call("CF.INSERT spring ITEMS u3 u3 u4"), Reply::integers(&[1, 1, 1]));
+    assert_eq!(client.call("CF.INSERTNX spring items u4 u5"), Reply::integers(&[0, 1]));
+    assert_eq!(client.call("CF.MEXISTS spring u1 u3 u4 u5"), Reply::integers(&[0, 1, 1, 1]));
+    ok(client, "CF.COMPACT spring");
+}
+
+#[test]
+fn version_three_has_booleans_and_maps() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    let hello = client.call("HELLO 3");
+    assert_eq!(hello.field("proto"), &Reply::Integer(3));
+    assert!(matches!(hello, Reply::Map(_)));
+    let boolean = |client: &mut Connection, line: &str, wanted| {
+        assert_eq!(client.call(line), Reply::Boolean(wanted), "{line}");
+    };
+    boolean(client, "CF.ADD spring u1", true);
+    boolean(client, "CF.ADDNX spring u1", false);
+    boolean(client, "CF.EXISTS spring u1", true);
+    assert_eq!(client.call("CF.MEXISTS spring u1 u2"), Reply::booleans(&[true, false]));
+    assert_eq!(client.call("CF.MEXISTS nowhere u1"), Reply::booleans(&[false]));
+    assert_eq!(client.call("CF.INSERT spring ITEMS u2 u3"), Reply::booleans(&[true, true]));
+    assert_eq!(client.call("CF.INSERTNX spring ITEMS u2 u4"), Reply::integers(&[0, 1]));
+    integer(client, "CF.COUNT spring u2", 1);
+    boolean(client, "CF.DEL spring u2", true);
+    boolean(client, "CF.DEL spring u2", false);
+    let info = client.call("CF.INFO spring");
+    assert!(matches!(info, Reply::Map(_)));
+    assert_eq!(info.field("Error rate"), &Reply::Double(0.001));
+    assert_eq!(client.call("CLIENT GETNAME"), Reply::Null);
+    assert!(matches!(client.call("INFO"), Reply::Text(_)));
+    assert!(matches!(client.call("HELLO 2"), Reply::Array(_)));
+    integer(client, "CF.EXISTS spring u1", 1);
+}
+
+#[test]
+fn info_has_redis_fields_first_and_true() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    ok(client, "CF.RESERVE spring 1000");
+    assert_eq!(client.call("CF.INSERT spring ITEMS a b c").items().len(), 3);
+    integer(client, "CF.DEL spring a", 1);
+    let info = client.call("CF.INFO spring");
+    let fields: Vec<String> = info.items().iter().step_by(2).take(8).map(Reply::text).collect();
+    assert_eq!(
+        fields,
+        [
+            "Size",
+            "Number of buckets",
+            "Number of filters",
+            "Number of items inserted",
+            "Number of items deleted",
+            "Bucket size",
+            "Expansion rate",
+            "Max iterations",
+        ]
+    );
+    let view = service.view(Kind::Campaign, "spring");
+    for (field, value) in [
+        ("Size", view.memory_bytes()),
+        ("Number of buckets", view.layout.buckets),
+        ("Number of filters", 1),
+        ("Number of items inserted", 2),
+        ("Number of items deleted", 1),
+        ("Bucket size", view.layout.bucket_size.into()),
+        ("Expansion rate", 2),
+        ("Max iterations", view.layout.max_search.into()),
+        ("Capacity", 1_000),
+        ("Items added", 3),
+    ] {
+        assert_eq!(info.field(field), &Reply::Integer(value as i64), "{field}");
+    }
+    assert_eq!(info.field("Mode").text(), "compact");
+    ok(client, "CF.RESERVE coupon:spring 1000 EXPANSION 0");
+    let info = client.call("CF.INFO coupon:spring");
+    assert_eq!((info.field("Mode").text(), info.field("Kind").text()), ("strict".into(), "coupon".into()));
+    assert_eq!(info.field("Expansion rate"), &Reply::Integer(0));
+    assert_eq!(info.field("Available"), &Reply::Integer(0));
+}
+
+#[test]
+fn a_filter_is_what_it_was_reserved_as() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    ok(client, "CF.RESERVE wide 1000 BUCKETSIZE 8 MAXITERATIONS 50 EXPANSION 4");
+    assert_eq!(service.view(Kind::Campaign, "wide").layout.bucket_size, 8);
+    ok(client, "CF.RESERVE odd 1000 BUCKETSIZE 3");
+    assert_eq!(service.view(Kind::Campaign, "odd").layout.bucket_size, 4);
+    integer(client, "CF.ADD made u1", 1);
+    assert_eq!(service.view(Kind::Campaign, "made").spec.capacity, 65_536);
+    assert_eq!(client.call("CF.INSERT chosen CAPACITY 5000 ITEMS u1"), Reply::integers(&[1]));
+    assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
+    // Of a filter that is there, the capacity stays.
+    assert_eq!(client.call("CF.INSERT chosen CAPACITY 9000 ITEMS u1"), Reply::integers(&[1]));
+    assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
+}
+
+#[test]
+fn what_is_missing_is_empty_or_an_error_as_in_redis() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    integer(client, "CF.EXISTS nowhere u1", 0);
+    integer(client, "CF.COUNT nowhere u1", 0);
+    assert_eq!(client.call("CF.MEXISTS nowhere u1 u2"), Reply::integers(&[0, 0]));
+    // No filter can have such a name.
+    integer(client, "CF.EXISTS User:1 u1", 0);
+    for (line, wanted) in [
+        ("CF.DEL nowhere u1", "ERR Not found"),
+        ("CF.INFO nowhere", "ERR not found"),
+        ("CF.COMPACT nowhere", "ERR Cuckoo filter was not found"),
+        ("CF.INSERT nowhere NOCREATE ITEMS u1", "ERR not found"),
+        ("CF.INSERTNX nowhere NOCREATE ITEMS u1", "ERR not found"),
+    ] {
+        assert_eq!(client.call(line).error(), wanted, "{line}");
+    }
+    assert_eq!(client.call("EXISTS nowhere"), Reply::Integer(0), "nothing was made");
+}
+
+#[test]
+fn what_is_wrong_is_told_as_redis_does() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    ok(client, "CF.RESERVE spring 1000");
+    for (line, wanted) in [
+        ("CF.ADD spring", "ERR wrong number of arguments for 'cf.add' command"),
+        ("CF.ADD spring a b", "ERR wrong number of arguments for 'cf.add' command"),
+        ("CF.EXISTS spring", "ERR wrong number of arguments for 'cf.exists' command"),
+        ("CF.MEXISTS spring", "ERR wrong number of arguments for 'cf.mexists' command"),
+        ("CF.INSERT spring ITEMS", "ERR wrong number of arguments for 'cf.insert' command"),
+        ("CF.INSERT spring NOCREATE ITEMS", "ERR wrong number of arguments for 'cf.insert' command"),
+        ("CF.INSERT spring NOCREATE CAPACITY", "ERR wrong number of arguments for 'cf.insert' command"),
+        ("CF.INSERT spring CAPACITY x ITEMS a", "ERR Bad capacity"),
+        ("CF.INSERT spring CAPACITY 3 ITEMS a", "ERR Capacity must be at least (BucketSize * 2)"),
+        ("CF.INSERT spring a b", "ERR Unknown argument received"),
+        ("CF.RESERVE spring", "ERR wrong number of arguments for 'cf.reserve' command"),
+        ("CF.RESERVE other 10 BUCKETSIZE", "ERR wrong number of arguments for 'cf.reserve' command"),
+        ("CF.RESERVE other x", "ERR Bad capacity"),
+        ("CF.RESERVE spring 1000", "ERR item exists"),
+        (
+            "CF.RESERVE Spring 1000",
+            "ERR a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit",
+        ),
+        ("CF.RESERVE other 99999999999", "ERR capacity must be between 1 and 4294967296, not 99999999999"),
+        ("CF.SCANDUMP spring x", "ERR Invalid position"),
+        ("GET spring", "ERR unknown command 'GET'"),
+    ] {
+        assert_eq!(client.call(line).error(), wanted, "{line}");
+    }
+    assert!(client.call("CF.SCANDUMP spring 0").error().contains("CF.SCANDUMP is not available"));
+    assert!(client.call("CF.LOADCHUNK spring 1 x").error().contains("CF.LOADCHUNK is not available"));
+    // The connection has outlived all of it, and nothing was made.
+    integer(client, "EXISTS spring other", 1);
+}
+
+#[test]
+fn an_item_has_1_to_512_bytes_of_any_value() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    let long = [b'x'; 512];
+    for item in [&b"\xff\x00\r\n*"[..], "é".as_bytes(), &long] {
+        assert_eq!(client.call_with(&[b"CF.ADD", b"spring", item]), Reply::Integer(1));
+        assert_eq!(client.call_with(&[b"CF.EXISTS", b"spring", item]), Reply::Integer(1));
+    }
+    // What is text is the same item over HTTP.
+    let view = service.view(Kind::Campaign, "spring");
+    assert_eq!((view.count(view.digest("é")), view.count(view.digest("e"))), (1, 0));
+    for item in [&[][..], &[b'x'; 513]] {
+        for command in [&b"CF.ADD"[..], b"CF.EXISTS", b"CF.DEL", b"CF.COUNT", b"CF.MEXISTS"] {
+            let refused = client.call_with(&[command, b"spring", item]);
+            assert_eq!(refused.error(), "ERR an item has 1 to 512 bytes");
+        }
+    }
+    assert_eq!(client.call_with(&[b"CF.ADD", b"empty", b""]).error(), "ERR an item has 1 to 512 bytes");
+    integer(client, "EXISTS empty", 0);
+}
+
+#[test]
+fn a_filter_that_is_full_takes_nothing_of_what_does_not_fit() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    ok(client, "CF.RESERVE full 4 EXPANSION 0");
+    let mut added = 0;
+    while client.call(&format!("CF.ADD full u{added}")) == Reply::Integer(1) {
+        added += 1;
+    }
+    assert!(added >= 4);
+    assert_eq!(client.call(&format!("CF.ADD full u{added}")).error(), "ERR Filter is full");
+    // As many copies as there may be are something else.
+    ok(client, "CF.RESERVE copies 1000");
+    let copies = (0..100).take_while(|_| client.call("CF.ADD copies u1") == Reply::Integer(1)).count();
+    assert!((2..100).contains(&copies), "{copies}");
+    assert!(
+        client.call("CF.ADD copies u1").error().starts_with("ERR Filter is full: it holds as many copies")
+    );
+    assert_eq!(client.call("CF.INSERT copies ITEMS u1 u2"), Reply::integers(&[-1, 1]));
+    let items: Vec<String> = (0..100).map(|number| format!("v{number}")).collect();
+    let insert = format!("CF.INSERT full ITEMS {}", items.join(" "));
+    assert_eq!(client.call(&insert), Reply::integers(&[-1; 100]));
+    assert_eq!(client.call("CF.INFO full").field("Number of items inserted"), &Reply::Integer(added));
+    client.call("HELLO 3");
+    assert_eq!(client.call(&insert), Reply::booleans(&[false; 100]));
+}
+
+#[test]
+fn a_coupon_has_one_of_each_code_and_knows_which_are_used() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    integer(client, "CF.ADD coupon:welcome A", 1);
+    integer(client, "CF.ADD coupon:welcome A", 0);
+    assert_eq!(client.call("CF.INSERT coupon:welcome ITEMS A B"), Reply::integers(&[0, 1]));
+    integer(client, "CF.COUNT coupon:welcome A", 1);
+    let view = service.view(Kind::Coupon, "welcome");
+    let redeemed = service.submit(Command::Redeem {
+        target: Target(view.id),
+        digest: view.digest("A"),
+        redemption: service.engine.redemption_id(),
+        reference: Reference::new("order-1").unwrap(),
+        hold_seconds: 0,
+    });
+    assert!(matches!(redeemed.outcome, Outcome::Redeemed(_)));
+    assert_eq!(client.call("CF.MEXISTS coupon:welcome A B"), Reply::integers(&[0, 1]));
+    integer(client, "CF.ADD coupon:welcome A", 0);
+    integer(client, "CF.DEL coupon:welcome A", 0);
+    integer(client, "CF.EXISTS coupon:welcome A", 0);
+    assert_eq!(client.call("CF.INFO coupon:welcome").field("Redeemed"), &Reply::Integer(1));
+}

@@ -1,0 +1,180 @@
+//! Keys, and the commands that are not about filters: which there are, who is connected, what the service is.
+
+use super::service::Service;
+use crate::redis_client::{Connection, Reply};
+use cuckood::domain::Kind;
+use std::collections::BTreeSet;
+
+#[test]
+fn a_bare_name_is_a_campaign() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
+    assert_eq!(client.call("CF.EXISTS campaign:spring u1"), Reply::Integer(1));
+    assert_eq!(client.call("CF.EXISTS coupon:spring u1"), Reply::Integer(0));
+    assert_eq!(client.call("CF.ADD coupon:spring K1"), Reply::Integer(1));
+    assert_eq!(client.call("CF.EXISTS spring K1"), Reply::Integer(0));
+    let keys = "EXISTS spring campaign:spring coupon:spring spring coupon:summer";
+    assert_eq!(client.call(keys), Reply::Integer(4));
+    assert_eq!(client.call("TYPE coupon:spring").text(), "MBbloomCF");
+    assert_eq!(client.call("TYPE coupon:summer").text(), "none");
+    assert_eq!(client.call("DEL spring campaign:spring summer"), Reply::Integer(1));
+    assert_eq!(client.call("EXISTS spring coupon:spring"), Reply::Integer(1));
+    // A filter of the same name is another one.
+    assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
+    assert_eq!(client.call("CF.ADD spring u2"), Reply::Integer(1));
+    assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
+}
+
+/// All keys that a scan tells, in its order, and how many pages it took.
+fn scanned(client: &mut Connection, options: &str) -> (Vec<String>, usize) {
+    let (mut cursor, mut keys, mut pages) = ("0".to_owned(), Vec::new(), 0);
+    loop {
+        let page = client.call(format!("SCAN {cursor} {options}").trim_end());
+        let [next, found] = page.items() else { panic!("{page:?}") };
+        keys.extend(found.items().iter().map(Reply::text));
+        cursor = next.text();
+        pages += 1;
+        if cursor == "0" {
+            return (keys, pages);
+        }
+    }
+}
+
+#[test]
+fn a_scan_tells_each_key_that_stays_exactly_once() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    let names: Vec<String> = (0..250).map(|number| format!("f{number}")).collect();
+    let lines: Vec<String> = names.iter().map(|name| format!("CF.RESERVE {name} 8")).collect();
+    assert!(client.pipeline(lines.iter().map(String::as_str)).iter().all(|reply| *reply == Reply::ok()));
+    for name in ["c1", "c2"] {
+        assert_eq!(client.call(&format!("CF.RESERVE coupon:{name} 8")), Reply::ok());
+    }
+    let (keys, pages) = scanned(client, "");
+    assert_eq!((keys.len(), pages), (252, 3));
+    let wanted: BTreeSet<String> = names.iter().map(|name| format!("campaign:{name}")).collect();
+    let found: BTreeSet<String> = keys.into_iter().filter(|key| key.starts_with("campaign:")).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(scanned(client, "COUNT 1000").1, 1);
+    assert_eq!(scanned(client, "TYPE string COUNT 1000").0, Vec::<String>::new());
+    assert_eq!(
+        scanned(client, "MATCH f24[0-1] TYPE MBbloomCF").0.into_iter().collect::<BTreeSet<_>>(),
+        BTreeSet::from(["f240".into(), "f241".into()])
+    );
+    assert_eq!(scanned(client, "MATCH campaign:f7").0, ["campaign:f7"]);
+    assert_eq!(scanned(client, "MATCH coupon:*").0.len(), 2);
+
+    // Half of the keys go between two pages.
+    let page = client.call("SCAN 0");
+    let [cursor, first] = page.items() else { panic!("{page:?}") };
+    for name in names.iter().step_by(2) {
+        assert_eq!(client.call(&format!("DEL {name}")), Reply::Integer(1));
+    }
+    let mut told: Vec<String> = first.items().iter().map(Reply::text).collect();
+    let mut cursor = cursor.text();
+    while cursor != "0" {
+        let page = client.call(&format!("SCAN {cursor}"));
+        told.extend(page.items()[1].items().iter().map(Reply::text));
+        cursor = page.items()[0].text();
+    }
+    for name in names.iter().skip(1).step_by(2) {
+        assert_eq!(told.iter().filter(|key| **key == format!("campaign:{name}")).count(), 1, "{name}");
+    }
+    for (line, wanted) in [
+        ("SCAN x", "ERR invalid cursor"),
+        ("SCAN -1", "ERR invalid cursor"),
+        ("SCAN 0 MATCH", "ERR syntax error"),
+        ("SCAN 0 COUNT 0", "ERR syntax error"),
+        ("SCAN 0 COUNT x", "ERR value is not an integer or out of range"),
+        ("SCAN 0 LIMIT 1", "ERR syntax error"),
+    ] {
+        assert_eq!(client.call(line).error(), wanted, "{line}");
+    }
+}
+
+#[test]
+fn clients_shake_hands_as_with_redis() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    let hello = client.call("HELLO");
+    assert!(matches!(hello, Reply::Array(_)), "{hello:?}");
+    assert_eq!(hello.field("proto"), &Reply::Integer(2));
+    assert_eq!(
+        (hello.field("mode").text(), hello.field("role").text()),
+        ("standalone".into(), "master".into())
+    );
+    let id = hello.field("id").clone();
+    assert_eq!(client.call("CLIENT ID"), id);
+    assert_ne!(service.connect().call("CLIENT ID"), id);
+    assert_eq!(client.call("CLIENT GETNAME"), Reply::Null);
+    assert_eq!(client.call("HELLO 3 SETNAME worker-1").field("id"), &id);
+    assert_eq!(client.call("CLIENT GETNAME").text(), "worker-1");
+    assert_eq!(client.call("CLIENT SETNAME other"), Reply::ok());
+    assert!(client.call("CLIENT INFO").text().contains("name=other db=0 user= resp=3"));
+    assert_eq!(client.call("CLIENT SETINFO LIB-NAME redis-py"), Reply::ok());
+    assert_eq!(client.call("CLIENT SETINFO lib-ver 5.0"), Reply::ok());
+    assert_eq!(client.call("CLIENT NO-EVICT on"), Reply::ok());
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(client.call("PING hello").text(), "hello");
+    assert_eq!(client.call("ECHO hello").text(), "hello");
+    assert_eq!(client.call("SELECT 0"), Reply::ok());
+    for (line, wanted) in [
+        ("SELECT 1", "ERR DB index is out of range"),
+        ("SELECT x", "ERR invalid DB index"),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        ("HELLO x", "ERR Protocol version is not an integer or out of range"),
+        ("HELLO 2 AUTH default", "ERR Syntax error in HELLO option 'AUTH'"),
+        ("CLIENT SETNAME a\nb", "ERR Client names cannot contain spaces, newlines or special characters."),
+        ("CLIENT SETINFO name x", "ERR Unrecognized option 'name'"),
+        ("CLIENT GETNAME x", "ERR wrong number of arguments for 'client|getname' command"),
+        ("CLIENT NONSENSE", "ERR unknown subcommand 'nonsense'. Try CLIENT HELP."),
+        ("PING a b", "ERR wrong number of arguments for 'ping' command"),
+    ] {
+        assert_eq!(client.call(line).error(), wanted, "{line}");
+    }
+    assert_eq!(client.call("CLIENT ID"), id, "the connection is the same");
+    assert_eq!(client.call("QUIT"), Reply::ok());
+    assert_eq!(client.reply(), None);
+}
+
+#[test]
+fn commands_are_listed_with_what_they_take() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    let Reply::Integer(count) = client.call("COMMAND COUNT") else { panic!("no count") };
+    for list in ["COMMAND", "COMMAND LIST", "COMMAND INFO"] {
+        assert_eq!(client.call(list).items().len(), count as usize, "{list}");
+    }
+    let info = client.call("COMMAND INFO cf.add GET");
+    let [add, Reply::Null] = info.items() else { panic!("{info:?}") };
+    let [name, arity, flags, first, last, step, ..] = add.items() else { panic!("{add:?}") };
+    assert_eq!((name.text(), arity), ("cf.add".into(), &Reply::Integer(3)));
+    assert!(flags.items().contains(&Reply::Simple("write".into())));
+    assert_eq!([first, last, step], [&Reply::Integer(1); 3]);
+    assert_eq!(client.call("COMMAND DOCS").items().len(), 2 * count as usize);
+    assert!(!client.call("COMMAND DOCS cf.add").field("cf.add").field("summary").text().is_empty());
+    assert!(client.call("COMMAND NONSENSE").error().starts_with("ERR unknown subcommand 'nonsense'"));
+}
+
+#[test]
+fn info_tells_what_clients_look_for() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
+    let info = client.call("INFO").text();
+    for line in [
+        "redis_mode:standalone",
+        "loading:0",
+        "role:master",
+        "connected_clients:1",
+        "db0:keys=1,expires=0,avg_ttl=0",
+    ] {
+        assert!(info.lines().any(|found| found == line), "{line} in {info}");
+    }
+    let server = client.call("INFO server").text();
+    assert!(server.starts_with("# Server\r\nredis_version:") && !server.contains("# Memory"), "{server}");
+    let used = client.call("INFO memory").text();
+    let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().to_owned();
+    assert!(used.parse::<u64>().unwrap() >= service.view(Kind::Campaign, "spring").memory_bytes());
+}

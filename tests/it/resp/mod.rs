@@ -1,0 +1,8 @@
+//! The door for Redis clients: commands over a real socket in, answers out, on a real engine.
+
+mod access;
+mod commands;
+mod keys;
+mod limits;
+mod pipelines;
+mod service;

@@ -1,0 +1,131 @@
+//! A service for Redis clients on a port of its own, in a runtime of its own.
+
+use crate::redis_client::Connection;
+use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
+use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, Status};
+use cuckood::journal::LocalOptions;
+use cuckood::resp::{Door, Phase, RespOptions, Watcher};
+use prometheus_client::registry::Registry;
+use sha2::{Digest as _, Sha256};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+/// When every test begins.
+const BEGIN: Timestamp = Timestamp(1_795_262_400_000);
+
+/// How the service is set up.
+#[derive(Default)]
+pub struct Setup {
+    pub auth: AuthOptions,
+    pub rate_limit: RateLimitOptions,
+    pub guessing: GuessingOptions,
+    pub resp: RespOptions,
+}
+
+/// A running service.
+pub struct Service {
+    pub access: Arc<Access>,
+    pub engine: Engine,
+    pub time: Arc<ManualTime>,
+    address: SocketAddr,
+    draining: watch::Sender<bool>,
+    registry: Registry,
+    runtime: Option<Runtime>,
+    _directory: TempDir,
+}
+
+/// A key whose text is its name.
+pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
+    let sha256 = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+    KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into(), expires_at: None }
+}
+
+/// Nobody watches over the time of a connection here.
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn enter(&self, _: Phase) {}
+}
+
+impl Service {
+    pub fn start() -> Service {
+        Self::with(Setup::default())
+    }
+
+    pub fn with(setup: Setup) -> Service {
+        let directory = tempfile::tempdir().unwrap();
+        let local = LocalOptions::at(Durability::Relaxed);
+        let mut options = EngineOptions::new(directory.path()).on_local_journal(local);
+        options.store.free_space_min_bytes = 0;
+        options.store.ballast_bytes = 0;
+        options.store.cache_bytes = 8 << 20;
+        let time = Arc::new(ManualTime::at(BEGIN));
+        let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
+        let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
+        let access = Arc::new(access);
+        let door = Door::new(engine.clone(), access.clone(), setup.resp);
+        let mut registry = Registry::with_prefix("cuckood");
+        door.register(&mut registry);
+        let draining = watch::Sender::new(false);
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(async {
+            assert_eq!(engine.recovered().await, Status::Ready);
+            TcpListener::bind("127.0.0.1:0").await.unwrap()
+        });
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(accept(listener, door, draining.clone()));
+        let runtime = Some(runtime);
+        Service { access, engine, time, address, draining, registry, runtime, _directory: directory }
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::to(self.address)
+    }
+
+    /// Has all connections end once what has arrived is answered.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Submits a command as another door would.
+    pub fn submit(&self, command: Command) -> Applied {
+        let runtime = self.runtime.as_ref().unwrap();
+        runtime.block_on(self.engine.submit(command, None)).unwrap()
+    }
+
+    pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {
+        self.engine.find(kind, &Name::new(name).unwrap()).unwrap()
+    }
+
+    /// The samples of its own metrics that begin like this.
+    pub fn metrics(&self, prefix: &str) -> Vec<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &self.registry).unwrap();
+        text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.block_on(self.engine.shutdown());
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, door: Door, draining: watch::Sender<bool>) {
+    while let Ok((stream, peer)) = listener.accept().await {
+        let (door, draining) = (door.clone(), draining.subscribe());
+        tokio::spawn(async move {
+            // A connection may break as it likes.
+            let _ = door.serve(stream, Some(peer), Nobody, draining).await;
+        });
+    }
+}

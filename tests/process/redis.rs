@@ -1,0 +1,296 @@
+//! The door for Redis clients of the real program: what was answered survives a kill, a stop answers what has arrived, and keys,
+//! certificates, places and time-outs are as for HTTP.
+
+use crate::api_keys::new_key;
+use crate::redis_client::{Connection, Reply, line};
+use crate::service::Service;
+use crate::{PATIENCE, program, until};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const LISTEN: (&str, &str) = ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0");
+
+fn start(data: &Path, settings: &[(&str, &str)]) -> Service {
+    Service::start_ready(program(), data, &[&[LISTEN], settings].concat())
+}
+
+/// Where it listens for Redis clients.
+fn address(service: &Service) -> SocketAddr {
+    let told = service.output().wait_for(PATIENCE, |line| {
+        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+        let is_it = fields["message"] == "listening for Redis clients";
+        is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
+    });
+    told.expect("it listens for Redis clients")
+}
+
+fn connect(service: &Service) -> Connection {
+    Connection::to(address(service))
+}
+
+#[test]
+fn it_listens_for_redis_clients_only_if_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    assert!(!service.output().so_far().iter().any(|line| line.contains("Redis")));
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn both_doors_lead_to_the_same_filters() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = start(&directory.path().join("data"), &[]);
+    let (http, mut redis) = (service.client(), connect(&service));
+    assert_eq!(http.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
+    assert_eq!(redis.call("CF.ADD spring u1"), Reply::Integer(1));
+    let users = json!({ "users": ["u1", "u2"] });
+    let present = http.post("/v1/campaigns/spring/users/check", &users).unwrap().body;
+    assert_eq!(present, json!({ "present": [true, false] }));
+    assert_eq!(http.post("/v1/campaigns/spring/users", &json!({ "users": ["u2"] })).unwrap().status, 200);
+    assert_eq!(redis.call("CF.MEXISTS campaign:spring u1 u2"), Reply::integers(&[1, 1]));
+    assert_eq!(redis.call("CF.ADD coupon:welcome K1"), Reply::Integer(1));
+    assert_eq!(http.get("/v1/coupons/welcome").unwrap().body["mode"], "strict");
+    assert_eq!(service.metric(r#"cuckood_resp_commands_total{command="cf.add",outcome="ok"}"#), 2);
+    assert_eq!(redis.call("DEL spring"), Reply::Integer(1));
+    assert_eq!(http.get("/v1/campaigns/spring").unwrap().status, 404);
+    let told = service.output().wait_for(PATIENCE, |line| {
+        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+        (fields["act"] == "del" && fields["target"] == "campaign:spring").then_some(())
+    });
+    assert!(told.is_some(), "an administrative act was not told");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// Adds items one pipeline after the other, and counts those that were answered. Ends when the connection breaks.
+fn add(address: SocketAddr, client: usize, answered: &AtomicUsize) {
+    let mut connection = Connection::to(address);
+    for round in 0.. {
+        let adds =
+            (0..16).flat_map(|number| line(&format!("CF.ADD spring c{client}-{}", round * 16 + number)));
+        if !connection.send(&adds.collect::<Vec<u8>>()) {
+            return;
+        }
+        for _ in 0..16 {
+            match connection.reply() {
+                Some(reply) => assert_eq!(reply, Reply::Integer(1)),
+                None => return,
+            }
+            answered.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn pipelined_adds_that_were_answered_survive_a_kill() {
+    const CLIENTS: usize = 4;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let answered: [AtomicUsize; CLIENTS] = Default::default();
+    let count = |client: usize| answered[client].load(Ordering::SeqCst);
+    for round in 1..=3 {
+        let service = start(&data, &[]);
+        let address = address(&service);
+        if round == 1 {
+            assert_eq!(connect(&service).call("CF.RESERVE spring 1000000"), Reply::ok());
+        }
+        let before: Vec<usize> = (0..CLIENTS).map(count).collect();
+        std::thread::scope(|scope| {
+            let adders: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    scope.spawn({
+                        let answered = &answered;
+                        move || add(address, client, &answered[client])
+                    })
+                })
+                .collect();
+            until("adds are answered", || (0..CLIENTS).all(|client| count(client) >= before[client] + 160));
+            service.kill();
+            adders.into_iter().for_each(|adder| adder.join().unwrap());
+        });
+        let service = start(&data, &[]);
+        let mut redis = connect(&service);
+        for (client, before) in before.into_iter().enumerate() {
+            // Each round adds the same items anew, to a filter of its own.
+            let items: Vec<String> =
+                (0..count(client) - before).map(|number| format!("c{client}-{number}")).collect();
+            for items in items.chunks(1_000) {
+                let present = redis.call(&format!("CF.MEXISTS spring {}", items.join(" ")));
+                assert_eq!(present, Reply::integers(&vec![1; items.len()]), "round {round}, client {client}");
+            }
+        }
+        assert_eq!(redis.call("DEL spring"), Reply::Integer(1));
+        assert_eq!(redis.call("CF.RESERVE spring 1000000"), Reply::ok());
+        assert_eq!(service.terminate().code(), Some(0));
+    }
+}
+
+#[test]
+fn sigterm_answers_what_has_arrived_and_loses_nothing_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let service = start(&data, &[]);
+    let address = address(&service);
+    assert_eq!(connect(&service).call("CF.RESERVE spring 1000000"), Reply::ok());
+    let mut idle = connect(&service);
+    assert_eq!(idle.call("PING"), Reply::Simple("PONG".into()));
+    let answered = Arc::new(AtomicUsize::new(0));
+    let adder = std::thread::spawn({
+        let answered = answered.clone();
+        move || add(address, 0, &answered)
+    });
+    until("adds are answered", || answered.load(Ordering::SeqCst) > 100);
+    service.begin_termination();
+    assert_eq!(idle.reply(), None);
+    adder.join().unwrap();
+    assert_eq!(service.wait().code(), Some(0));
+    let answered = answered.load(Ordering::SeqCst);
+    assert_eq!(answered % 16, 0, "a pipeline was answered in part");
+    let service = start(&data, &[]);
+    let info = connect(&service).call("CF.INFO spring");
+    assert_eq!(info.field("Number of items inserted"), &Reply::Integer(answered as i64));
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn beyond_loopback_it_wants_keys_as_http_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut command = Command::new(program());
+    command.arg("serve").env("CUCKOOD__STORAGE__PATH", &data).env(LISTEN.0, "0.0.0.0:0");
+    let Err((status, message)) = Service::try_spawn(&mut command) else { panic!("it serves") };
+    assert_eq!(status.code(), Some(1), "{message}");
+    assert!(message.contains("auth.keys") && message.contains("auth.allow_anonymous"), "{message}");
+    assert!(!data.exists(), "it was begun all the same");
+}
+
+#[test]
+fn keys_are_exchanged_under_open_connections() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("cuckood.toml");
+    let put = |entries: &[&str]| {
+        std::fs::write(&file, format!("[auth]\nkeys = [{}]\n", entries.join(", "))).unwrap();
+    };
+    let (old, old_entry) = new_key("old", "read,write");
+    let (new, new_entry) = new_key("new", "read");
+    put(&[&old_entry]);
+    let mut command = Command::new(program());
+    command.arg("serve").arg("--config").arg(&file).env(LISTEN.0, LISTEN.1);
+    let service = Service::spawn(command.env("CUCKOOD__STORAGE__PATH", directory.path().join("data")));
+    until("ready", || service.client().get("/readyz").unwrap().status == 200);
+    let (mut holder, mut stranger) = (connect(&service), connect(&service));
+    assert!(stranger.call("CF.EXISTS spring u1").error().starts_with("NOAUTH"));
+    assert!(stranger.call(&format!("AUTH {new}")).error().starts_with("WRONGPASS"));
+    assert_eq!(holder.call(&format!("AUTH shop {old}")), Reply::ok());
+    assert_eq!(holder.call("CF.ADD spring u1"), Reply::Integer(1));
+    put(&[&new_entry]);
+    service.hang_up();
+    let told =
+        service.output().wait_for(PATIENCE, |line| line.contains("the keys were read again").then_some(()));
+    assert!(told.is_some());
+    assert!(holder.call("CF.EXISTS spring u1").error().starts_with("NOAUTH"));
+    assert_eq!(stranger.call(&format!("AUTH {new}")), Reply::ok());
+    assert_eq!(stranger.call("CF.EXISTS spring u1"), Reply::Integer(1));
+    let refused = service.output().so_far().iter().filter(|line| line.contains("a key was refused")).count();
+    assert!((2..=10).contains(&refused), "{refused}");
+    let log = service.output().so_far().join("\n");
+    assert!(!log.contains(&old) && !log.contains(&new) && !log.contains("u1"), "{log}");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn the_longest_idle_connection_makes_room_and_strangers_are_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (key, entry) = new_key("shop", "read");
+    let settings = [
+        ("CUCKOOD__RESP__CONNECTIONS_MAX", "2"),
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "3s"),
+        ("CUCKOOD__AUTH__KEYS", &format!("[{entry}]")),
+    ];
+    let service = start(&directory.path().join("data"), &settings);
+    let (mut stranger, mut half) = (connect(&service), connect(&service));
+    half.send(b"*2\r\n$4\r\nAUTH");
+    assert_eq!(stranger.reply(), None, "it is waited for without end");
+    assert_eq!(half.reply(), None, "half a command is waited for without end");
+    let mut clients: Vec<Connection> = (0..2).map(|_| connect(&service)).collect();
+    for client in &mut clients {
+        assert_eq!(client.call(&format!("AUTH {key}")), Reply::ok());
+    }
+    let mut third = connect(&service);
+    assert_eq!(third.call(&format!("AUTH {key}")), Reply::ok(), "nobody else is served");
+    let closed = clients.iter_mut().filter_map(|client| {
+        client.send(&line("PING"));
+        client.reply().is_none().then_some(())
+    });
+    assert_eq!(closed.count(), 1);
+    // HTTP has places of its own.
+    assert_eq!(service.client().get("/readyz").unwrap().status, 200);
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn storage_that_fails_is_told_apart_from_writes_that_were_never_tried() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" XFSZ; exec "$0" serve"#]).arg(program()).env(LISTEN.0, LISTEN.1);
+    let service = Service::spawn(command.env("CUCKOOD__STORAGE__PATH", directory.path().join("data")));
+    until("ready", || service.client().get("/readyz").unwrap().status == 200);
+    let mut redis = connect(&service);
+    assert_eq!(redis.call("CF.ADD spring u1"), Reply::Integer(1));
+    // From now on no file may be written.
+    service.limit_files(0);
+    let unknown = redis.call("CF.ADD spring u2");
+    assert_eq!(unknown.error(), "MISCONF storage has failed; whether the write took effect is unknown");
+    assert!(redis.call("CF.ADD spring u3").error().starts_with("READONLY "));
+    assert!(redis.call("CF.RESERVE summer 1000").error().starts_with("READONLY "));
+    assert_eq!(redis.call("CF.EXISTS spring u1"), Reply::Integer(1), "reads go on");
+    assert_eq!(service.terminate().code(), Some(1));
+}
+
+#[test]
+fn with_a_certificate_nobody_speaks_in_the_clear() {
+    let directory = tempfile::tempdir().unwrap();
+    let pair = crate::certificates::pair();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
+    std::fs::write(&cert, pair.certificate.pem()).unwrap();
+    std::fs::write(&key, &pair.key).unwrap();
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let settings =
+        [LISTEN, ("CUCKOOD__SERVER__TLS_CERT", cert.as_str()), ("CUCKOOD__SERVER__TLS_KEY", key.as_str())];
+    let service = Service::start(program(), &directory.path().join("data"), &settings);
+    let address = address(&service);
+    let mut clear = TcpStream::connect(address).unwrap();
+    clear.write_all(&line("PING")).unwrap();
+    clear.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    // It may be closed or reset.
+    let _ = clear.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"+"), "{}", answer.escape_ascii());
+    let mut tls = tls(address, pair.certificate.der());
+    tls.write_all(&line("PING")).unwrap();
+    let mut answer = [0; 7];
+    tls.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+PONG\r\n");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// A TLS connection that trusts this certificate alone.
+fn tls(address: SocketAddr, certificate: &[u8]) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::from(address.ip());
+    let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    rustls::StreamOwned::new(connection, stream)
+}

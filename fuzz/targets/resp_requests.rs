@@ -1,0 +1,100 @@
+//! Bytes of any kind that should be requests of Redis clients, in any pieces: they are what a parser comes to that sees all of them
+//! at once and is as simple as can be.
+
+#![no_main]
+
+use cuckood::resp::fuzzing;
+use libfuzzer_sys::fuzz_target;
+
+// The first byte says how long the pieces are; then come the requests.
+fuzz_target!(|bytes: &[u8]| {
+    let [length, bytes @ ..] = bytes else { return };
+    let (mut found, length) = (Vec::new(), usize::from(*length) + 1);
+    let error = fuzzing::requests(bytes.chunks(length), |request| {
+        found.push(request.iter().map(|argument| argument.to_vec()).collect::<Vec<_>>());
+    });
+    let (expected, is_wrong) = simple(bytes);
+    assert_eq!((found, error.is_some()), (expected, is_wrong), "{error:?}");
+});
+
+type Request = Vec<Vec<u8>>;
+
+/// All requests, and whether something else follows that is none.
+fn simple(mut bytes: &[u8]) -> (Vec<Request>, bool) {
+    let mut requests = Vec::new();
+    loop {
+        match request(bytes) {
+            Ok(Some((request, rest))) => {
+                requests.push(request);
+                bytes = rest;
+            }
+            Ok(None) => return (requests, false),
+            Err(()) => return (requests, true),
+        }
+    }
+}
+
+/// A request and what follows it; nothing if it has not ended.
+#[allow(clippy::type_complexity)]
+fn request(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
+    let limits = fuzzing::LIMITS;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if bytes[0] != b'*' {
+        return inline(bytes);
+    }
+    let Some((count, mut rest)) = number(&bytes[1..])? else { return Ok(None) };
+    let count = usize::try_from(count).unwrap_or(0);
+    if count > limits.arguments_max {
+        return Err(());
+    }
+    let mut request = Vec::new();
+    for _ in 0..count {
+        match rest.first() {
+            None => return Ok(None),
+            Some(b'$') => {}
+            Some(_) => return Err(()),
+        }
+        let Some((length, after)) = number(&rest[1..])? else { return Ok(None) };
+        let length = usize::try_from(length).map_err(|_| ())?;
+        let begun = bytes.len() - after.len();
+        if length > limits.argument_bytes_max || begun + length > limits.request_bytes_max {
+            return Err(());
+        }
+        match after.get(length..length + 2) {
+            None => return Ok(None),
+            Some(b"\r\n") => request.push(after[..length].to_vec()),
+            Some(_) => return Err(()),
+        }
+        rest = &after[length + 2..];
+    }
+    Ok(Some((request, rest)))
+}
+
+fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, ()> {
+    let within = &bytes[..bytes.len().min(32)];
+    let Some(end) = within.iter().position(|&byte| byte == b'\r') else {
+        return if within.len() < 32 { Ok(None) } else { Err(()) };
+    };
+    let number = std::str::from_utf8(&bytes[..end]).map_err(|_| ())?.parse().map_err(|_| ())?;
+    match bytes.get(end + 1) {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some((number, &bytes[end + 2..]))),
+        Some(_) => Err(()),
+    }
+}
+
+#[allow(clippy::type_complexity)]
+fn inline(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
+    let within = &bytes[..bytes.len().min(4 << 10)];
+    let Some(end) = within.iter().position(|&byte| byte == b'\n') else {
+        return if within.len() < 4 << 10 { Ok(None) } else { Err(()) };
+    };
+    let words = bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words: Request = words.map(<[u8]>::to_vec).collect();
+    if words.iter().any(|word| matches!(word[0], b'"' | b'\'')) {
+        return Err(());
+    }
+    Ok(Some((words, &bytes[end + 1..])))
+}

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients console console-test console-pictures docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
+.PHONY: help run test lint clients redis-clients console console-test console-pictures docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
 
 CARGO ?= cargo
 
@@ -11,9 +11,10 @@ help: ## List the targets.
 run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 	$(CARGO) run --release --locked
 
-test: lint ## Everything that CI checks: format, lints, all tests, generated clients, the console, the documents.
+test: lint ## Everything that CI checks: format, lints, all tests, generated clients, Redis clients, the console, the documents.
 	$(CARGO) test --locked
 	$(MAKE) --no-print-directory clients
+	$(MAKE) --no-print-directory redis-clients
 	$(MAKE) --no-print-directory console-test
 	$(MAKE) --no-print-directory docs-check
 
@@ -32,6 +33,10 @@ openapi: ## Write openapi/openapi.json anew from the code.
 clients: ## Generate and pack the clients for Python and TypeScript, and test them (wants python3-venv and npm).
 	$(CARGO) test --locked --no-run --test process
 	clients/run.sh
+
+redis-clients: ## Let redis-py, ioredis, node-redis and redis-cli use the service as though it were Redis (wants python3-venv and npm).
+	$(CARGO) test --locked --no-run --test process
+	tests/redis/run.sh
 
 console: ## Build the page at /console into assets/console, which the program compiles in (wants npm).
 	console/run.sh target/debug/cuckood build

@@ -9,7 +9,7 @@ serve() {
     env CUCKOOD__SERVER__LISTEN=127.0.0.1:0 CUCKOOD__STORAGE__PATH="$data/$1" CUCKOOD__STORAGE__DURABILITY=flush \
         CUCKOOD__LIMITS__MEMORY=256MiB CUCKOOD__LOG__FORMAT=json "${@:2}" "$program" serve 2>"$log" &
     service=$!
-    until url=http://$(grep -m1 -o '"address":"[^"]*' "$log" | cut -d'"' -f4) &&
+    until url=http://$(grep -m1 '"message":"listening"' "$log" | grep -o '"address":"[^"]*' | cut -d'"' -f4) &&
         "$program" healthcheck --url "$url" >/dev/null 2>&1; do
         kill -0 "$service" || { cat "$log"; exit 1; }
         sleep 0.1

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients redis-clients console console-test console-pictures docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http power-cut docker docker-lint deploy-check clean
+.PHONY: help run test lint clients redis-clients console console-test console-pictures docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http bench-resp power-cut docker docker-lint deploy-check clean
 
 CARGO ?= cargo
 
@@ -122,6 +122,10 @@ bench-latency: ## Waits at constant rates, and what the layers around a handler 
 bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
 	$(CARGO) build --profile dist --locked --bin cuckood
 	benches/http/run.sh target/dist/cuckood
+
+bench-resp: ## Commands of Redis clients, Redis' own sets beside them in alternating rounds (wants redis-server).
+	$(CARGO) build --profile dist --locked --bin cuckood
+	benches/resp/run.sh target/dist/cuckood
 
 power-cut: ## 100 simulated power cuts; wants root, FUSE and loop mounts.
 	$(CARGO) run --release --locked --package power-cut -- 100

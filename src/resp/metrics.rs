@@ -99,7 +99,7 @@ impl Metrics {
 
 impl Collector for Commands {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "RESP commands answered, by outcome: ok, or the error's code";
+        let help = "RESP commands answered, by outcome: ok, or the error's code.";
         let mut family = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;
         let names = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
         let outcomes = || [OK].into_iter().chain(Code::ALL.map(Code::as_str));

@@ -12,11 +12,11 @@ export function Requests(): JSX.Element {
     <>
       <p class="lead">Everything on this page is done through the public API. These were its latest requests.</p>
       <div class="scroll" role="region" aria-label="Latest requests" tabIndex={0}>
-        <table>
+        <table class="cards">
           <thead>
             <tr>
-              <th scope="col">Time</th>
               <th scope="col">Request</th>
+              <th scope="col">Time</th>
               <th scope="col">Status</th>
               <th scope="col" class="number">
                 Took
@@ -32,18 +32,18 @@ export function Requests(): JSX.Element {
           <tbody>
             {requests.value.map((done) => (
               <tr key={`${done.at} ${done.call.method} ${target(done.call)}`}>
-                <td>{moment(new Date(done.at).toISOString())}</td>
                 <td>
                   <code>
                     {done.call.method} /{target(done.call)}
                   </code>
                 </td>
-                <td>
+                <td data-label="Time">{moment(new Date(done.at).toISOString())}</td>
+                <td data-label="Status">
                   <Tag tone={done.status === 0 || done.status >= 400 ? "bad" : "good"}>{done.status || "no answer"}</Tag>
                 </td>
-                <td class="number">{done.milliseconds.toFixed(0)} ms</td>
-                <td class="number">{count(done.times)}</td>
-                <td>
+                <td data-label="Took" class="number">{done.milliseconds.toFixed(0)} ms</td>
+                <td data-label="Times" class="number">{count(done.times)}</td>
+                <td class="acts">
                   <CurlButton call={() => done.call} />
                 </td>
               </tr>

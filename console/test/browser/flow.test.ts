@@ -51,6 +51,9 @@ test("a campaign's users are tried for their eligibility", async () => {
   await page.getByLabel("Campaigns, one a line, the preferred first").fill("nowhere\nspring");
   await button(page, "Try").click();
   await says(page, "Eligible: spring");
+  await says(page, "There is no campaign nowhere.");
+  const explained = (await rows(page, "Explanations"))[0];
+  assert.deepEqual([explained?.slice(0, 3), explained?.at(-1)], [["spring", "yes", "inside"], "yes"]);
   await assertAccessible(page, "eligibility, dark");
   await page.getByRole("link", { name: "Imports" }).click();
   await says(page, "welcome");

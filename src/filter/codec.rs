@@ -3,6 +3,7 @@
 use super::layout::{Growth, Layout};
 use super::memory::OutOfMemory;
 use super::plan::Plan;
+use super::steps::StepsImage;
 use super::table::Table;
 use super::words::AtomicU64;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,16 @@ pub struct FilterImage {
     pub(super) tables: Vec<TableImage>,
     /// Buckets that are empty already of the table that is being drained, if one is.
     pub(super) drained_buckets: u64,
+    /// What a filter that forgets goes by.
+    pub(super) forgetting: Option<ForgettingImage>,
+}
+
+/// What a snapshot says of a filter that forgets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct ForgettingImage {
+    pub(super) steps: StepsImage,
+    /// The table and the bucket at which the removing of forgotten items goes on.
+    pub(super) next: (u64, u64),
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

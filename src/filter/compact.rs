@@ -13,9 +13,9 @@
 use super::codec::{FilterImage, Load, RestoreError};
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{FINGERPRINT_BITS_MAX, Growth, Layout, Mode, SEGMENT_BUCKETS_MAX};
+use super::layout::{Growth, Layout, Mode};
 use super::memory::MemoryNeed;
-use super::plan::Plan;
+use super::segments::{self, Raise, plan};
 use super::slot_state::SlotState;
 use super::table::{GROUP, SegmentStats, Table};
 use super::table_set::TableSet;
@@ -45,16 +45,6 @@ pub struct CompactReader {
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
-/// What it takes to raise a filter's capacity.
-enum Raise {
-    /// There are segments enough.
-    Nothing,
-    /// The filter is empty, and begins anew.
-    Anew,
-    /// A segment of this number. If the newest one is empty, it takes its place.
-    Segment(u32),
-}
-
 /// Whether the newest segment is nearly empty, and the older ones have ample room for what is left in it, as well as for the capacity
 /// that the filter was asked for.
 fn is_worth_folding(older: &[TableWriter], newest: &TableWriter, first: &Layout) -> bool {
@@ -67,36 +57,6 @@ fn is_worth_folding(older: &[TableWriter], newest: &TableWriter, first: &Layout)
 /// the segment back, and folding would cost more than the removes that pay for it.
 fn spare(older: &[TableWriter]) -> u64 {
     older.iter().map(|segment| segment.table.slots()).sum::<u64>() / SPARE_SLOTS + 1
-}
-
-fn plan(layout: &Layout, k: u32) -> Plan {
-    Plan::Segment {
-        base_bits: layout.fingerprint_bits,
-        bucket_size: layout.bucket_size,
-        base_buckets: layout.buckets,
-        k,
-    }
-}
-
-fn segment_number(segment: &TableWriter) -> u32 {
-    segment.table.plan.segment()
-}
-
-fn can_have_segment(layout: &Layout, k: u32) -> bool {
-    let bits = u32::from(layout.fingerprint_bits) + k;
-    bits <= u32::from(FINGERPRINT_BITS_MAX) && layout.buckets <= SEGMENT_BUCKETS_MAX >> k
-}
-
-/// The memory of the segments from `first` on that so many items may need. Returns also where these segments end, and whether all
-/// items have a place in them.
-fn segments_for(layout: &Layout, first: u32, mut items: u64) -> (MemoryNeed, u32, bool) {
-    let (mut need, mut k) = (MemoryNeed::default(), first);
-    while items > 0 && can_have_segment(layout, k) {
-        need += plan(layout, k).memory();
-        items = layout.most_left(k, 0, items);
-        k += 1;
-    }
-    (need, k, items == 0)
 }
 
 /// The memory of those segments that may be folded and added again while so many copies are removed, if so many buckets are emptied
@@ -273,7 +233,7 @@ impl CompactFilter {
     /// # Errors
     /// [`Full`] if no segment can be so large. Then nothing has changed.
     pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
-        match self.plan_raise(&first)? {
+        match segments::plan_raise(&self.set, &first)? {
             Raise::Nothing => {}
             Raise::Anew => self.begin_anew(first),
             Raise::Segment(k) => {
@@ -292,31 +252,11 @@ impl CompactFilter {
     /// # Errors
     /// [`Full`] as for [`Self::raise`].
     pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
-        Ok(match self.plan_raise(first)? {
+        Ok(match segments::plan_raise(&self.set, first)? {
             Raise::Nothing => MemoryNeed::default(),
             Raise::Anew => plan(first, 0).memory(),
             Raise::Segment(k) => plan(&self.set.layout, k).memory(),
         })
-    }
-
-    fn plan_raise(&self, first: &Layout) -> Result<Raise, Full> {
-        let tables = &self.set.tables;
-        if self.set.items() == 0 {
-            let is_right = tables.len() == 1 && self.set.layout == *first;
-            return Ok(if is_right { Raise::Nothing } else { Raise::Anew });
-        }
-        if self.set.capacity() >= first.capacity() {
-            return Ok(Raise::Nothing);
-        }
-        let staying = &tables[..self.set.idle().unwrap_or(tables.len())];
-        let missing = first.capacity() - staying.iter().map(TableWriter::capacity).sum::<u64>();
-        let newest = staying.iter().map(segment_number).max().unwrap_or(0);
-        let mut further = (newest + 1..).take_while(|&k| self.can_have_segment(k));
-        further.find(|&k| plan(&self.set.layout, k).fill_limit() >= missing).map(Raise::Segment).ok_or(Full)
-    }
-
-    fn next_segment(&self) -> u32 {
-        self.set.tables.last().map_or(0, |newest| segment_number(newest) + 1)
     }
 
     /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
@@ -325,15 +265,14 @@ impl CompactFilter {
             return MemoryNeed::default();
         }
         let layout = &self.set.layout;
-        let left =
-            self.set.tables.iter().fold(items, |items, segment| {
-                layout.most_left(segment_number(segment), segment.items(), items)
-            });
-        let next = self.next_segment();
-        let (mut need, end, is_enough) = segments_for(layout, next, left);
+        let left = self.set.tables.iter().fold(items, |items, segment| {
+            layout.most_left(segments::number(segment), segment.items(), items)
+        });
+        let next = segments::next(&self.set);
+        let (mut need, end, is_enough) = segments::needed(layout, next, left);
         // If there is no room in the end, the items that were added before are removed again.
         let removes = if is_enough { removes } else { removes + items };
-        let foldable = self.set.tables.iter().skip(1).map(segment_number).chain(next..end);
+        let foldable = self.set.tables.iter().skip(1).map(segments::number).chain(next..end);
         need += made_again(layout, foldable, self.set.drained_buckets, removes);
         need
     }
@@ -344,7 +283,7 @@ impl CompactFilter {
             return MemoryNeed::default();
         }
         let first = &self.set.first;
-        let (mut need, end, _) = segments_for(first, 1, first.most_left(0, 0, items));
+        let (mut need, end, _) = segments::needed(first, 1, first.most_left(0, 0, items));
         need += made_again(first, 1..end, 0, removes);
         need
     }
@@ -354,13 +293,9 @@ impl CompactFilter {
         plan(&self.set.first, 0).memory()
     }
 
-    fn can_have_segment(&self, k: u32) -> bool {
-        can_have_segment(&self.set.layout, k)
-    }
-
     fn grow(&mut self) -> Result<(), Full> {
-        let k = self.next_segment();
-        if self.set.growth == Growth::Fixed || !self.can_have_segment(k) {
+        let k = segments::next(&self.set);
+        if self.set.growth == Growth::Fixed || !segments::can_be(&self.set.layout, k) {
             return Err(Full);
         }
         self.set.add(plan(&self.set.layout, k));
@@ -385,7 +320,7 @@ impl CompactFilter {
         });
         for (bucket, slot, value) in moving {
             let moved = older.iter_mut().rev().any(|segment| {
-                let bits = segment_number(newest) - segment_number(segment);
+                let bits = segments::number(newest) - segments::number(segment);
                 let (bucket, value) = (bucket >> bits, value >> bits);
                 segment.room() > 0 && segment.insert_value(bucket, value).is_ok()
             });
@@ -408,11 +343,8 @@ impl CompactFilter {
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        let numbers: Vec<u32> = image.tables.iter().map(|table| table.plan.segment()).collect();
-        let is_in_order = numbers.first() == Some(&0) && numbers.is_sorted_by(|a, b| a < b);
-        if !is_in_order
-            || !image.tables.iter().all(|table| table.plan == plan(&image.layout, table.plan.segment()))
-        {
+        let plans = image.tables.iter().map(|table| table.plan);
+        if image.layout.step_bits > 0 || !segments::are_in_place(&image.layout, plans) {
             return Err(RestoreError::Image("a segment is out of place"));
         }
         let mut set = TableSet::restore(Mode::Compact, image, load)?;

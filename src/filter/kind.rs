@@ -1,7 +1,7 @@
 //! The kinds of tables that hot code is compiled for, and the choice of the right one at run time.
 
 use super::place::{Dimensions, Place};
-use super::slots::{Lanes, Shape};
+use super::slots::{Lanes, OwnShape};
 
 /// A kind of table: how its slots lie in words, and how it places items. Hot code is compiled for each kind.
 #[derive(Clone, Copy)]
@@ -10,7 +10,7 @@ pub(super) struct Kind<S, P> {
     pub(super) place: P,
 }
 
-impl<S: Shape, P: Place> Kind<S, P> {
+impl<S: OwnShape, P: Place> Kind<S, P> {
     #[inline(always)]
     pub(super) fn of(lanes: &Lanes, dimensions: &Dimensions) -> Self {
         Self { shape: S::of(lanes), place: P::of(dimensions) }
@@ -25,7 +25,7 @@ impl<S: Shape, P: Place> Kind<S, P> {
 /// all kinds ends up in one function that spills its registers.
 macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
-        use $crate::filter::place::{First, Nested, Whole};
+        use $crate::filter::place::{First, Nested, Stepped, Whole};
         use $crate::filter::slots::{Fixed, Lanes, StrictShape};
         use $crate::filter::plan::Plan;
         let plan: Plan = $plan;
@@ -35,8 +35,16 @@ macro_rules! with_kind {
                 type $place = Whole;
                 $body
             }
-            Plan::Segment { k: 0, .. } => with_kind!(@segment plan, First, $shape, $place => $body),
-            Plan::Segment { .. } => with_kind!(@segment plan, Nested, $shape, $place => $body),
+            Plan::Segment { k: 0, step_bits: 0, .. } => {
+                with_kind!(@segment plan, First, $shape, $place => $body)
+            }
+            Plan::Segment { step_bits: 0, .. } => with_kind!(@segment plan, Nested, $shape, $place => $body),
+            // What is hot there has kinds of its own, in `super::stepped`.
+            Plan::Segment { .. } => {
+                type $shape = Lanes;
+                type $place = Stepped;
+                $body
+            }
         }
     }};
     (@segment $plan:ident, $placement:ident, $shape:ident, $place:ident => $body:expr) => {{
@@ -63,8 +71,8 @@ macro_rules! with_kind {
 }
 pub(super) use with_kind;
 
-/// As [`with_kind`], for code that is not hot: it is compiled only twice, for compact and for strict tables, and looks a compact
-/// table's geometry up at run time.
+/// As [`with_kind`], for code that is not hot: it is compiled only once for each placement, and looks a compact table's geometry up
+/// at run time.
 macro_rules! with_any_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {
         match $plan {
@@ -73,9 +81,14 @@ macro_rules! with_any_kind {
                 type $place = $crate::filter::place::Whole;
                 $body
             }
-            $crate::filter::plan::Plan::Segment { .. } => {
+            $crate::filter::plan::Plan::Segment { step_bits: 0, .. } => {
                 type $shape = $crate::filter::slots::Lanes;
                 type $place = $crate::filter::place::Nested;
+                $body
+            }
+            $crate::filter::plan::Plan::Segment { .. } => {
+                type $shape = $crate::filter::slots::Lanes;
+                type $place = $crate::filter::place::Stepped;
                 $body
             }
         }

@@ -19,6 +19,12 @@ pub(super) const SEGMENT_BUCKETS_MAX: u64 = 1 << 32;
 pub const FINGERPRINT_BITS_MIN: u8 = 4;
 /// The most bits of a compact filter's fingerprint.
 pub const FINGERPRINT_BITS_MAX: u8 = 32;
+/// The most bits of a slot that say in which step its item was added.
+pub(super) const STEP_BITS_MAX: u8 = 6;
+/// The fewest steps in which a filter forgets.
+pub const STEPS_MIN: u32 = 2;
+/// The most steps in which a filter forgets.
+pub const STEPS_MAX: u32 = 32;
 /// Bits of digest in a slot of a strict filter, which also has 2 bits of state.
 pub const STRICT_FINGERPRINT_BITS: u8 = 62;
 /// The lowest error rate that a compact filter can be created with.
@@ -58,6 +64,8 @@ pub enum Growth {
 pub struct Layout {
     /// Bits of digest in a slot; 62 in a strict table.
     pub fingerprint_bits: u8,
+    /// Bits of a slot that say in which step its item was added; 0 in filters that forget nothing.
+    pub step_bits: u8,
     /// Slots of a bucket: 2, 4 or 8.
     pub bucket_size: u8,
     /// Buckets of the first table, an even number.
@@ -104,6 +112,12 @@ pub enum LayoutError {
         /// Slots of a bucket.
         bucket_size: u8,
     },
+    /// The number of steps is out of range.
+    #[error("forget_steps must be between {STEPS_MIN} and {STEPS_MAX}, not {0}")]
+    Steps(u32),
+    /// Only a layout that is damaged, or was made elsewhere, has such a number.
+    #[error("a slot can't have {0} bits that say in which step its item was added")]
+    StepBits(u8),
     /// There is no table of so many buckets. Only a layout that is damaged, or was made elsewhere, has such a number.
     #[error("a table of {0} buckets can't be")]
     Buckets(u64),
@@ -126,6 +140,9 @@ impl Layout {
         }
         if !size_fits {
             return Err(LayoutError::BucketSize(self.bucket_size));
+        }
+        if self.step_bits > if mode == Mode::Compact { STEP_BITS_MAX } else { 0 } {
+            return Err(LayoutError::StepBits(self.step_bits));
         }
         if !(1..=MAX_SEARCH_LIMIT).contains(&self.max_search) {
             return Err(LayoutError::MaxSearch(self.max_search));
@@ -164,7 +181,8 @@ impl Layout {
         if self.fingerprint_bits == STRICT_FINGERPRINT_BITS {
             Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS, STATE_MASK)
         } else {
-            Lanes::new(u32::from(self.fingerprint_bits), u32::from(self.bucket_size), 0)
+            let (fingerprint_bits, step_bits) = (u32::from(self.fingerprint_bits), u32::from(self.step_bits));
+            Lanes::new(fingerprint_bits + step_bits, u32::from(self.bucket_size), (1 << step_bits) - 1)
         }
     }
 }

@@ -1,18 +1,21 @@
 //! Cuckoo filters (Fan et al., CoNEXT 2014): pure and synchronous. Knows nothing of HTTP, time or storage.
 //!
-//! [`compact`] filters keep fingerprints; [`strict`] ones keep 62 bits of each item's digest and a state. [`modes`] puts both
-//! behind one type. A filter has a writer's side, which one thread owns, and a reader's side, which takes no lock.
+//! [`compact`] filters keep fingerprints, and [`forgetting`] ones also the step in which each was added; [`strict`] ones keep 62 bits
+//! of each item's digest and a state. [`modes`] puts all behind one type. A filter has a writer's side, which one thread owns, and a reader's side, which takes no lock.
 //!
-//! Both keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
+//! All keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
 //! slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] says how large it is, and [`place`] in which two
 //! buckets an item may lie. How many buckets a capacity needs is for [`sizing`] to say.
 
 pub mod codec;
 pub mod compact;
+pub mod forgetting;
+mod forgetting_view;
 pub mod hash;
 mod insert;
 mod kind;
 pub mod layout;
+mod live;
 mod memory;
 mod mixing;
 mod modes;
@@ -20,9 +23,12 @@ mod place;
 mod plan;
 #[cfg(test)]
 mod race;
+mod segments;
 mod sizing;
 mod slot_state;
 mod slots;
+mod stepped;
+mod steps;
 pub mod strict;
 mod strict_view;
 mod table;
@@ -35,6 +41,8 @@ mod writer;
 
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView};
+pub use forgetting::ForgettingFilter;
+pub use forgetting_view::{ForgettingReader, ForgettingView};
 pub use hash::{Digest, Secret};
 pub use insert::{Full, Insert};
 pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
@@ -43,6 +51,7 @@ pub(crate) use memory::unreserved_tables;
 pub use memory::{MemoryNeed, OutOfMemory, Reservation};
 pub use modes::{Filter, FilterStats, Reader};
 pub use slot_state::{SlotState, StateCounts};
+pub use steps::StepStats;
 pub use strict::{StrictFilter, Walk};
 pub use strict_view::{StrictReader, StrictView};
 pub use table::SegmentStats;

@@ -19,6 +19,8 @@ pub(super) struct Dimensions {
     base_buckets: u64,
     /// The segment's number.
     k: u32,
+    /// Bits of a slot that say in which step its item was added.
+    step_bits: u32,
     /// Distinct fingerprints, `(2^base_bits − 1) · 2^k`.
     fingerprints: u64,
 }
@@ -27,11 +29,12 @@ impl Dimensions {
     pub(super) fn of(plan: Plan) -> Self {
         debug_assert!(plan.buckets().is_multiple_of(2));
         match plan {
-            Plan::Segment { base_bits, base_buckets, k, .. } => {
+            Plan::Segment { base_bits, step_bits, base_buckets, k, .. } => {
                 debug_assert!(u32::from(base_bits) + k <= 32 && base_buckets << k <= 1 << 32);
-                Self { base_buckets, k, fingerprints: ((1 << base_bits) - 1) << k }
+                let fingerprints = ((1 << base_bits) - 1) << k;
+                Self { base_buckets, k, step_bits: u32::from(step_bits), fingerprints }
             }
-            Plan::Strict { buckets } => Self { base_buckets: buckets, k: 0, fingerprints: 0 },
+            Plan::Strict { buckets } => Self { base_buckets: buckets, k: 0, step_bits: 0, fingerprints: 0 },
         }
     }
 }
@@ -104,6 +107,50 @@ impl Place for First {
     }
 }
 
+/// [`Nested`] where the low bits of a slot say in which step its item was added. The fingerprint lies above them, and it alone
+/// determines the buckets: an item that is added again has the same ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stepped(Nested);
+
+impl Place for Stepped {
+    #[inline(always)]
+    fn of(dimensions: &Dimensions) -> Self {
+        Self(Nested(*dimensions))
+    }
+
+    #[inline(always)]
+    fn probe(&self, digest: Digest) -> Probe {
+        let Probe { value, buckets } = self.0.probe(digest);
+        Probe { value: value << self.0.0.step_bits, buckets }
+    }
+
+    #[inline(always)]
+    fn other(&self, bucket: u64, value: u64) -> u64 {
+        self.0.other(bucket, value >> self.0.0.step_bits)
+    }
+}
+
+/// [`Stepped`] for the first segment, as [`First`] is for [`Nested`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SteppedFirst(Stepped);
+
+impl Place for SteppedFirst {
+    #[inline(always)]
+    fn of(dimensions: &Dimensions) -> Self {
+        Self(Stepped(Nested(Dimensions { k: 0, ..*dimensions })))
+    }
+
+    #[inline(always)]
+    fn probe(&self, digest: Digest) -> Probe {
+        self.0.probe(digest)
+    }
+
+    #[inline(always)]
+    fn other(&self, bucket: u64, value: u64) -> u64 {
+        self.0.other(bucket, value)
+    }
+}
+
 /// Placement in a strict table, which has any even number of buckets and slots of 62 bits of digest above 2 of state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
@@ -150,7 +197,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn segment<P: Place>(base_bits: u32, base_buckets: u64, k: u32) -> P {
-        let plan = Plan::Segment { base_bits: base_bits as u8, bucket_size: 4, base_buckets, k };
+        let plan =
+            Plan::Segment { base_bits: base_bits as u8, step_bits: 0, bucket_size: 4, base_buckets, k };
         P::of(&Dimensions::of(plan))
     }
 

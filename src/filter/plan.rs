@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// The plan of a table. A snapshot stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Plan {
-    /// Segment `k` of a compact filter.
-    Segment { base_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
+    /// Segment `k` of a compact filter. Where items are forgotten, `step_bits` of each slot say in which step its item was added.
+    Segment { base_bits: u8, step_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
     /// A strict table.
     Strict { buckets: u64 },
 }
@@ -66,8 +66,9 @@ impl Plan {
     /// Whether a table can have this plan. One that was read from a disk may be damaged.
     pub(super) fn is_sane(&self) -> bool {
         let shape_fits = match *self {
-            Self::Segment { base_bits, bucket_size, base_buckets, k } => {
+            Self::Segment { base_bits, step_bits, bucket_size, base_buckets, k } => {
                 k < 32
+                    && step_bits <= layout::STEP_BITS_MAX
                     && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> k
                     && layout::FINGERPRINT_BITS_MIN <= base_bits
                     && u32::from(base_bits) + k <= u32::from(FINGERPRINT_BITS_MAX)
@@ -78,9 +79,18 @@ impl Plan {
         shape_fits && self.buckets() >= 2 && self.buckets().is_multiple_of(2)
     }
 
+    /// Bits of a slot that say in which step its item was added.
+    pub(super) fn step_bits(&self) -> u8 {
+        match *self {
+            Self::Segment { step_bits, .. } => step_bits,
+            Self::Strict { .. } => 0,
+        }
+    }
+
     fn layout(&self) -> layout::Layout {
         layout::Layout {
             fingerprint_bits: self.fingerprint_bits(),
+            step_bits: self.step_bits(),
             bucket_size: self.bucket_size(),
             buckets: self.buckets(),
             max_search: 1,

@@ -22,7 +22,7 @@
 
 use super::layout::{
     CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout,
-    LayoutError, MAX_SEARCH_DEFAULT, Mode, STRICT_FINGERPRINT_BITS,
+    LayoutError, MAX_SEARCH_DEFAULT, Mode, STEPS_MAX, STEPS_MIN, STRICT_FINGERPRINT_BITS,
 };
 use super::mixing::sum_of_pair;
 use super::slots::STRICT_SLOTS;
@@ -66,10 +66,7 @@ impl Layout {
         if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
             return Err(LayoutError::ErrorRate(error_rate));
         }
-        let share = match growth {
-            Growth::Auto => error_rate / 2.0,
-            Growth::Fixed => error_rate,
-        };
+        let share = share(error_rate, growth);
         // Of layouts that take the same memory the first wins: four slots are the best compromise of load and look-up speed.
         [4, 2, 8]
             .into_iter()
@@ -78,11 +75,40 @@ impl Layout {
             .ok_or(LayoutError::ErrorRate(error_rate))
     }
 
+    /// As [`Self::compact`], for a filter that forgets in so many steps.
+    ///
+    /// Its buckets have eight slots. Items come again and again there, and copies of one item have only two buckets: with three copies
+    /// each, buckets of four slots can be filled to 62 %, those of eight to 90 % (measured at a hundred thousand items).
+    pub fn forgetting(
+        capacity: u64,
+        error_rate: f64,
+        growth: Growth,
+        steps: u32,
+    ) -> Result<Self, LayoutError> {
+        check_capacity(capacity)?;
+        if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
+            return Err(LayoutError::ErrorRate(error_rate));
+        }
+        let layout = Self::smallest(capacity, share(error_rate, growth), growth, 8);
+        layout.ok_or(LayoutError::ErrorRate(error_rate))?.with_steps(steps)
+    }
+
+    /// The same layout, for a filter that forgets in so many steps.
+    pub fn with_steps(self, steps: u32) -> Result<Self, LayoutError> {
+        if !(STEPS_MIN..=STEPS_MAX).contains(&steps) {
+            return Err(LayoutError::Steps(steps));
+        }
+        // The current step beside those that are kept, and two whose items are being removed.
+        let tags = steps + 3;
+        Ok(Self { step_bits: tags.next_power_of_two().trailing_zeros() as u8, ..self })
+    }
+
     fn smallest(capacity: u64, error_rate: f64, growth: Growth, bucket_size: u8) -> Option<Self> {
         let buckets = buckets_for(capacity, bucket_size);
         (planned_bits_min(bucket_size)..=FINGERPRINT_BITS_MAX)
             .map(|fingerprint_bits| Self {
                 fingerprint_bits,
+                step_bits: 0,
                 bucket_size,
                 buckets,
                 max_search: MAX_SEARCH_DEFAULT,
@@ -110,7 +136,7 @@ impl Layout {
             return Err(LayoutError::BucketSize(bucket_size));
         }
         let buckets = buckets_for(capacity, bucket_size);
-        let mut layout = Self { fingerprint_bits, bucket_size, buckets, max_search };
+        let mut layout = Self { fingerprint_bits, step_bits: 0, bucket_size, buckets, max_search };
         layout.check(Mode::Compact)?;
         if growth == Growth::Fixed {
             layout.buckets = layout.fixed_buckets(capacity)?;
@@ -144,6 +170,7 @@ impl Layout {
         let bucket_size = STRICT_SLOTS as u8;
         Ok(Self {
             fingerprint_bits: STRICT_FINGERPRINT_BITS,
+            step_bits: 0,
             bucket_size,
             buckets: buckets_for(capacity, bucket_size),
             max_search: MAX_SEARCH_DEFAULT,
@@ -161,18 +188,10 @@ impl Layout {
     /// The most of so many items that find no place in segment `k` of a compact filter, if it holds `held` items already. Almost never
     /// are there more.
     pub(super) fn most_left(&self, k: u32, held: u64, items: u64) -> u64 {
-        let segment =
-            Self { fingerprint_bits: self.fingerprint_bits + k as u8, buckets: self.buckets << k, ..*self };
+        let segment = self.segment(k);
         let all = held.saturating_add(items);
         if self.is_searched_well() {
-            let limit = segment.capacity();
-            let refused = match segment.lanes().words(segment.buckets) {
-                ..SURE_WORDS_MIN => REFUSED_SMALL,
-                _ if self.max_search < MAX_SEARCH_DEFAULT => REFUSED_SHORT_SEARCH,
-                _ => REFUSED,
-            };
-            let sure = limit - limit.div_ceil(refused);
-            return items.min(all.saturating_sub(sure));
+            return items.min(all.saturating_sub(self.sure_items(k)));
         }
         let spread = if k == 0 { segment.buckets } else { segment.buckets / CROWDED_BUCKETS };
         if all <= unsearched_limit(spread, self.bucket_size) {
@@ -180,6 +199,25 @@ impl Layout {
         }
         let most = segment.slots() / UNSEARCHED_FILL;
         items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
+    }
+
+    fn segment(&self, k: u32) -> Self {
+        Self { fingerprint_bits: self.fingerprint_bits + k as u8, buckets: self.buckets << k, ..*self }
+    }
+
+    /// Items that segment `k` of a compact filter surely takes; none if searches there may fail early.
+    pub(super) fn sure_items(&self, k: u32) -> u64 {
+        if !self.is_searched_well() {
+            return 0;
+        }
+        let segment = self.segment(k);
+        let limit = segment.capacity();
+        let refused = match segment.lanes().words(segment.buckets) {
+            ..SURE_WORDS_MIN => REFUSED_SMALL,
+            _ if self.max_search < MAX_SEARCH_DEFAULT => REFUSED_SHORT_SEARCH,
+            _ => REFUSED,
+        };
+        limit - limit.div_ceil(refused)
     }
 
     /// Whether searches fill a segment to its limit. They may fail long before if they are short or fingerprints are, which only a
@@ -193,6 +231,14 @@ impl Layout {
 pub(super) fn sure_strict_items(buckets: u64) -> u64 {
     let limit = fill_limit(buckets, STRICT_SLOTS as u8);
     if buckets < SURE_STRICT_BUCKETS_MIN { limit - limit.div_ceil(REFUSED_SMALL) } else { limit }
+}
+
+/// The first segment's share of an error rate.
+fn share(error_rate: f64, growth: Growth) -> f64 {
+    match growth {
+        Growth::Auto => error_rate / 2.0,
+        Growth::Fixed => error_rate,
+    }
 }
 
 fn check_capacity(capacity: u64) -> Result<(), LayoutError> {

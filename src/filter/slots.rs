@@ -14,11 +14,11 @@ pub(super) struct Lanes {
     /// Bits of a part.
     pub(super) part_bits: u32,
     /// The lowest bit of every slot of a part. Multiplied by a value, it gives the value in every slot.
-    ones: u64,
+    pub(super) ones: u64,
     /// The highest bit of every slot of a part.
-    tops: u64,
+    pub(super) tops: u64,
     /// All the bits of a part.
-    mask: u64,
+    pub(super) mask: u64,
     /// The bits of a part that tell items apart: all but those of the state.
     identity: u64,
 }
@@ -132,11 +132,33 @@ impl Lanes {
     }
 }
 
-/// A geometry that is known at compile time or only at run time. The same code serves both, and the first at full speed.
+/// How slots are looked at: a geometry that is known at compile time or only at run time. The same code serves both, and the first at
+/// full speed.
 pub(super) trait Shape: Copy {
-    fn of(lanes: &Lanes) -> Self;
-
     fn lanes(&self) -> Lanes;
+
+    /// Marks the slots of `part` that may be written to.
+    #[inline(always)]
+    fn vacant(&self, part: u64) -> u64 {
+        self.lanes().zero(part)
+    }
+
+    /// Marks the slots of `part` that hold `value`, whatever their states.
+    #[inline(always)]
+    fn held(&self, part: u64, value: u64) -> u64 {
+        self.lanes().held(part, value)
+    }
+
+    /// Whether any slot of `part` holds `value`.
+    #[inline(always)]
+    fn any_held(&self, part: u64, value: u64) -> bool {
+        self.lanes().any_equal(part, value)
+    }
+}
+
+/// A shape that a table has by itself, whoever looks at it.
+pub(super) trait OwnShape: Shape {
+    fn of(lanes: &Lanes) -> Self;
 }
 
 /// The geometry of a compact table, known at compile time.
@@ -145,13 +167,15 @@ pub(super) struct Fixed<const BITS: u32, const SLOTS: u32>;
 
 impl<const BITS: u32, const SLOTS: u32> Shape for Fixed<BITS, SLOTS> {
     #[inline(always)]
-    fn of(_: &Lanes) -> Self {
-        Self
-    }
-
-    #[inline(always)]
     fn lanes(&self) -> Lanes {
         const { Lanes::new(BITS, SLOTS, 0) }
+    }
+}
+
+impl<const BITS: u32, const SLOTS: u32> OwnShape for Fixed<BITS, SLOTS> {
+    #[inline(always)]
+    fn of(_: &Lanes) -> Self {
+        Self
     }
 }
 
@@ -167,25 +191,29 @@ pub(super) const STRICT_SLOT_BITS: u32 = 64;
 
 impl Shape for StrictShape {
     #[inline(always)]
-    fn of(_: &Lanes) -> Self {
-        Self
-    }
-
-    #[inline(always)]
     fn lanes(&self) -> Lanes {
         const { Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS, STATE_MASK) }
     }
 }
 
-impl Shape for Lanes {
+impl OwnShape for StrictShape {
     #[inline(always)]
-    fn of(lanes: &Lanes) -> Self {
-        *lanes
+    fn of(_: &Lanes) -> Self {
+        Self
     }
+}
 
+impl Shape for Lanes {
     #[inline(always)]
     fn lanes(&self) -> Lanes {
         *self
+    }
+}
+
+impl OwnShape for Lanes {
+    #[inline(always)]
+    fn of(lanes: &Lanes) -> Self {
+        *lanes
     }
 }
 

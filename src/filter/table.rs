@@ -15,7 +15,7 @@ use super::kind::{Kind, with_any_kind, with_kind};
 use super::memory::OutOfMemory;
 use super::place::{Dimensions, Place, Probe, Whole};
 use super::plan::Plan;
-use super::slots::{Lanes, Shape, StrictShape};
+use super::slots::{Lanes, OwnShape, Shape, StrictShape};
 use super::words::{AtomicU64, Words};
 
 /// One table of a filter.
@@ -42,12 +42,14 @@ pub(super) const GROUP: usize = 32;
 struct Progress {
     version: AtomicU64,
     items: AtomicU64,
+    /// One more than the number of the slot whose tag is being changed; 0 while none is. See [`super::live`].
+    tagging: AtomicU64,
 }
 
 /// A table that one writer changes and any number of readers look at.
 pub(super) struct Table {
     pub(super) words: Words,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     dimensions: Dimensions,
     pub(super) plan: Plan,
     /// [`Table::contains_in`] compiled for this kind of table. To choose it for each look-up would take a fifth of its instructions.
@@ -86,7 +88,7 @@ impl Table {
 
     /// The table's kind, named by its two types.
     #[inline(always)]
-    pub(super) fn kind<S: Shape, P: Place>(&self) -> Kind<S, P> {
+    pub(super) fn kind<S: OwnShape, P: Place>(&self) -> Kind<S, P> {
         Kind::of(&self.lanes, &self.dimensions)
     }
 
@@ -113,6 +115,15 @@ impl Table {
         self.progress.items.store(items, Relaxed);
     }
 
+    /// The number of the slot whose tag is being changed in two words, if there is one.
+    pub(super) fn tagging(&self) -> Option<u64> {
+        self.progress.tagging.load(Acquire).checked_sub(1)
+    }
+
+    pub(super) fn set_tagging(&self, slot: Option<u64>) {
+        self.progress.tagging.store(slot.map_or(0, |slot| slot + 1), Release);
+    }
+
     pub(super) fn stats(&self) -> SegmentStats {
         SegmentStats {
             items: self.items(),
@@ -125,7 +136,7 @@ impl Table {
 
     /// The version of the sequence lock: odd while items move. A reader loads it before a look-up and after a miss.
     #[inline(always)]
-    fn version(&self) -> u64 {
+    pub(super) fn version(&self) -> u64 {
         self.progress.version.load(Acquire)
     }
 
@@ -133,7 +144,7 @@ impl Table {
     ///
     /// One comparison does for both: an odd version loses its lowest bit here, and so equals no version from now on.
     #[inline(always)]
-    fn is_sure(&self, before: u64) -> bool {
+    pub(super) fn is_sure(&self, before: u64) -> bool {
         self.version() == before & !1
     }
 
@@ -149,7 +160,7 @@ impl Table {
         (self.contains)(self, digest)
     }
 
-    fn contains_in<S: Shape, P: Place>(&self, digest: Digest) -> bool {
+    fn contains_in<S: OwnShape, P: Place>(&self, digest: Digest) -> bool {
         self.contains_with::<S, P>(digest, || ())
     }
 
@@ -160,7 +171,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn contains_with<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+    fn contains_with<S: OwnShape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
         let kind = self.kind::<S, P>();
         let before = self.version();
         let hit = self.holds_either(kind, &kind.place.probe(digest), pause);
@@ -170,7 +181,7 @@ impl Table {
     /// [`Table::contains`] while items move. It is a function of its own so that the usual case needs no stack.
     #[cold]
     #[inline(never)]
-    fn contains_moving<S: Shape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+    fn contains_moving<S: OwnShape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
         let kind = self.kind::<S, P>();
         let probe = kind.place.probe(digest);
         self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
@@ -186,12 +197,12 @@ impl Table {
 
     /// Copies of the item, and of items that look alike. Never too low: the copies are counted again if items moved meanwhile.
     pub(super) fn count(&self, digest: Digest) -> u32 {
-        with_kind!(self.plan, S, P => self.count_in::<S, P>(digest))
+        with_kind!(self.plan, S, P => self.count_of(self.kind::<S, P>(), digest))
     }
 
+    /// [`Table::count`], if one looks at the table in this way.
     #[inline(never)]
-    fn count_in<S: Shape, P: Place>(&self, digest: Digest) -> u32 {
-        let kind = self.kind::<S, P>();
+    pub(super) fn count_of<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> u32 {
         let probe = kind.place.probe(digest);
         let mut most = 0;
         loop {
@@ -209,12 +220,17 @@ impl Table {
     /// Sets `found` to true for the items that the table holds, and leaves it as it is for the others.
     #[inline]
     pub(super) fn contains_many(&self, digests: &[Digest], found: &mut [bool]) {
-        with_kind!(self.plan, S, P => self.contains_many_in::<S, P>(digests, found));
+        with_kind!(self.plan, S, P => self.contains_many_of(self.kind::<S, P>(), digests, found));
     }
 
+    /// [`Table::contains_many`], if one looks at the table in this way.
     #[inline(never)]
-    fn contains_many_in<S: Shape, P: Place>(&self, digests: &[Digest], found: &mut [bool]) {
-        let kind = self.kind::<S, P>();
+    pub(super) fn contains_many_of<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        digests: &[Digest],
+        found: &mut [bool],
+    ) {
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
             let found = found.next().unwrap_or_default();
@@ -290,7 +306,7 @@ impl Table {
     /// move; a second one under the same version begins after it, so it finds the item where it went. Only if the version has
     /// changed does the reader have to start over.
     #[inline(always)]
-    fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
+    pub(super) fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let before = self.version();
             if let Some(hit) = once() {
@@ -309,7 +325,12 @@ impl Table {
     }
 
     #[inline(always)]
-    fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
+    pub(super) fn holds_either<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        probe: &Probe,
+        pause: impl Fn(),
+    ) -> bool {
         // No branch: which of the two buckets has the item can't be predicted.
         let words = &*self.words;
         let first = holds(words, kind, probe.buckets[0], probe.value);
@@ -324,7 +345,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn prefetch_item_in<S: Shape, P: Place>(&self, digest: Digest) {
+    fn prefetch_item_in<S: OwnShape, P: Place>(&self, digest: Digest) {
         let kind = self.kind::<S, P>();
         self.prefetch(kind, &kind.place.probe(digest));
     }
@@ -337,7 +358,11 @@ impl Table {
     /// Prefetches a bucket's cache line.
     #[inline(always)]
     pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) {
-        self.words.prefetch(kind.shape.lanes().position(bucket, 0).0);
+        let lanes = kind.shape.lanes();
+        self.words.prefetch(lanes.position(bucket, 0).0);
+        if lanes.slots * lanes.bits > 64 {
+            self.words.prefetch(lanes.position(bucket, lanes.slots - 1).0);
+        }
     }
 
     /// One part of a bucket.
@@ -353,7 +378,7 @@ impl Table {
         let mut copies = 0;
         for bucket in probe.buckets {
             for part in 0..lanes.parts() {
-                copies += lanes.equal(self.part(kind, bucket, part), probe.value).count_ones();
+                copies += kind.shape.held(self.part(kind, bucket, part), probe.value).count_ones();
             }
         }
         copies
@@ -372,7 +397,7 @@ impl Table {
         for this_bucket in probe.buckets.into_iter().rev() {
             for this_part in (0..lanes.parts()).rev() {
                 let these_bits = self.part(kind, this_bucket, this_part);
-                let these_marks = lanes.held(these_bits, probe.value);
+                let these_marks = kind.shape.held(these_bits, probe.value);
                 let here = these_marks != 0;
                 marks = select_unpredictable(here, these_marks, marks);
                 bits = select_unpredictable(here, these_bits, bits);
@@ -388,34 +413,35 @@ impl Table {
         Some((bucket, part * lanes.part_slots + lane, held))
     }
 
-    /// The first free slot of a bucket, or the number of its slots if none is free.
+    /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
     #[inline(always)]
-    fn first_free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
+    fn first_vacant<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
         let lanes = kind.shape.lanes();
         let mut slot = lanes.slots;
         for part in (0..lanes.parts()).rev() {
-            let marks = lanes.zero(self.part(kind, bucket, part));
+            let marks = kind.shape.vacant(self.part(kind, bucket, part));
             slot = select_unpredictable(marks != 0, part * lanes.part_slots + lanes.lowest(marks), slot);
         }
         slot
     }
 
-    /// The first free slot of a bucket, if there is one.
+    /// The first vacant slot of a bucket, if there is one.
     #[inline(always)]
-    pub(super) fn free<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
-        let slot = self.first_free(kind, bucket);
+    pub(super) fn vacant<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
+        let slot = self.first_vacant(kind, bucket);
         (slot < kind.shape.lanes().slots).then_some(slot)
     }
 
-    /// A free slot in one of an item's two buckets: the lower of the two first free ones. That is mostly in the emptier bucket, so
+    /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
     /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
     #[inline(always)]
-    pub(super) fn free_of_pair<S: Shape, P: Copy>(
+    pub(super) fn vacant_of_pair<S: Shape, P: Copy>(
         &self,
         kind: Kind<S, P>,
         probe: &Probe,
     ) -> Option<(u64, u32)> {
-        let [first, second] = probe.buckets.map(|bucket| self.first_free(kind, bucket));
+        let [first, second] =
+            [self.first_vacant(kind, probe.buckets[0]), self.first_vacant(kind, probe.buckets[1])];
         let in_second = second < first;
         let slot = select_unpredictable(in_second, second, first);
         let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
@@ -436,7 +462,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn for_each_of<S: Shape, P: Place>(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
+    fn for_each_of<S: OwnShape, P: Place>(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
         let kind = self.kind::<S, P>();
         let lanes = kind.shape.lanes();
         for bucket in buckets {
@@ -474,7 +500,7 @@ fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64
 fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
     let lanes = kind.shape.lanes();
     (0..lanes.parts())
-        .fold(false, |found, part| found | lanes.any_equal(part_of(words, kind, bucket, part), value))
+        .fold(false, |found, part| found | kind.shape.any_held(part_of(words, kind, bucket, part), value))
 }
 
 #[cfg(test)]
@@ -486,7 +512,8 @@ mod tests {
     /// starts over.
     #[test]
     fn a_miss_is_believed_only_if_nothing_moved_meanwhile() {
-        let table = Table::new(Plan::Segment { base_bits: 8, bucket_size: 4, base_buckets: 2, k: 0 });
+        let table =
+            Table::new(Plan::Segment { base_bits: 8, step_bits: 0, bucket_size: 4, base_buckets: 2, k: 0 });
         let looks = Cell::new(0);
         let look = |moves_at: Option<u32>, found_at: Option<u32>| {
             looks.set(0);

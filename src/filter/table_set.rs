@@ -50,6 +50,11 @@ impl TableSet {
         self.tables.iter().map(|table| table.table.clone()).collect()
     }
 
+    /// The layout that the tables follow from.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// Items that the tables take together before they count as full.
     pub(super) fn capacity(&self) -> u64 {
         self.tables.iter().map(TableWriter::capacity).sum()
@@ -145,6 +150,7 @@ impl TableSet {
             tables: tables.collect(),
             next_table: self.next_table,
             drained_buckets: self.drained_buckets,
+            forgetting: None,
         }
     }
 

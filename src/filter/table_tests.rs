@@ -15,7 +15,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     let segment = (4_u8..=28, prop_oneof![Just(2_u8), Just(4), Just(8)], 1_u64..300, 0_u32..=4);
     prop_oneof![
         4 => segment.prop_map(|(base_bits, bucket_size, half, k)| {
-            Plan::Segment { base_bits, bucket_size, base_buckets: 2 * half, k }
+            Plan::Segment { base_bits, step_bits: 0, bucket_size, base_buckets: 2 * half, k }
         }),
         1 => (1_u64..600).prop_map(|half| Plan::Strict { buckets: 2 * half }),
     ]

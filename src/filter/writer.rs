@@ -5,7 +5,7 @@ use super::hash::Digest;
 use super::kind::{Kind, with_any_kind, with_kind};
 use super::place::{Place, Probe};
 use super::plan::Plan;
-use super::slots::Shape;
+use super::slots::{OwnShape, Shape};
 use super::table::Table;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn insert_in<S: Shape, P: Place>(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
+    fn insert_in<S: OwnShape, P: Place>(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
         let kind = self.table.kind::<S, P>();
         let mut probe = kind.place.probe(digest);
         probe.value |= state;
@@ -133,7 +133,7 @@ impl TableWriter {
         (self.insert_unless_saturated)(self, digest)
     }
 
-    fn insert_unless_saturated_in<S: Shape, P: Place>(&mut self, digest: Digest) -> Result<bool, NoPath> {
+    fn insert_unless_saturated_in<S: OwnShape, P: Place>(&mut self, digest: Digest) -> Result<bool, NoPath> {
         let kind = self.table.kind::<S, P>();
         self.place_unless_saturated(kind, kind.place.probe(digest))
     }
@@ -144,7 +144,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn insert_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+    fn insert_many_in<S: OwnShape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
         let table = self.table.clone();
         let kind = table.kind::<S, P>();
         table.for_each_group(kind, digests, |probes| {
@@ -164,7 +164,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn remove_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+    fn remove_many_in<S: OwnShape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
         let table = self.table.clone();
         let kind = table.kind::<S, P>();
         table.for_each_group(kind, digests, |probes| {
@@ -174,12 +174,12 @@ impl TableWriter {
     }
 
     #[inline(always)]
-    fn place_unless_saturated<S: Shape, P: Place>(
+    fn place_unless_saturated<S: OwnShape, P: Place>(
         &mut self,
         kind: Kind<S, P>,
         probe: Probe,
     ) -> Result<bool, NoPath> {
-        let Some((bucket, slot)) = self.table.free_of_pair(kind, &probe) else {
+        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else {
             return self.relocate_unless_saturated::<S, P>(probe.buckets[0], probe.value);
         };
         self.change_slot(kind, bucket, slot, 0, probe.value);
@@ -188,7 +188,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn relocate_unless_saturated<S: Shape, P: Place>(
+    fn relocate_unless_saturated<S: OwnShape, P: Place>(
         &mut self,
         bucket: u64,
         value: u64,
@@ -209,7 +209,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn insert_value_in<S: Shape, P: Place>(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
+    fn insert_value_in<S: OwnShape, P: Place>(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
         let kind = self.table.kind::<S, P>();
         let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
         self.place(kind, &probe)
@@ -221,7 +221,7 @@ impl TableWriter {
         (self.remove)(self, digest)
     }
 
-    fn remove_in<S: Shape, P: Place>(&mut self, digest: Digest) -> Option<u64> {
+    fn remove_in<S: OwnShape, P: Place>(&mut self, digest: Digest) -> Option<u64> {
         let kind = self.table.kind::<S, P>();
         self.take(kind, &kind.place.probe(digest))
     }
@@ -241,7 +241,7 @@ impl TableWriter {
     }
 
     #[inline(never)]
-    fn free_slot_in<S: Shape, P: Place>(&mut self, bucket: u64, slot: u32) {
+    fn free_slot_in<S: OwnShape, P: Place>(&mut self, bucket: u64, slot: u32) {
         let kind = self.table.kind::<S, P>();
         let held = self.table.slot(kind, bucket, slot);
         self.change_slot(kind, bucket, slot, held, 0);
@@ -258,40 +258,51 @@ impl TableWriter {
 
     #[inline(always)]
     fn place<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
-        match self.table.free_of_pair(kind, probe) {
-            Some((bucket, slot)) => self.change_slot(kind, bucket, slot, 0, probe.value),
-            None => self.relocate(kind, *probe)?,
+        if let Some((bucket, slot)) = self.table.vacant_of_pair(kind, probe) {
+            self.change_slot(kind, bucket, slot, 0, probe.value);
+        } else {
+            self.relocate(kind, *probe)?;
         }
         self.table.set_items(self.items() + 1);
         Ok(())
     }
 
-    /// Makes room for an item along the shortest path to a free slot. The last item of the path moves first, into the free slot; then
-    /// each moves into the slot that the one behind it has left. So every item is always in one of its two buckets.
+    /// Makes room for an item along the shortest path to a vacant slot. The last item of the path moves first, into the vacant slot; then
+    /// each moves into the slot that the one behind it has left. So every item is always in one of its two buckets. Returns what was in
+    /// the vacant slot.
     #[inline(never)]
-    fn relocate<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: Probe) -> Result<(), NoPath> {
+    pub(super) fn relocate<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        probe: Probe,
+    ) -> Result<u64, NoPath> {
         let mut nodes = std::mem::take(&mut self.nodes);
-        let found = self.search(kind, &probe, &mut nodes);
-        if let Some((mut node, mut free)) = found {
-            self.table.step_version();
-            let mut there = 0;
-            while node.parent != ROOT {
-                let parent = nodes[node.parent as usize];
-                let moving = self.table.slot(kind, parent.bucket, node.slot);
-                self.change_slot(kind, node.bucket, free, there, moving);
-                (free, there, node) = (node.slot, moving, parent);
+        let (mut node, mut free) = match self.search(kind, &probe, &mut nodes) {
+            Some(found) => found,
+            None => {
+                self.nodes = nodes;
+                return Err(NoPath);
             }
-            self.change_slot(kind, node.bucket, free, there, probe.value);
-            self.table.step_version();
+        };
+        let replaced = self.table.slot(kind, node.bucket, free);
+        let mut there = replaced;
+        self.table.step_version();
+        while node.parent != ROOT {
+            let parent = nodes[node.parent as usize];
+            let moving = self.table.slot(kind, parent.bucket, node.slot);
+            self.change_slot(kind, node.bucket, free, there, moving);
+            (free, there, node) = (node.slot, moving, parent);
         }
+        self.change_slot(kind, node.bucket, free, there, probe.value);
+        self.table.step_version();
         self.nodes = nodes;
-        found.map(drop).ok_or(NoPath)
+        Ok(replaced)
     }
 
-    /// Finds the shortest path to a free slot by breadth-first search. Returns its last node, and the free slot of that bucket.
+    /// Finds the shortest path to a vacant slot by breadth-first search. Returns its last node, and the vacant slot of that bucket.
     ///
     /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
-    /// so far has a free slot: most searches end early.
+    /// so far has a vacant slot: most searches end early, and what lies in a vacant slot is never moved.
     fn search<S: Shape, P: Place>(
         &self,
         kind: Kind<S, P>,
@@ -312,7 +323,7 @@ impl TableWriter {
                 }
             }
             for &node in &nodes[first..] {
-                if let Some(free) = self.table.free(kind, node.bucket) {
+                if let Some(free) = self.table.vacant(kind, node.bucket) {
                     return Some((node, free));
                 }
             }
@@ -323,7 +334,7 @@ impl TableWriter {
 
     /// Replaces the value `held` of a slot by another. A slot may begin in one word and end in the next.
     #[inline(always)]
-    fn change_slot<S: Shape, P: Place>(
+    pub(super) fn change_slot<S: Shape, P: Place>(
         &mut self,
         kind: Kind<S, P>,
         bucket: u64,

@@ -14,6 +14,7 @@ mod eligibility;
 mod filter;
 mod filter_figures;
 mod filter_fill;
+mod filter_forgetting;
 mod format;
 mod idempotency;
 mod journal;

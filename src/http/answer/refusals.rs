@@ -189,6 +189,7 @@ impl From<LayoutError> for Problem {
             }
             LayoutError::BucketSize(_) => "/layout/bucket_size",
             LayoutError::MaxSearch(_) | LayoutError::FixedSearch(_) => "/layout/max_search",
+            LayoutError::Steps(_) | LayoutError::StepBits(_) => "/forget_steps",
         };
         Problem::invalid_at(pointer, error.to_string())
     }

@@ -67,7 +67,8 @@ fn canonical(command: &Command) -> Vec<u8> {
             serialize(&Command::Redeem { target, digest, redemption, reference, hold_seconds })
         }
         Command::Update { target, starts_at, ends_at, capacity: Some(Raise { capacity, .. }) } => {
-            let layout = Layout { fingerprint_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+            let layout =
+                Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
             let capacity = Some(Raise { capacity, layout });
             serialize(&Command::Update { target, starts_at, ends_at, capacity })
         }

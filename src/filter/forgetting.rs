@@ -1,0 +1,447 @@
+//! Filters that forget: compact filters in which every copy ages by itself.
+//!
+//! Time is cut into steps ([`super::steps`]). A slot holds, beside the fingerprint, the tag of the step in which its item was added
+//! ([`super::live`]). So a look-up compares as many slots as in a compact filter, however many steps there are, and the error rate
+//! is the same.
+//!
+//! When a step is forgotten, its items are no longer found, and inserts may take their slots. The other slots are freed little by
+//! little ([`ForgettingFilter::retire`]), before their tag is given to another step.
+//!
+//! Segments nest as in [`super::compact`], for the same reason. They are not folded: a newer segment empties as its items are
+//! forgotten, and is then dropped.
+
+use super::codec::{FilterImage, ForgettingImage, Load, RestoreError};
+use super::forgetting_view::{ForgettingReader, Shared};
+use super::hash::Digest;
+use super::insert::{Full, Insert};
+use super::layout::{Growth, Layout, Mode};
+use super::memory::MemoryNeed;
+use super::segments::{self, Raise, plan};
+use super::slot_state::SlotState;
+use super::slots::Lanes;
+use super::stepped::{LiveCopy, Stored};
+use super::steps::{NoTag, Steps, TAGS_MAX};
+use super::table::GROUP;
+use super::table_set::TableSet;
+use super::writer::{NoPath, TableWriter};
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+
+/// Words that an insert frees of forgotten items at a time, if it finds no room.
+const WORDS_AT_ONCE: u64 = 1 << 16;
+
+/// The writer's side of a filter that forgets.
+pub struct ForgettingFilter {
+    /// The segments.
+    set: TableSet,
+    steps: Steps,
+    /// The table and the bucket at which the removing of forgotten items goes on.
+    next: (usize, u64),
+    shared: Arc<ArcSwap<Shared>>,
+}
+
+impl ForgettingFilter {
+    /// An empty filter. It keeps items for so many steps after the one in which they were added. Items that are added before the first
+    /// [`Self::advance`] count as added in its step.
+    ///
+    /// # Panics
+    /// If the layout has no bits for so many steps: [`Layout::with_steps`] gives it them.
+    pub fn new(layout: Layout, growth: Growth, kept: u32) -> Self {
+        let fitting = layout.with_steps(kept).map(|layout| layout.step_bits);
+        assert_eq!(fitting, Ok(layout.step_bits), "the layout is made for so many steps");
+        let steps = Steps::new(kept, u32::from(layout.step_bits));
+        Self::over(TableSet::new(layout, growth, plan(&layout, 0)), steps, (0, 0))
+    }
+
+    fn over(set: TableSet, steps: Steps, next: (usize, u64)) -> Self {
+        let shared = Shared { tables: set.shared(), steps: steps.known() };
+        Self { set, steps, next, shared: Arc::new(ArcSwap::from_pointee(shared)) }
+    }
+
+    /// Its tables, for snapshots and figures.
+    pub fn tables(&self) -> &TableSet {
+        &self.set
+    }
+
+    /// Its tables, for snapshots.
+    pub fn tables_mut(&mut self) -> &mut TableSet {
+        &mut self.set
+    }
+
+    /// A reader's side.
+    pub fn reader(&self) -> ForgettingReader {
+        ForgettingReader { shared: self.shared.clone() }
+    }
+
+    fn publish(&self) {
+        self.shared.store(Arc::new(Shared { tables: self.set.shared(), steps: self.steps.known() }));
+    }
+
+    /// For how many steps after their own it keeps items.
+    pub fn kept(&self) -> u32 {
+        self.steps.kept()
+    }
+
+    /// The step that it is in; none before the first [`Self::advance`].
+    pub fn step(&self) -> Option<u64> {
+        self.steps.now()
+    }
+
+    /// Goes on to a step, unless a later one has come already. Cheap, however much is forgotten by that.
+    pub fn advance(&mut self, step: u64) {
+        if self.steps.advance(step) {
+            self.publish();
+        }
+    }
+
+    /// Goes back to a step. What was added in later ones counts as added in this one; what is forgotten stays so.
+    pub fn turn_back(&mut self, step: u64) {
+        self.retire(u64::MAX);
+        self.steps.turn_back(step);
+        self.publish();
+    }
+
+    /// Items that are not forgotten.
+    pub fn items(&self) -> u64 {
+        self.steps.live_items()
+    }
+
+    /// The oldest step that has items which are not forgotten.
+    pub fn oldest_step(&self) -> Option<u64> {
+        self.steps.oldest()
+    }
+
+    /// Copies of an item that are not forgotten. Never too low; copies of items that look alike count too.
+    pub fn count(&self, digest: Digest) -> u32 {
+        let live = self.steps.live();
+        self.set.tables.iter().map(|segment| segment.table.count_live(digest, live)).sum()
+    }
+
+    /// The most copies that items which look alike can have together: the slots of their two buckets.
+    pub fn copies_max(&self) -> u32 {
+        2 * u32::from(self.set.layout.bucket_size)
+    }
+
+    /// Adds a copy of an item. With `if_absent` a copy that is there stays as old as it is.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
+    pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        if if_absent || self.set.tables.len() > 1 {
+            let copies = self.count(digest);
+            if if_absent && copies > 0 {
+                return Ok(Insert::Present(SlotState::Available));
+            }
+            if copies >= self.copies_max() {
+                return Ok(Insert::Saturated);
+            }
+        }
+        let tag = self.tag();
+        loop {
+            let live = self.steps.live();
+            for segment in &mut self.set.tables {
+                let has_room = self.set.growth == Growth::Fixed || segment.room() > 0;
+                if has_room && let Ok(stored) = segment.insert_live(digest, tag, live) {
+                    return Ok(note(&mut self.steps, tag, stored));
+                }
+            }
+            if self.retire(WORDS_AT_ONCE) == 0 {
+                break;
+            }
+        }
+        self.grow()?;
+        let stored = self.set.newest().insert_live(digest, tag, self.steps.live());
+        Ok(note(&mut self.steps, tag, stored.map_err(|NoPath| Full)?))
+    }
+
+    /// Adds a copy of each of many items, all or none.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert`].
+    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
+        let mut outcomes = Vec::with_capacity(digests.len());
+        if !if_absent && self.set.tables.len() == 1 && !digests.is_empty() {
+            let (tag, live) = (self.tag(), self.steps.live());
+            let only = &mut self.set.tables[0];
+            let room = if self.set.growth == Growth::Fixed { usize::MAX } else { only.room() as usize };
+            let fitting = &digests[..digests.len().min(room)];
+            only.insert_many_live(fitting, tag, live, |stored| {
+                outcomes.push(note(&mut self.steps, tag, stored));
+            });
+        }
+        let rest = &digests[outcomes.len()..];
+        for group in rest.chunks(GROUP) {
+            group.iter().for_each(|&digest| self.set.prefetch(digest));
+            for &digest in group {
+                match self.insert(digest, if_absent) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(full) => {
+                        let added = outcomes.iter().zip(digests).filter(|(o, _)| **o == Insert::Added);
+                        let added: Vec<Digest> = added.map(|(_, &digest)| digest).collect();
+                        for &digest in added.iter().rev() {
+                            self.remove(digest);
+                        }
+                        return Err(full);
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// The tag of items that are added now.
+    fn tag(&mut self) -> u32 {
+        if let Some(tag) = self.steps.tag() {
+            return tag;
+        }
+        let tag = self.steps.begin().unwrap_or_else(|NoTag| {
+            // So few commands came since that a step whose tag is needed still has items.
+            self.retire(u64::MAX);
+            self.steps.begin().expect("no tag is in use any more for what is forgotten")
+        });
+        self.publish();
+        tag
+    }
+
+    /// Removes the copy of an item that was added last. Returns whether there was one.
+    ///
+    /// A slot is freed only in the newest segment that has a copy, as in a compact filter: in an older one it may be another item's.
+    /// If a copy in an older segment was added later, it gets the age of the one that goes.
+    pub fn remove(&mut self, digest: Digest) -> bool {
+        let live = self.steps.live();
+        let segments = self.set.tables.iter().enumerate().rev();
+        let mut copies =
+            segments.filter_map(|(index, segment)| Some((index, segment.newest_live(digest, live)?)));
+        let Some((from, leaving)) = copies.next() else { return false };
+        let newer = |newest: (usize, LiveCopy), copy: (usize, LiveCopy)| {
+            if copy.1.order > newest.1.order { copy } else { newest }
+        };
+        let (index, newest) = copies.fold((from, leaving), newer);
+        if newest.order > leaving.order {
+            self.set.tables[index].set_tag(&newest, leaving.tag);
+        }
+        self.set.tables[from].free_copy(&leaving);
+        self.steps.discount(newest.tag);
+        true
+    }
+
+    /// Removes one copy of each item, in order. Returns for each whether there was one.
+    pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
+        let mut removed = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            group.iter().for_each(|&digest| self.set.prefetch(digest));
+            removed.extend(group.iter().map(|&digest| self.remove(digest)));
+        }
+        removed
+    }
+
+    /// Removes every copy of an item. Returns how many there were.
+    pub fn remove_all(&mut self, digest: Digest) -> u32 {
+        let mut removed = 0;
+        while self.remove(digest) {
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Removes everything and shrinks to the first segment. Returns how many items there were that are not forgotten.
+    pub fn clear(&mut self) -> u64 {
+        let items = self.items();
+        self.begin_anew(self.set.first);
+        items
+    }
+
+    fn begin_anew(&mut self, first: Layout) {
+        (self.set.layout, self.set.first) = (first, first);
+        let first = self.set.make(plan(&first, 0));
+        self.set.replace_all(first);
+        self.steps.clear();
+        self.next = (0, 0);
+        self.publish();
+    }
+
+    /// Makes room for as many items as a filter of this layout begins with; its error rate and its steps must be this one's.
+    ///
+    /// # Errors
+    /// [`Full`] if no segment can be so large. Then nothing has changed.
+    pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
+        match segments::plan_raise(&self.set, &first)? {
+            Raise::Nothing => {}
+            Raise::Anew => self.begin_anew(first),
+            Raise::Segment(k) => {
+                self.set.put_newest(plan(&self.set.layout, k));
+                self.next = (0, 0);
+                self.publish();
+            }
+        }
+        self.set.first = first;
+        Ok(())
+    }
+
+    /// The memory that [`Self::raise`] asks for.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::raise`].
+    pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
+        Ok(match segments::plan_raise(&self.set, first)? {
+            Raise::Nothing => MemoryNeed::default(),
+            Raise::Anew => plan(first, 0).memory(),
+            Raise::Segment(k) => plan(&self.set.layout, k).memory(),
+        })
+    }
+
+    /// Whether [`Self::retire`] has something to do.
+    pub fn is_retiring(&self) -> bool {
+        self.steps.forgotten_items() > 0 || self.has_spare_segment()
+    }
+
+    /// Goes on freeing the slots of forgotten items, in so many more words or a few more. Returns how many words that were; none if
+    /// nothing is left to do.
+    pub fn retire(&mut self, words: u64) -> u64 {
+        // Once around the tables, nothing that is forgotten is left. Twice is enough, however the words are rounded.
+        let all: u64 = self.set.tables.iter().map(|segment| segment.table.plan.words()).sum();
+        let words = words.min(2 * all);
+        let mut done = 0;
+        while done < words && self.steps.forgotten_items() > 0 {
+            done += self.retire_some(words - done);
+        }
+        let before = self.set.tables.len();
+        while self.has_spare_segment() {
+            self.set.drop_drained(self.set.tables.len() - 1);
+            done = done.max(1);
+        }
+        if self.set.tables.len() < before {
+            if self.next.0 >= self.set.tables.len() {
+                self.next = (0, 0);
+            }
+            self.publish();
+        }
+        done
+    }
+
+    fn retire_some(&mut self, words: u64) -> u64 {
+        let live = self.steps.live();
+        let (index, bucket) = self.next;
+        let segment = &mut self.set.tables[index];
+        let buckets = segment.table.plan.buckets();
+        let bits = bucket_bits(&segment.table.lanes);
+        let last = buckets.min(bucket + (words.saturating_mul(64) / bits).max(1));
+        segment.free_forgotten(bucket..last, live, |tag| self.steps.discount(tag));
+        self.next = if last == buckets { ((index + 1) % self.set.tables.len(), 0) } else { (index, last) };
+        ((last - bucket) * bits).div_ceil(64)
+    }
+
+    /// Whether the newest segment is empty, and the older ones are so empty that it will not be needed again soon, and large enough for
+    /// the capacity that the filter was asked for.
+    fn has_spare_segment(&self) -> bool {
+        let Some(idle) = self.set.idle() else { return false };
+        let older = &self.set.tables[..idle];
+        let sure: u64 =
+            older.iter().map(|segment| self.set.layout.sure_items(segments::number(segment))).sum();
+        2 * older.iter().map(TableWriter::items).sum::<u64>() < sure
+            && older.iter().map(TableWriter::capacity).sum::<u64>() >= self.set.first.capacity()
+    }
+
+    /// The most memory that so many more items can make the filter ask for.
+    pub fn growth(&self, items: u64) -> MemoryNeed {
+        let layout = &self.set.layout;
+        let left = self.set.tables.iter().fold(items, |items, segment| {
+            layout.most_left(segments::number(segment), segment.items(), items)
+        });
+        self.growth_with(layout, items, segments::next(&self.set), left)
+    }
+
+    /// As [`Self::growth`], of a filter that is empty and has only its first segment.
+    pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+        let first = &self.set.first;
+        self.growth_with(first, items, 1, first.most_left(0, 0, items))
+    }
+
+    fn growth_with(&self, layout: &Layout, items: u64, next: u32, left: u64) -> MemoryNeed {
+        if self.set.growth == Growth::Fixed || items == 0 {
+            return MemoryNeed::default();
+        }
+        let (mut need, end, _) = segments::needed(layout, next, left);
+        // A segment that is dropped while these items come may be added again, once the older ones have taken half of what they can.
+        let again = items / (layout.sure_items(0) / 2).max(1);
+        for k in 1..end {
+            let memory = plan(layout, k).memory();
+            if memory.mapped_bytes() > 0 && layout.sure_items(0) > 0 {
+                (0..again).for_each(|_| need += memory.clone().passing());
+            }
+        }
+        need
+    }
+
+    /// The memory that [`Self::clear`] asks for before it gives the old segments back.
+    pub fn clearing(&self) -> MemoryNeed {
+        plan(&self.set.first, 0).memory()
+    }
+
+    fn grow(&mut self) -> Result<(), Full> {
+        let k = segments::next(&self.set);
+        if self.set.growth == Growth::Fixed || !segments::can_be(&self.set.layout, k) {
+            return Err(Full);
+        }
+        self.set.add(plan(&self.set.layout, k));
+        self.publish();
+        Ok(())
+    }
+
+    /// Begins a snapshot of the filter as it is now. The image says everything but what lies in the chunks.
+    pub fn begin_snapshot(&mut self) -> FilterImage {
+        let next = (self.next.0 as u64, self.next.1);
+        let forgetting = Some(ForgettingImage { steps: self.steps.image(), next });
+        FilterImage { forgetting, ..self.set.begin_snapshot() }
+    }
+
+    /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
+    pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let Some(ForgettingImage { steps, next }) = &image.forgetting else {
+            return Err(RestoreError::Image("a filter that forgets has no steps"));
+        };
+        let (layout, first) = (&image.layout, &image.first);
+        if layout.check(Mode::Compact).is_err()
+            || layout.step_bits == 0
+            || first.step_bits != layout.step_bits
+        {
+            return Err(RestoreError::Image("a filter that forgets has an impossible layout"));
+        }
+        if !segments::are_in_place(&image.layout, image.tables.iter().map(|table| table.plan)) {
+            return Err(RestoreError::Image("a segment is out of place"));
+        }
+        let set = TableSet::restore(Mode::Compact, image, load)?;
+        let mut items = [0; TAGS_MAX];
+        let tags = (1 << image.layout.step_bits) - 1;
+        for segment in &set.tables {
+            let buckets = 0..segment.table.plan.buckets();
+            segment.table.for_each_in(buckets, |_, _, value| items[(value & tags) as usize] += 1);
+        }
+        let steps = Steps::restore(steps, u32::from(image.layout.step_bits), &items);
+        let steps = steps.ok_or(RestoreError::Image("the steps of a filter contradict its items"))?;
+        let next = (usize::try_from(next.0).unwrap_or(usize::MAX), next.1);
+        if set.tables.get(next.0).is_none_or(|segment| next.1 >= segment.table.plan.buckets()) {
+            return Err(RestoreError::Image("the steps of a filter contradict its tables"));
+        }
+        Ok(Self::over(set, steps, next))
+    }
+}
+
+/// Bits of a bucket.
+fn bucket_bits(lanes: &Lanes) -> u64 {
+    u64::from(lanes.slots * lanes.bits)
+}
+
+/// Counts what was stored.
+fn note(steps: &mut Steps, tag: u32, stored: Stored) -> Insert {
+    match stored {
+        Stored::Saturated => return Insert::Saturated,
+        Stored::Free => {}
+        Stored::Over(forgotten) => steps.discount(forgotten),
+    }
+    steps.count(tag);
+    Insert::Added
+}

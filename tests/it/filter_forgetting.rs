@@ -1,0 +1,406 @@
+//! Filters that forget against a model that knows every copy and its step.
+
+use cuckood::filter::{
+    Digest, FilterImage, ForgettingFilter, Growth, Insert, Layout, RestoreError, Restoring, SlotState,
+    TableId,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Chunks = HashMap<(TableId, u32), Vec<u8>>;
+
+fn digest(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+fn digests(from: u64, count: u64) -> Vec<Digest> {
+    (from..from + count).map(digest).collect()
+}
+
+fn restored(image: &FilterImage, chunks: &Chunks) -> Result<ForgettingFilter, RestoreError<Infallible>> {
+    ForgettingFilter::restore(image, &mut |table: &Restoring<'_>| {
+        table.load(0..table.chunks(), |chunk, out| {
+            out.clone_from(&chunks[&(table.id(), chunk)]);
+            Ok(())
+        })
+    })
+}
+
+fn snapshot(
+    filter: &mut ForgettingFilter,
+    mut meanwhile: impl FnMut(&mut ForgettingFilter),
+) -> (FilterImage, Chunks) {
+    let image = filter.begin_snapshot();
+    let mut chunks = Chunks::new();
+    for (table, _, count) in image.tables() {
+        for chunk in 0..count {
+            meanwhile(filter);
+            let mut bytes = Vec::new();
+            filter.tables_mut().take_chunk(table, chunk, &mut bytes);
+            chunks.insert((table, chunk), bytes);
+        }
+    }
+    filter.tables_mut().end_snapshot();
+    (image, chunks)
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Insert {
+        from: u64,
+        count: u64,
+        if_absent: bool,
+    },
+    Remove {
+        from: u64,
+        count: u64,
+        all: bool,
+    },
+    /// Time passes, by so many steps.
+    Pass(u64),
+    TurnBack(u64),
+    Retire(u64),
+    Clear,
+    /// The capacity is raised to this one.
+    Raise(u64),
+    Snapshot,
+    Restart,
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let operation = prop_oneof![
+        12 => (0_u64..600, 1_u64..150, 0_u8..5)
+            .prop_map(|(from, count, absent)| Operation::Insert { from, count, if_absent: absent == 0 }),
+        5 => (0_u64..600, 1_u64..150, 0_u8..4)
+            .prop_map(|(from, count, all)| Operation::Remove { from, count, all: all == 0 }),
+        10 => (0_u64..4).prop_map(Operation::Pass),
+        // A year of minutes.
+        1 => Just(Operation::Pass(525_600)),
+        1 => (0_u64..20).prop_map(Operation::TurnBack),
+        5 => (1_u64..5_000).prop_map(Operation::Retire),
+        1 => Just(Operation::Clear),
+        1 => (1_u64..700).prop_map(Operation::Raise),
+        2 => Just(Operation::Snapshot),
+        1 => Just(Operation::Restart),
+    ];
+    proptest::collection::vec(operation, 1..80)
+}
+
+/// The steps of each item's copies.
+#[derive(Clone, Default)]
+struct Model {
+    now: u64,
+    kept: u64,
+    copies: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Model {
+    fn count(&self, item: u64, now: u64) -> u32 {
+        let copies = self.copies.get(&item).into_iter().flatten();
+        copies.filter(|step| **step + self.kept >= now).count() as u32
+    }
+
+    fn pass(&mut self, steps: u64) {
+        self.now += steps;
+        for copies in self.copies.values_mut() {
+            copies.retain(|step| *step + self.kept >= self.now);
+        }
+    }
+
+    fn turn_back(&mut self, step: u64) {
+        self.now = step;
+        self.copies.values_mut().flatten().for_each(|copy| *copy = step.min(*copy));
+    }
+
+    fn items(&self) -> u64 {
+        self.copies.values().map(|copies| copies.len() as u64).sum()
+    }
+}
+
+fn apply(filter: &mut ForgettingFilter, model: &mut Model, operation: &Operation) {
+    match *operation {
+        Operation::Insert { from, count, if_absent } => {
+            let outcomes = filter.insert_many(&digests(from, count), if_absent).unwrap_or_default();
+            for (item, outcome) in (from..).zip(outcomes) {
+                let copies = model.count(item, model.now);
+                let expected = match copies {
+                    1.. if if_absent => Insert::Present(SlotState::Available),
+                    _ if copies == filter.copies_max() => Insert::Saturated,
+                    _ => Insert::Added,
+                };
+                assert_eq!(outcome, expected);
+                if outcome == Insert::Added {
+                    let now = model.now;
+                    model.copies.entry(item).or_default().push(now);
+                }
+            }
+        }
+        Operation::Remove { from, count, all } => {
+            for item in from..from + count {
+                let removed = if all {
+                    filter.remove_all(digest(item))
+                } else {
+                    u32::from(filter.remove(digest(item)))
+                };
+                let copies = model.copies.entry(item).or_default();
+                for _ in 0..removed {
+                    let newest = copies.iter().enumerate().max_by_key(|(_, step)| **step);
+                    let (newest, _) = newest.expect("nothing is removed that was not there");
+                    copies.remove(newest);
+                }
+                assert!(removed == 1 || copies.is_empty(), "something is left");
+            }
+        }
+        Operation::Pass(steps) => {
+            model.pass(steps);
+            filter.advance(model.now);
+        }
+        Operation::TurnBack(steps) => {
+            model.turn_back(model.now.saturating_sub(steps));
+            filter.turn_back(model.now);
+        }
+        Operation::Retire(words) => drop(filter.retire(words)),
+        Operation::Clear => {
+            assert_eq!(filter.clear(), model.items());
+            model.copies.clear();
+        }
+        Operation::Raise(capacity) => drop(filter.raise(with_capacity(filter, capacity))),
+        Operation::Snapshot | Operation::Restart => {}
+    }
+}
+
+/// The layout of a filter of this kind and capacity.
+fn with_capacity(filter: &ForgettingFilter, capacity: u64) -> Layout {
+    let Layout { fingerprint_bits, bucket_size, .. } = filter.tables().layout();
+    layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, filter.kept())
+}
+
+/// Readers see what the model has, by clocks that are right, ahead and behind.
+fn compare(filter: &ForgettingFilter, model: &Model, has_been_turned_back: bool) {
+    let items: Vec<Digest> = digests(0, 760);
+    for now in [model.now, model.now + 1, model.now + model.kept, model.now + model.kept + 1] {
+        let (view, mut found) = (filter.reader().view(now), Vec::new());
+        view.contains_many(&items, &mut found);
+        let mut sum = 0;
+        for (item, &found) in found.iter().enumerate() {
+            let copies = model.count(item as u64, now);
+            let seen = view.count(items[item]);
+            // Only where the time was turned back again and again is anything kept for longer.
+            assert!(seen == copies || seen > copies && has_been_turned_back, "{item}: {seen}, not {copies}");
+            assert_eq!((found, view.contains(items[item])), (seen > 0, seen > 0));
+            sum += u64::from(seen);
+        }
+        assert_eq!(view.items(), sum);
+        assert!(view.steps().iter().all(|step| step.items > 0 && step.step + model.kept >= now));
+        assert!(view.steps().is_sorted_by_key(|step| step.step));
+        assert!(view.segments().iter().map(|segment| segment.items).sum::<u64>() >= sum);
+    }
+    let behind = filter.reader().view(model.now.saturating_sub(3));
+    assert!(model.copies.iter().all(|(&item, copies)| behind.count(digest(item)) as usize >= copies.len()));
+    assert_eq!(filter.items(), filter.reader().view(model.now).items());
+}
+
+fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, kept: u32) -> Layout {
+    Layout::compact_with(capacity, bits, bucket_size, 500, growth).unwrap().with_steps(kept).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Nothing is forgotten early and nothing is kept for longer, whatever comes: clocks that stand still or jump, growth inside
+    /// steps, removes, snapshots and restores. Fingerprints are so long that no two items look alike.
+    #[test]
+    fn a_filter_forgets_each_copy_in_its_time(
+        operations in operations(),
+        capacity in 1_u64..150,
+        bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
+        kept in 2_u32..=32,
+        is_fixed in 0_u8..6,
+        begin in 0_u64..1_000,
+    ) {
+        let growth = if is_fixed == 0 { Growth::Fixed } else { Growth::Auto };
+        let layout = layout(capacity, 28, bucket_size, growth, kept);
+        let mut filter = ForgettingFilter::new(layout, growth, kept);
+        let mut model = Model { now: begin, kept: u64::from(kept), ..Model::default() };
+        filter.advance(begin);
+        let (mut turned_back, mut left) = (0, operations.iter());
+        while let Some(operation) = left.next() {
+            if growth == Growth::Fixed && matches!(operation, Operation::Raise(_)) {
+                continue;
+            }
+            turned_back += u32::from(matches!(operation, Operation::TurnBack(_)));
+            apply(&mut filter, &mut model, operation);
+            match operation {
+                Operation::Restart => {
+                    let (image, chunks) = snapshot(&mut filter, |_| ());
+                    filter = restored(&image, &chunks).unwrap();
+                    prop_assert!(snapshot(&mut filter, |_| ()) == (image, chunks));
+                }
+                Operation::Snapshot => {
+                    let mut before = model.clone();
+                    let (image, chunks) = snapshot(&mut filter, |filter| {
+                        let next = left.next().filter(|operation| !matches!(operation, Operation::Raise(_)));
+                        if let Some(operation) = next {
+                            turned_back += u32::from(matches!(operation, Operation::TurnBack(_)));
+                            apply(filter, &mut model, operation);
+                        }
+                    });
+                    let mut then = restored(&image, &chunks).unwrap();
+                    compare(&then, &before, turned_back > 0);
+                    // What was restored goes on by itself.
+                    apply(&mut then, &mut before, &Operation::Pass(1));
+                    compare(&then, &before, turned_back > 0);
+                }
+                _ => {}
+            }
+            compare(&filter, &model, turned_back > 1);
+        }
+        // Nothing forgotten is left in the tables in the end.
+        filter.retire(u64::MAX);
+        prop_assert!(!filter.is_retiring() && filter.retire(u64::MAX) == 0);
+        let held: u64 = filter.reader().view(model.now).segments().iter().map(|segment| segment.items).sum();
+        prop_assert_eq!(held, filter.items());
+    }
+
+    /// With short fingerprints, too, nothing is missed before its time, and nothing is left after it.
+    #[test]
+    fn items_that_look_alike_are_not_forgotten_early(
+        bits in 6_u8..=14,
+        rounds in proptest::collection::vec((0_u64..3, 1_u64..400), 1..40),
+        kept in 2_u32..=9,
+    ) {
+        let mut filter = ForgettingFilter::new(layout(200, bits, 8, Growth::Auto, kept), Growth::Auto, kept);
+        let (mut now, mut next, mut added) = (0, 0, Vec::new());
+        for (pause, count) in rounds {
+            now += pause;
+            filter.advance(now);
+            let outcomes = filter.insert_many(&digests(next, count), false).unwrap_or_default();
+            added.extend((next..).zip(outcomes).filter(|(_, o)| *o == Insert::Added).map(|(item, _)| (item, now)));
+            next += count;
+            filter.retire(100);
+            let view = filter.reader().view(now);
+            added.retain(|(_, step)| step + u64::from(kept) >= now);
+            prop_assert!(added.iter().all(|(item, _)| view.contains(digest(*item))));
+            prop_assert_eq!(view.items(), added.len() as u64);
+        }
+        let view = filter.reader().view(now + u64::from(kept) + 1);
+        prop_assert!(!(0..next).any(|item| view.contains(digest(item))));
+    }
+}
+
+/// The error rate holds for all steps together, and while segments are added in them.
+#[test]
+fn the_error_holds_for_the_sum_of_the_steps() {
+    let layout = Layout::forgetting(1_000, 0.01, Growth::Auto, 8).unwrap();
+    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 8);
+    let strangers = 200_000;
+    let mut items = 0;
+    for step in 0..25_u64 {
+        filter.advance(step);
+        // Each step brings more than the one before, up to a size that stays.
+        let count = 2_000 * step.min(12);
+        filter.insert_many(&digests(items, count), false).unwrap();
+        items += count;
+        filter.retire(1_000);
+        let view = filter.reader().view(step);
+        let wrong = (0..strangers).filter(|number| view.contains(digest(1 << 40 | number))).count();
+        assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers} in step {step}");
+    }
+    assert!(filter.reader().view(24).segments().len() > 6);
+}
+
+/// A segment that was needed once goes when what is in it is forgotten.
+#[test]
+fn a_segment_is_dropped_when_its_items_are_forgotten() {
+    let layout = Layout::forgetting(1_000, 0.001, Growth::Auto, 4).unwrap();
+    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 4);
+    filter.insert_many(&digests(0, 20_000), false).unwrap();
+    assert!(filter.reader().view(0).segments().len() > 3);
+    for step in 1..=12 {
+        filter.advance(step);
+        filter.insert_many(&digests(20_000 + 20 * step, 20), false).unwrap();
+        while filter.is_retiring() {
+            assert!(filter.retire(50) > 0);
+        }
+    }
+    assert_eq!((filter.reader().view(12).segments().len(), filter.items()), (1, 100));
+}
+
+/// Users who come again and again: a filter of the capacity that was asked for has room for them, step after step.
+#[test]
+fn copies_of_one_item_do_not_crowd_others_out() {
+    let layout = Layout::forgetting(30_000, 0.001, Growth::Auto, 8).unwrap();
+    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 8);
+    for step in 0..60_u64 {
+        filter.advance(step);
+        // Three copies of each, over three steps: 27 000 copies in nine steps.
+        for part in 0..3 {
+            filter.insert_many(&digests((step + part) * 1_000, 1_000), false).unwrap();
+        }
+        filter.retire(200);
+    }
+    assert_eq!(filter.reader().view(59).segments().len(), 1);
+    assert_eq!(filter.items(), 27_000);
+}
+
+/// Tags come around many times while a reader looks for what was added last.
+#[test]
+fn a_reader_misses_nothing_while_steps_come_and_go() {
+    let kept = 5;
+    let mut filter = ForgettingFilter::new(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
+    // All steps before this one are whole.
+    let (begun, reader) = (AtomicU64::new(0), filter.reader());
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let (mut missed, mut found) = (0, Vec::new());
+            loop {
+                let begun = begun.load(Ordering::Acquire);
+                if begun == u64::MAX {
+                    return missed;
+                }
+                for step in begun.saturating_sub(3)..begun {
+                    let items = digests(step * 500, 500);
+                    let view = reader.view(step);
+                    view.contains_many(&items, &mut found);
+                    // The writer may have gone on by so many steps meanwhile that they are forgotten.
+                    let is_over = begun + 2 < filter_step(&reader);
+                    let missing = found.iter().filter(|found| !**found).count();
+                    missed += if is_over { 0 } else { missing };
+                }
+            }
+        });
+        for step in 0..3_000 {
+            filter.advance(step);
+            filter.insert_many(&digests(step * 500, 500), false).unwrap();
+            begun.store(step + 1, Ordering::Release);
+            if step % 7 == 0 {
+                filter.retire(u64::MAX);
+            } else {
+                filter.retire(500);
+            }
+        }
+        begun.store(u64::MAX, Ordering::Release);
+        assert_eq!(watching.join().unwrap(), 0, "items were missed");
+    });
+}
+
+/// The newest step that a reader knows of.
+fn filter_step(reader: &cuckood::filter::ForgettingReader) -> u64 {
+    reader.view(0).steps().last().map_or(0, |step| step.step)
+}
+
+/// Tables with items of a step that the image knows nothing of are refused.
+#[test]
+fn an_image_that_contradicts_its_tables_is_refused() {
+    let mut filter = ForgettingFilter::new(layout(100, 12, 8, Growth::Auto, 3), Growth::Auto, 3);
+    filter.advance(1);
+    filter.insert_many(&digests(0, 50), false).unwrap();
+    let (image, chunks) = snapshot(&mut filter, |_| ());
+    filter.advance(2);
+    filter.insert_many(&digests(50, 10), false).unwrap();
+    let (later_image, later_chunks) = snapshot(&mut filter, |_| ());
+    assert!(restored(&image, &chunks).is_ok() && restored(&later_image, &later_chunks).is_ok());
+    assert!(matches!(restored(&image, &later_chunks), Err(RestoreError::Image(_))));
+}

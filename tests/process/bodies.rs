@@ -10,7 +10,7 @@ use std::net::TcpStream;
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Allocator, connections and what the limit does not count: much less than what the bodies expand to.
-const OTHER_BYTES: u64 = 96 << 20;
+const OTHER_BYTES: u64 = 128 << 20;
 
 const BODIES: usize = 40;
 

@@ -161,6 +161,15 @@ impl Writes {
         self.delete("/v1/coupons/autumn");
         self.plain("PUT", "/v1/coupons/autumn", json!({ "capacity": 100 }));
     }
+
+    fn line_ups(&mut self) {
+        let of = |campaign: &str| json!({ "campaigns": [campaign] });
+        self.write(201, "PUT", "/v1/line-ups/home", of("spring"), of("summer"));
+        self.plain("PUT", "/v1/line-ups/home", of("summer"));
+        self.plain("PUT", "/v1/line-ups/away", of("spring"));
+        self.delete("/v1/line-ups/away");
+        self.plain("PUT", "/v1/line-ups/away", of("autumn"));
+    }
 }
 
 /// The writes that take a key, by the document that the service gives of itself, as `POST /v1/campaigns/*/users`.
@@ -201,7 +210,7 @@ fn effects(client: &Client) -> Value {
         .map(|campaign| ask(&format!("/v1/campaigns/{campaign}/users/count"), json!({ "users": names })));
     let valid = ["welcome", "summer", "autumn"]
         .map(|coupon| ask(&format!("/v1/coupons/{coupon}/codes/check"), json!({ "codes": codes })));
-    let lists = ["/v1/campaigns", "/v1/coupons"].map(|path| client.get(path).unwrap().body);
+    let lists = ["/v1/campaigns", "/v1/coupons", "/v1/line-ups"].map(|path| client.get(path).unwrap().body);
     json!([lists, counts, valid, redemptions.collect::<Vec<_>>()])
 }
 
@@ -232,6 +241,7 @@ fn every_write_has_one_effect_across_kills() {
     let mut writes = Writes { client: service.client(), sent: Vec::new() };
     writes.campaigns();
     writes.coupons();
+    writes.line_ups();
     let covered: BTreeSet<String> = writes.sent.iter().map(|sent| route(&sent.request)).collect();
     assert_eq!(covered, documented(&service.client()), "sent on the left, documented on the right");
     let effects_of_once = effects(&service.client());

@@ -52,24 +52,11 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
             "idempotency.room is full, and no stored answer is older than idempotency.retention_min",
         )
         .retry_after(retry_after_seconds),
-        Refusal::ImportDiffers => Problem::new(
-            Code::ImportDiffers,
-            "the import of this id has another target, another mode, other guards or other lines",
-        ),
-        Refusal::ImportGuarded(tripped) => Problem::new(
-            Code::ImportGuarded,
-            format!("{tripped}: nothing more is added, and nothing replaced"),
-        ),
-        Refusal::TooManyImports => Problem::new(
-            Code::TooManyImports,
-            "this key has too many running or interrupted imports: wait for them, or continue them",
-        )
-        .retry_after(retry::MINUTE),
-        Refusal::ImportNotFound => import_not_found(),
-        Refusal::ImportOvertaken => Problem::new(
-            Code::ImportOvertaken,
-            "more items were changed during the import than can be queued; nothing was replaced: repeat it when there are fewer writes",
-        ),
+        Refusal::ImportDiffers
+        | Refusal::ImportGuarded(_)
+        | Refusal::TooManyImports
+        | Refusal::ImportNotFound
+        | Refusal::ImportOvertaken => import(&refusal),
         Refusal::LineUpNotFound => line_up_not_found(),
         Refusal::TooManyLineUps => Problem::new(
             Code::TooManyLineUps,
@@ -99,6 +86,29 @@ pub(crate) fn import_stopped() -> Problem {
 }
 
 /// A capacity can't be what it was asked to be.
+fn import(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::ImportDiffers => Problem::new(
+            Code::ImportDiffers,
+            "the import of this id has another target, another mode, other guards or other lines",
+        ),
+        Refusal::ImportGuarded(tripped) => Problem::new(
+            Code::ImportGuarded,
+            format!("{tripped}: nothing more is added, and nothing replaced"),
+        ),
+        Refusal::TooManyImports => Problem::new(
+            Code::TooManyImports,
+            "this key has too many running or interrupted imports: wait for them, or continue them",
+        )
+        .retry_after(retry::MINUTE),
+        Refusal::ImportOvertaken => Problem::new(
+            Code::ImportOvertaken,
+            "more items were changed during the import than can be queued; nothing was replaced: repeat it when there are fewer writes",
+        ),
+        _ => import_not_found(),
+    }
+}
+
 fn capacity(refusal: &Refusal) -> Problem {
     let detail = match refusal {
         Refusal::CapacityLowered { capacity } => format!("it is {capacity}, and can only be raised"),

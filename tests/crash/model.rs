@@ -237,8 +237,8 @@ impl Filter {
                 Expected::Refused(422, "invalid-request")
             }
             Operation::Raise { capacity } => {
-                self.capacity = *capacity;
-                Expected::Capacity(*capacity)
+                let before = std::mem::replace(&mut self.capacity, *capacity);
+                Expected::Raised { before, capacity: *capacity }
             }
             Operation::Append { items, .. } => {
                 let outcomes: Vec<_> = items.iter().map(|&item| self.add(item, false)).collect();

@@ -87,6 +87,8 @@ pub struct Config {
     pub imports: Imports,
     /// Redemptions on record.
     pub redemptions: Redemptions,
+    /// Events.
+    pub events: Events,
     /// Metrics at `/metrics`.
     pub metrics: MetricsOptions,
     /// Log messages.
@@ -272,6 +274,18 @@ pub struct Redemptions {
     pub retention: Duration,
 }
 
+/// The section `events`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// How long an event is kept; 0 for no events.
+    #[serde(deserialize_with = "duration")]
+    pub retention: Duration,
+    /// The most bytes that stored events may take.
+    #[serde(deserialize_with = "size")]
+    pub room: u64,
+}
+
 /// The section `log`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -371,6 +385,8 @@ impl Config {
                     .room
                     .bytes(self.limits.memory)
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
+                // Only 0 stands for no events.
+                events_retention_seconds: self.events.retention.as_millis().div_ceil(1_000) as u64,
                 imports_retention_seconds: self.imports.retention.as_secs(),
                 filters_max: self.limits.filters,
                 line_ups_max: self.limits.line_ups,
@@ -381,6 +397,7 @@ impl Config {
                 ..SnapshotOptions::default()
             },
             memory_max_bytes: self.limits.memory,
+            events_room_bytes: self.events.room,
             queue_commands_max: self.limits.queue_commands.max(1),
             queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
             ..defaults

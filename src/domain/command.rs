@@ -195,6 +195,8 @@ pub enum Command {
         /// Its name.
         name: Name,
     },
+    /// The log goes on from a backup. Only `cuckood restore` writes it.
+    Restored,
 }
 
 impl Command {
@@ -206,7 +208,8 @@ impl Command {
             | Command::Delete { .. }
             | Command::TurnBack
             | Command::PutLineUp { .. }
-            | Command::DeleteLineUp { .. } => None,
+            | Command::DeleteLineUp { .. }
+            | Command::Restored => None,
             Command::Update { target, .. }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }

@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod digests;
+pub mod event;
 pub mod guards;
 pub mod import;
 pub mod import_warnings;
@@ -19,6 +20,7 @@ pub mod time;
 
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Seq, Target};
 pub use digests::Digests;
+pub use event::{Event, FilterChange, Happened, ImportCounts, LineUpChange, RedemptionStep};
 pub use guards::{Guards, Share, Tripped};
 pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
 pub use import_warnings::ImportWarning;

@@ -147,6 +147,8 @@ pub enum Outcome {
     },
     /// The line-up was deleted.
     LineUpDeleted,
+    /// The log goes on from a backup.
+    Restored,
 }
 
 /// An outcome, and whether it was replayed.

@@ -294,7 +294,7 @@ mod tests {
         /// Whatever is combined in a batch, the account stays within the limit and `apply` never has to map a table.
         #[test]
         fn no_batch_goes_beyond_the_limit_nor_asks_the_system_for_memory(
-            limit in 100_000u64..6_000_000,
+            limit in 250_000u64..6_000_000,
             batches in proptest::collection::vec(
                 proptest::collection::vec((0u8..21, any::<u64>(), any::<bool>()), 1..40),
                 1..6,

@@ -1,4 +1,4 @@
-//! A running backup: the newest snapshot and the log after it, produced piece by piece between commits.
+//! A running backup: the newest snapshot, the events up to it and the log after it, produced piece by piece between commits.
 
 use crate::domain::Seq;
 use crate::journal::{Journal, JournalError};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The most bytes that [`ArchiveSource::next_part`] returns at once.
 pub const PART_BYTES_MAX: usize = 1 << 20;
 
-/// A running backup. Its snapshot, and the log after that, are kept until it is dropped.
+/// A running backup. Its snapshot, and the log after that, are kept until it is dropped. No tree of events may be removed meanwhile.
 pub struct ArchiveSource {
     snapshot: Option<PinnedManifest>,
     archive: ArchiveWriter,
@@ -20,8 +20,17 @@ pub struct ArchiveSource {
 
 /// Which part of the archive comes next.
 enum Step {
-    Chunk { section: usize, index: u32 },
-    Log { after: Seq },
+    Chunk {
+        section: usize,
+        index: u32,
+    },
+    /// The pack with the event of this number, or the first one after it.
+    Events {
+        number: u64,
+    },
+    Log {
+        after: Seq,
+    },
     Done,
 }
 
@@ -35,7 +44,7 @@ impl ArchiveSource {
         let archive = ArchiveWriter::begin(snapshot.as_deref())?;
         let next = match &snapshot {
             Some(_) => Step::Chunk { section: 0, index: 0 },
-            None => Step::Log { after: Seq(0) },
+            None => Step::Events { number: 0 },
         };
         Ok(ArchiveSource { snapshot, archive, next, through })
     }
@@ -52,6 +61,7 @@ impl ArchiveSource {
         while self.archive.pending_bytes() < PART_BYTES_MAX {
             match self.next {
                 Step::Chunk { section, index } => self.write_chunk(store, section, index)?,
+                Step::Events { number } => self.write_events(store, number)?,
                 Step::Log { after } => self.write_log(journal, after)?,
                 Step::Done => break,
             }
@@ -63,13 +73,28 @@ impl ArchiveSource {
     fn write_chunk(&mut self, store: &Store, section: usize, index: u32) -> Result<(), StoreError> {
         let found = self.snapshot.as_ref().and_then(|snapshot| snapshot.sections.get(section).copied());
         self.next = match found {
-            None => Step::Log { after: self.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.seq) },
+            None => Step::Events { number: 0 },
             Some(found) if index == found.chunks => Step::Chunk { section: section + 1, index: 0 },
             Some(found) => {
                 let mut bytes = Vec::new();
                 store.read_chunk(&found, index, &mut bytes)?;
                 self.archive.chunk(section as u32, index, &bytes);
                 Step::Chunk { section, index: index + 1 }
+            }
+        };
+        Ok(())
+    }
+
+    /// Without a snapshot the log makes all events again.
+    fn write_events(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
+        let (seq, last) =
+            self.snapshot.as_ref().map_or((Seq(0), 0), |snapshot| (snapshot.seq, snapshot.events_last));
+        let pack = store.events_from(&store.event_trees(), number)?.filter(|pack| pack.first <= last);
+        self.next = match pack {
+            None => Step::Log { after: seq },
+            Some(pack) => {
+                self.archive.events(&pack.up_to(pack.last().min(last)));
+                Step::Events { number: pack.last() + 1 }
             }
         };
         Ok(())

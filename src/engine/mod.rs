@@ -5,6 +5,8 @@
 
 mod admission;
 mod backup;
+pub mod event_log;
+mod event_reader;
 pub mod imports;
 mod inbox;
 mod metrics;
@@ -29,6 +31,8 @@ pub use crate::state::{
     RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
+pub use event_log::EventFigures;
+pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use metrics::Metrics;
 pub use plan::{Plan, plan};
 pub use recovery::{Progress, RecoveryError};
@@ -118,6 +122,8 @@ pub struct Info {
     pub queue_commands: u64,
     /// Holds that have expired since the start.
     pub holds_expired: u64,
+    /// Sizes of the log of events.
+    pub events: EventFigures,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -133,6 +139,10 @@ struct Figures {
     tables_bytes: AtomicU64,
     records_bytes: AtomicU64,
     holds_expired: AtomicU64,
+    events_kept: AtomicU64,
+    events_bytes: AtomicU64,
+    /// In milliseconds since the epoch; 0 for none.
+    events_oldest_at: AtomicU64,
 }
 
 impl Figures {
@@ -145,6 +155,21 @@ impl Figures {
         self.tables_bytes.store(state.tables_bytes(), Ordering::Relaxed);
         self.records_bytes.store(state.records_bytes(), Ordering::Relaxed);
         self.holds_expired.store(state.holds_expired(), Ordering::Relaxed);
+    }
+
+    fn note_events(&self, events: EventFigures) {
+        self.events_kept.store(events.kept, Ordering::Relaxed);
+        self.events_bytes.store(events.bytes, Ordering::Relaxed);
+        self.events_oldest_at.store(events.oldest_at.map_or(0, |at| at.0), Ordering::Relaxed);
+    }
+
+    fn events(&self) -> EventFigures {
+        let oldest_at = Timestamp(self.events_oldest_at.load(Ordering::Relaxed));
+        EventFigures {
+            kept: self.events_kept.load(Ordering::Relaxed),
+            bytes: self.events_bytes.load(Ordering::Relaxed),
+            oldest_at: (oldest_at.0 > 0).then_some(oldest_at),
+        }
     }
 }
 
@@ -168,6 +193,9 @@ struct Inner {
     /// When the last backup was completed, in milliseconds since the epoch; 0 for never.
     latest_backup: AtomicU64,
     figures: Arc<Figures>,
+    /// The number of the last event.
+    events_last: watch::Sender<u64>,
+    event_waiters: Semaphore,
     requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
 }
@@ -429,6 +457,7 @@ impl Engine {
             backup_at: Some(Timestamp(inner.latest_backup.load(Ordering::Relaxed))).filter(|at| at.0 > 0),
             queue_commands: (inner.requests.max_capacity() - inner.requests.capacity()) as u64,
             holds_expired: figures.holds_expired.load(Ordering::Relaxed),
+            events: figures.events(),
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
     }

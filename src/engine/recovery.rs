@@ -1,6 +1,7 @@
 //! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
+use super::event_log::EventLog;
 use crate::domain::{Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError};
@@ -70,6 +71,8 @@ pub enum RecoveryError {
 pub struct Recovered {
     /// The state at the end of the log.
     pub state: State,
+    /// The events up to there.
+    pub events: EventLog,
     /// The snapshot that it was built from.
     pub manifest: Option<Manifest>,
     /// Newer snapshots that could not be read.
@@ -132,8 +135,10 @@ pub fn recover(
         });
     }
     let began = Instant::now();
-    let replayed = replay(store, &mut state, journal, report)?;
-    Ok(Recovered { state, manifest, damaged, replayed, replay_time: began.elapsed() })
+    let mut events = EventLog::open(store, &state)?;
+    let replayed = replay(store, &mut state, &mut events, journal, report)?;
+    events.settle(store, &state)?;
+    Ok(Recovered { state, events, manifest, damaged, replayed, replay_time: began.elapsed() })
 }
 
 /// Builds the state from one snapshot, without the log after it.
@@ -230,6 +235,7 @@ fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
 fn replay(
     store: &Store,
     state: &mut State,
+    events: &mut EventLog,
     journal: &mut dyn Journal,
     report: &mut dyn FnMut(Progress),
 ) -> Result<u64, RecoveryError> {
@@ -247,6 +253,7 @@ fn replay(
             return Err(JournalError::Failed(bytes.to_string()));
         }
         state.apply(entry);
+        events.take(store, state)?;
         admission.settle();
         replayed += 1;
         Ok(ControlFlow::Continue(()))

@@ -57,7 +57,7 @@ pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<Clock
     let store = Arc::new(Store::open(path, options)?);
     let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
-    let mut state = recovered.state;
+    let (mut state, mut events) = (recovered.state, recovered.events);
     let now = clock.reading().wall;
     let logged = (state.applied() > Seq(0)).then(|| state.now());
     let mut repair = ClockRepair { clock: now, logged, turned_back: None };
@@ -74,7 +74,7 @@ pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<Clock
     if repair.turned_back.is_some() || is_ahead {
         let options = SnapshotOptions::default();
         let mut snapshotter = Snapshotter::new(store.clone(), options, recovered.manifest, 0);
-        snapshotter.begin(&mut state, now)?;
+        snapshotter.begin(&mut state, &mut events, now)?;
         while snapshotter.step(&mut state, true)?.is_none() {}
     }
     journal.settle()?;

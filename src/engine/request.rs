@@ -1,5 +1,6 @@
 //! The requests that the writer serves.
 
+use super::event_log::EventsFound;
 use super::snapshotter::SnapshotReport;
 use super::submit_error::SubmitError;
 use crate::domain::{Applied, Command, IdempotencyKey, KeyName};
@@ -20,8 +21,19 @@ pub(super) enum Request {
     Backup(Weak<()>, Reply<u64>),
     /// Produce the next piece of a backup.
     BackupPart(u64, Reply<Option<Vec<u8>>>),
+    /// Find the event of this number. Unless that one is wanted, the first one that is kept after it will do.
+    Events { number: u64, is_wanted: bool, reply: Reply<EventsAnswer> },
     /// Finish the pending commands, take a snapshot, and stop.
     Shutdown(oneshot::Sender<()>),
+}
+
+/// The answer to a reader of events.
+pub(super) struct EventsAnswer {
+    pub(super) found: EventsFound,
+    /// How long events are kept, in seconds.
+    pub(super) retention_seconds: u64,
+    /// The number that the next event gets.
+    pub(super) next: u64,
 }
 
 /// A command that was submitted.

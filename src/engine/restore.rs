@@ -1,16 +1,19 @@
 //! Restores an archive into a data directory.
 
-use crate::domain::{ClockReading, Proposal, Seq};
+use crate::domain::{ClockReading, Command, Event, Proposal, Seq, Timestamp};
 use crate::journal::{Durability, Journal, JournalError, LocalJournal, LocalOptions};
 use crate::store::archive::{self, Piece};
-use crate::store::{Manifest, SnapshotWriter, Store, StoreError, StoreOptions};
+use crate::store::{
+    EventPack, EventTree, EventTreeSize, Manifest, SnapshotWriter, Store, StoreError, StoreOptions,
+};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of log between two syncs, so that sled holds no more than this in memory.
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 
-/// Restores an archive into an empty or absent directory and returns its last position. The archive is read twice: first to
+/// Restores an archive into an empty or absent directory and returns the last position of its log, which has one more entry than the
+/// archive: it says that the directory was restored. The archive is read twice: first to
 /// verify it, then to write it. `clock` is what the clocks say now.
 ///
 /// # Errors
@@ -24,7 +27,15 @@ pub fn restore(
 ) -> Result<Seq, StoreError> {
     archive::read(file, archive::open(file)?, |_| Ok(()))?;
     let store = Arc::new(Store::open_for_restore(dir, options)?);
-    let mut target = Target { store: &store, manifest: None, writer: None, journal: None, unsynced_bytes: 0 };
+    let mut target = Target {
+        store: &store,
+        manifest: None,
+        writer: None,
+        events: None,
+        events_until: Timestamp(0),
+        journal: None,
+        unsynced_bytes: 0,
+    };
     archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
     let last = target.finish()?;
     // However old the archive is, this machine's clock counts from now on.
@@ -33,10 +44,24 @@ pub fn restore(
     Ok(last)
 }
 
+/// Bytes of a tree of events after which the next one begins.
+const EVENT_TREE_BYTES: u64 = 8 << 20;
+
+/// A tree covers at most this time, in seconds, so that it goes when its retention is over.
+const EVENT_TREE_SECONDS: u64 = 86_400;
+
+fn covers(tree: EventTree, at: Timestamp) -> bool {
+    tree.since <= at && at < tree.since.plus_seconds(EVENT_TREE_SECONDS)
+}
+
 struct Target<'a> {
     store: &'a Arc<Store>,
     manifest: Option<Manifest>,
     writer: Option<SnapshotWriter>,
+    /// The tree of events that is being filled.
+    events: Option<(EventTree, EventTreeSize)>,
+    /// The time of the last event.
+    events_until: Timestamp,
     journal: Option<LocalJournal>,
     unsynced_bytes: usize,
 }
@@ -53,6 +78,7 @@ impl Target<'_> {
                 Some(writer) => writer.put_chunk(self.store, key, index, bytes),
                 None => Err(StoreError::Misuse("a chunk before the manifest".to_owned())),
             },
+            Piece::Events(pack) => self.write_events(&pack),
             Piece::Entries { first, count, payload } => self.write_entries(first, count, payload),
             Piece::End => Ok(()),
         }
@@ -76,12 +102,37 @@ impl Target<'_> {
         let journal = self.log_after(Seq(first.0 - 1))?;
         let appended = journal.append(batch);
         appended.map_err(|error| self.failed(error))?;
+        self.count_unsynced(bytes)
+    }
+
+    fn count_unsynced(&mut self, bytes: usize) -> Result<(), StoreError> {
         self.unsynced_bytes += bytes;
         if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
             self.store.make_durable()?;
             self.unsynced_bytes = 0;
         }
         Ok(())
+    }
+
+    fn write_events(&mut self, pack: &EventPack) -> Result<(), StoreError> {
+        self.store.check_space()?;
+        let (tree, mut size) = match self.events.take() {
+            Some((tree, size)) if size.bytes < EVENT_TREE_BYTES && covers(tree, pack.since) => (tree, size),
+            before => {
+                if let Some((tree, size)) = before {
+                    self.store.note_event_tree_size(tree, size)?;
+                }
+                let after = self.events_until.min(pack.since);
+                (EventTree { first: pack.first, after, since: pack.since }, EventTreeSize::default())
+            }
+        };
+        self.store.put_events(tree, pack)?;
+        size.bytes += pack.size().bytes;
+        size.events += pack.size().events;
+        self.events = Some((tree, size));
+        let last = pack.events().last().and_then(|(_, event)| Event::decode(event));
+        self.events_until = last.map_or(pack.since, |event| event.at);
+        self.count_unsynced(pack.size().bytes as usize)
     }
 
     /// The log of the new directory. It is created behind `after` on the first call.
@@ -101,11 +152,19 @@ impl Target<'_> {
                 writer.end_section(section.key, section.changes, section.chunks)?;
             }
             seq = manifest.seq;
+            if self.events.is_none() && manifest.events_last > 0 {
+                // All of them had gone. A directory without any tree of events would look damaged.
+                let (first, at) = (manifest.events_last + 1, manifest.taken_at);
+                let tree = EventTree { first, after: at, since: at };
+                self.store.begin_event_tree(tree)?;
+            }
+            writer.cover_events(manifest.events_last);
             writer.finish(self.store, manifest.taken_at, manifest.meta)?;
         }
         let journal = self.log_after(seq)?;
-        let last = journal.last();
-        let settled = journal.settle();
+        // At the time of the entry before it, whatever this machine's clock says.
+        let appended = journal.append(vec![Proposal::new(Timestamp(0), Command::Restored)]);
+        let (last, settled) = (journal.last(), appended.and_then(|_| journal.settle()));
         settled.map_err(|error| self.failed(error)).map(|()| last)
     }
 

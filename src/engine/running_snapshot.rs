@@ -1,6 +1,7 @@
 //! A running snapshot: which sections it shares with the one before, which it still has to write, and how far it has come. The
 //! snapshotter decides how much is written when.
 
+use super::event_log::EventLog;
 use crate::domain::Timestamp;
 use crate::state::{Section, SectionId, State};
 use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError};
@@ -34,17 +35,22 @@ fn key(id: SectionId) -> SectionKey {
 }
 
 impl RunningSnapshot {
-    /// Begins a snapshot of the state as it is now, after the latest one.
+    /// Begins a snapshot of the state as it is now, after the latest one. Stores the events up to there: whoever begins with the
+    /// snapshot does not make them again.
     ///
     /// # Errors
-    /// As for [`Store::begin_snapshot`].
+    /// As for [`Store::begin_snapshot`] and [`EventLog::take`].
     pub fn begin(
         store: &Store,
         state: &mut State,
+        events: &mut EventLog,
         latest: Option<&Manifest>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
-        let writer = store.begin_snapshot(state.applied())?;
+        let mut writer = store.begin_snapshot(state.applied())?;
+        events.take(store, state)?;
+        events.save(store)?;
+        writer.cover_events(state.events_last());
         let image = state.begin_snapshot();
         let stored = latest.iter().flat_map(|latest| &latest.sections);
         Ok(Self {

@@ -4,6 +4,7 @@
 //! The snapshot is done before half of the log that makes the next one due is written; leftovers are removed during the other
 //! half. While no command comes the snapshot goes on unpaid, but leaves half of that time to readers.
 
+use super::event_log::EventLog;
 use super::running_snapshot::RunningSnapshot;
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
@@ -165,8 +166,13 @@ impl Snapshotter {
     }
 
     /// Begins a snapshot of the state as it is now.
-    pub(super) fn begin(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
-        self.running = Some(RunningSnapshot::begin(&self.store, state, self.latest.as_ref(), now)?);
+    pub(super) fn begin(
+        &mut self,
+        state: &mut State,
+        events: &mut EventLog,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.running = Some(RunningSnapshot::begin(&self.store, state, events, self.latest.as_ref(), now)?);
         (self.log_bytes, self.paid_bytes, self.overdrawn_bytes) = (0, 0, 0);
         (self.kept_bytes, self.count_after) = (0, (0, Seq(0)));
         Ok(())
@@ -275,6 +281,12 @@ mod tests {
         Arc::new(Store::open(dir.path(), &options).unwrap())
     }
 
+    /// Begins a snapshot of a state whose events were not taken so far.
+    fn begin(snapshotter: &mut Snapshotter, state: &mut State) {
+        let mut events = EventLog::open(&snapshotter.store, &State::new()).unwrap();
+        snapshotter.begin(state, &mut events, Timestamp(1_000)).unwrap();
+    }
+
     fn apply(state: &mut State, command: Command) {
         let proposal = Proposal::new(Timestamp(1_000), command);
         state.apply(Entry { seq: state.applied().next(), proposal });
@@ -312,7 +324,7 @@ mod tests {
         const LOGGED: u64 = 12 << 10;
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
-        snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+        begin(&mut snapshotter, &mut state);
         let mut paid = 0;
         let report = loop {
             paid += LOGGED;
@@ -330,7 +342,7 @@ mod tests {
     fn a_step_without_time_writes_one_chunk() {
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
-        snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+        begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
         let late = Instant::now();
         let mut sizes = Vec::new();
@@ -356,7 +368,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
-        snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+        begin(&mut snapshotter, &mut state);
         let (mut item, mut most) = (FIRST, 0);
         while snapshotter.is_running() && item < 900_000 {
             insert(&mut state, item..item + BATCH);
@@ -384,7 +396,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
-        snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+        begin(&mut snapshotter, &mut state);
         let mut most = 0;
         for item in item..item + 1_000 {
             insert(&mut state, item..item + 1);
@@ -404,7 +416,7 @@ mod tests {
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         let mut written = Vec::new();
         for generation in 1..=40 {
-            snapshotter.begin(&mut state, Timestamp(1_000)).unwrap();
+            begin(&mut snapshotter, &mut state);
             let report = loop {
                 if let Some(report) = snapshotter.step(&mut state, true).unwrap() {
                     break report;

@@ -1,6 +1,7 @@
 //! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down.
 
 use super::admission::Admission;
+use super::event_reader::EVENT_WAITERS_MAX;
 use super::inbox::Inbox;
 use super::recovery::{Recovered, RecoveryError, recover};
 use super::request::Request;
@@ -53,6 +54,8 @@ pub struct EngineOptions {
     pub snapshots: SnapshotOptions,
     /// The most bytes that tables and records may take.
     pub memory_max_bytes: u64,
+    /// The most bytes that stored events may take. Beyond it the oldest go before their retention is over.
+    pub events_room_bytes: u64,
     /// How long the journal may take to commit a command. After that the caller is told that its outcome is unknown.
     pub commit_patience: Duration,
     /// The most commands that may be queued.
@@ -71,6 +74,7 @@ impl EngineOptions {
             settings: Settings::default(),
             snapshots: SnapshotOptions::default(),
             memory_max_bytes: 1 << 30,
+            events_room_bytes: 8 << 30,
             commit_patience: COMMIT_PATIENCE,
             queue_commands_max: 65_536,
             queue_bytes_max: 64 << 20,
@@ -101,6 +105,8 @@ impl Engine {
             latest_snapshot: watch::Sender::new(None),
             latest_backup: AtomicU64::new(0),
             figures: Arc::new(Figures::default()),
+            events_last: watch::Sender::new(0),
+            event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
             requests,
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             options,
@@ -192,8 +198,11 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
+    let mut events = recovered.events;
+    events.limit(options.events_room_bytes);
     let mut writer = Writer {
         state: recovered.state,
+        events,
         journal,
         store,
         snapshotter,
@@ -201,6 +210,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         metrics: inner.metrics.clone(),
         status: inner.status.clone(),
         latest_snapshot: inner.latest_snapshot.clone(),
+        events_last: inner.events_last.clone(),
         figures: inner.figures.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         pending: VecDeque::new(),
@@ -214,6 +224,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         failed: false,
     };
     writer.apply_committed();
+    writer.note_figures();
     writer.note_snapshot();
     Ok(writer)
 }

@@ -68,6 +68,11 @@ impl Timekeeper {
         stamp
     }
 
+    /// Whether the clock could be trusted when it was last checked.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.reported.is_none()
+    }
+
     /// The time for readers and for display.
     pub(super) fn read(&self) -> Timestamp {
         self.clock.read()

@@ -1,14 +1,14 @@
-//! Verifies a data directory: its log, its snapshots, and that the state can be rebuilt from them.
+//! Verifies a data directory: its log, its snapshots and events, and that the state can be rebuilt from them.
 
 use super::recovery::{RecoveryError, recover};
-use crate::domain::Seq;
+use crate::domain::{Event, Seq};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions};
-use crate::store::Store;
 use crate::store::verify::{Findings, check_snapshots};
+use crate::store::{Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Reads the whole log and every chunk of every snapshot, and checks them against their checksums, each other and the
+/// Reads the whole log, every chunk of every snapshot and every event, and checks them against their checksums, each other and the
 /// acknowledged position. If nothing is wrong it rebuilds the state.
 pub fn verify(store: &Arc<Store>) -> Findings {
     let mut findings = Findings::default();
@@ -28,8 +28,11 @@ pub fn verify(store: &Arc<Store>) -> Findings {
     if let Err(error) = check_snapshots(store, journal.first_available(), is_whole, &mut findings) {
         findings.faults.push(error.to_string());
     }
+    if let Err(error) = check_events(store, &mut findings) {
+        findings.faults.push(error.to_string());
+    }
     if findings.faults.is_empty() {
-        match rebuild(store, &mut journal) {
+        match rebuild(store, &mut journal, &mut findings) {
             Ok(note) => findings.notes.push(note),
             Err(error) => findings.faults.push(error.to_string()),
         }
@@ -52,8 +55,40 @@ fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), 
     Ok(())
 }
 
-fn rebuild(store: &Store, journal: &mut LocalJournal) -> Result<String, RecoveryError> {
+/// Reads every event, and checks that none is missing between two others.
+fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
+    let (mut first, mut last, mut count, mut faults) = (None, None, 0, Vec::new());
+    for tree in store.event_trees() {
+        store.scan_packs(tree, &[], |pack| {
+            let Some(pack) = pack else { return ControlFlow::Continue(()) };
+            if last.is_some_and(|last| pack.previous != last) || pack.first < tree.first {
+                faults.push(format!("events before event {} are missing", pack.first));
+            }
+            if let Some((bad, _)) = pack.events().find(|(_, event)| Event::decode(event).is_none()) {
+                faults.push(format!("event {bad} can't be decoded"));
+            }
+            first = first.or(Some(pack.first));
+            last = Some(pack.last());
+            count += u64::from(pack.count);
+            ControlFlow::Continue(())
+        })?;
+    }
+    findings.faults.append(&mut faults);
+    if let (Some(first), Some(last)) = (first, last) {
+        findings.notes.push(format!("events: {count}, numbers {first} to {last}"));
+    }
+    Ok(())
+}
+
+fn rebuild(
+    store: &Store,
+    journal: &mut LocalJournal,
+    findings: &mut Findings,
+) -> Result<String, RecoveryError> {
     let recovered = recover(store, journal, &mut |_| ())?;
+    if recovered.events.differing() > 0 {
+        findings.faults.push("stored events are not those that the log makes".to_owned());
+    }
     let state = &recovered.state;
     Ok(format!(
         "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",

@@ -4,9 +4,10 @@
 
 use super::admission::{Admission, Verdict};
 use super::backup::ArchiveSource;
+use super::event_log::EventLog;
 use super::inbox::{Event, Inbox};
 use super::metrics::Metrics;
-use super::request::{Reply, Request, Submission};
+use super::request::{EventsAnswer, Reply, Request, Submission};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::waiting::{Waiting, WaitingList};
@@ -31,11 +32,15 @@ pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// The most backups that may run at once.
 const BACKUPS_MAX: usize = 4;
 
+/// Bytes of old events that one step reads or drops. A commit may have to wait for it.
+const OLD_EVENTS_STEP_BYTES: u64 = 64 << 10;
+
 /// How long after an answer the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
 pub(super) struct Writer {
     pub(super) state: State,
+    pub(super) events: EventLog,
     pub(super) journal: Box<dyn Journal>,
     pub(super) store: Arc<Store>,
     pub(super) snapshotter: Snapshotter,
@@ -43,6 +48,8 @@ pub(super) struct Writer {
     pub(super) metrics: Metrics,
     pub(super) status: watch::Sender<Status>,
     pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
+    /// The number of the last event, for those who wait for the next one.
+    pub(super) events_last: watch::Sender<u64>,
     pub(super) figures: Arc<super::Figures>,
     pub(super) admission: Admission,
     /// Commands that were picked up but can't be judged until everything that was proposed is applied.
@@ -98,7 +105,7 @@ impl Writer {
         let done = loop {
             // A client that was just answered may send again at once, so a snapshot waits for it. Then the snapshot goes on, but
             // leaves half of the time to readers, which share its processors.
-            let snapshot_at = self.snapshotter.has_work().then_some(go_on);
+            let snapshot_at = self.has_background_work().then_some(go_on);
             let first = match inbox.wait(self.wake_at(snapshot_at)) {
                 Event::Request(request) => Some(request),
                 Event::Woken => None,
@@ -112,6 +119,7 @@ impl Writer {
             }
             self.time.keep_if_due(self.state.now());
             self.go_on_with_snapshot(quiet, &mut go_on);
+            self.remove_old_events();
             if let Some(done) = shutdown {
                 self.drain(&mut inbox);
                 break Some(done);
@@ -119,6 +127,11 @@ impl Writer {
         };
         self.finish();
         done
+    }
+
+    /// Whether there is something to do between commits.
+    fn has_background_work(&self) -> bool {
+        self.snapshotter.has_work() || self.may_remove_events() && self.events.has_old(self.time.read())
     }
 
     /// When there is work to do even if no request comes and the journal has no news.
@@ -199,6 +212,27 @@ impl Writer {
             if quiet {
                 *go_on = Instant::now() + took;
             }
+        }
+    }
+
+    /// Events go only while the clock can be trusted, and while no backup reads them.
+    fn may_remove_events(&self) -> bool {
+        !self.failed
+            && self.time.is_trusted()
+            && !self.backups.values().any(|(token, _)| token.strong_count() > 0)
+    }
+
+    fn remove_old_events(&mut self) {
+        let now = self.time.read();
+        if !self.may_remove_events() || !self.events.has_old(now) {
+            return;
+        }
+        let began = Instant::now();
+        let removed = self.events.remove_old(&self.store, now, OLD_EVENTS_STEP_BYTES);
+        self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        self.figures.note_events(self.events.figures());
+        if let Err(error) = removed {
+            self.storage_error(&error.into());
         }
     }
 
@@ -311,12 +345,13 @@ impl Writer {
         let began = Instant::now();
         self.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
-        let mut others_bytes = 0;
+        let (mut others_bytes, mut stored) = (0, Ok(()));
         for Committed { entry, ticket } in committed {
             if ticket.is_none() {
                 others_bytes += entry.proposal.command.weight_bytes();
             }
             let applied = self.state.apply(entry);
+            stored = stored.and(self.events.take(&self.store, &mut self.state));
             if let Some(waiting) = ticket.and_then(|ticket| self.waiting.take(ticket)) {
                 answers.push((waiting, applied));
             }
@@ -330,6 +365,10 @@ impl Writer {
         self.note_figures();
         for (waiting, applied) in answers {
             waiting.answer(Ok(applied));
+        }
+        // The commands are in the log, and the next start makes their events again.
+        if let Err(error) = stored {
+            self.storage_error(&error.into());
         }
     }
 
@@ -361,12 +400,15 @@ impl Writer {
         }
     }
 
-    fn note_figures(&self) {
+    pub(super) fn note_figures(&self) {
         let (tables, records) = (self.state.tables_bytes(), self.state.records_bytes());
         self.metrics.tables_bytes.set(tables as i64);
         self.metrics.records_bytes.set(records as i64);
         self.metrics.applied_seq.set(self.state.applied().0 as i64);
         self.figures.note(&self.state);
+        self.figures.note_events(self.events.figures());
+        let last = self.state.events_last();
+        self.events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
     }
 
     /// Maps a failure of storage to the callers' error, and ends writes if it is final.
@@ -399,6 +441,9 @@ impl Writer {
                 self.begin_snapshot();
             }
             Request::Backup(token, reply) => drop(reply.send(self.begin_backup(token))),
+            Request::Events { number, is_wanted, reply } => {
+                drop(reply.send(self.find_events(number, is_wanted)));
+            }
             Request::BackupPart(id, reply) => drop(reply.send(self.backup_part(id))),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
         }
@@ -406,8 +451,9 @@ impl Writer {
 
     fn begin_snapshot(&mut self) {
         let (now, began) = (self.time.read(), Instant::now());
-        let begun = self.snapshotter.begin(&mut self.state, now);
+        let begun = self.snapshotter.begin(&mut self.state, &mut self.events, now);
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        self.figures.note_events(self.events.figures());
         if let Err(error) = begun {
             let error = self.storage_error(&error.into());
             self.answer_snapshot(Err(error));
@@ -438,6 +484,15 @@ impl Writer {
                 self.answer_snapshot(Err(error));
             }
         }
+    }
+
+    fn find_events(&self, number: u64, is_wanted: bool) -> Result<EventsAnswer, SubmitError> {
+        let found = self.events.find(&self.store, number, is_wanted).map_err(|error| {
+            tracing::error!(%error, "events can't be read");
+            SubmitError::StorageFailed
+        })?;
+        let retention_seconds = self.events.retention_seconds();
+        Ok(EventsAnswer { found, retention_seconds, next: self.state.events_next() })
     }
 
     /// Publishes the newest snapshot to readers.

@@ -12,6 +12,7 @@ mod console;
 mod control;
 mod docs;
 mod eligibility;
+mod events;
 mod expiries;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]

@@ -1,6 +1,7 @@
 //! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
 use super::answer::problem::{Document, Fault};
+use super::events::EventAnswer;
 use super::imports::routes::FormatName;
 use super::router::{self, SECURITY_SCHEME};
 use serde_json::{Map, Value, json};
@@ -20,7 +21,7 @@ use utoipa::OpenApi;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
-    components(schemas(Document<'_>, Fault, FormatName)),
+    components(schemas(Document<'_>, Fault, FormatName, EventAnswer)),
     tags(
         (name = "campaigns", description = "Sets of users who may see an ad"),
         (name = "users", description = "The users of a campaign"),
@@ -153,9 +154,10 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
 }
 
-/// Whether an operation may change something. Operations that require more than the scope `read` do, except for looking up codes.
+/// Whether an operation may change something. Operations that require more than the scope `read` do, except for looking up codes and
+/// reading events.
 fn is_write(path: &str, scope: &str) -> bool {
-    matches!(scope, "write" | "redeem" | "admin") && !path.ends_with("/codes/lookup")
+    matches!(scope, "write" | "redeem" | "admin") && !path.ends_with("/codes/lookup") && path != "/v1/events"
 }
 
 /// The problems that follow from an operation's kind, by status.

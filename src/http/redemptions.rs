@@ -100,7 +100,7 @@ impl<'de> Fields<'de> for RedemptionBody<'_> {
 /// The status of a redemption.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum RedemptionStatus {
+pub(super) enum RedemptionStatus {
     /// The code is held until `expires_at`.
     Held,
     /// The code is redeemed.

@@ -4,7 +4,7 @@ use super::api::Api;
 use super::filters::{campaigns, coupons, line_ups};
 use super::imports::routes as imports;
 use super::items::{codes, users};
-use super::{admin, docs, eligibility, health, redemptions};
+use super::{admin, docs, eligibility, events, health, redemptions};
 use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
@@ -61,6 +61,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(imports::stop)))
         .routes(read(routes!(admin::info)))
         .routes(read(routes!(admin::plan)))
+        .routes(admin(routes!(events::list)))
         .routes(admin(routes!(admin::snapshot)))
         .routes(admin(routes!(admin::backup)))
         .routes(routes!(health::livez))

@@ -103,6 +103,12 @@ impl StateFigures {
         )?;
         figures.gauge("queue_commands", "Commands waiting for the writer", info.queue_commands)?;
         figures.counter("holds_expired", "Holds that have expired", info.holds_expired)?;
+        figures.gauge("events_kept", "Events that are kept", info.events.kept)?;
+        figures.gauge("events_bytes", "Bytes of stored events", info.events.bytes)?;
+        if let Some(at) = info.events.oldest_at {
+            let help = "Time of the oldest event, since the epoch";
+            figures.gauge("events_oldest_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
+        }
         if let Some(at) = info.backup_at {
             let help = "Time of the last backup, since the epoch";
             figures.gauge("backup_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;

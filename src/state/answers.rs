@@ -30,7 +30,7 @@ pub fn bytes_max(command: &Command) -> usize {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
         Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_BYTES,
-        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack => SHORT_BYTES,
+        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack | Command::Restored => SHORT_BYTES,
         Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
         Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {

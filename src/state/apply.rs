@@ -5,7 +5,10 @@ use super::filters::Creation;
 use super::idempotency::{Bounds, Lookup, Records};
 use super::importing::Piece;
 use super::machine::{SWEEP_MAX, State};
-use crate::domain::{Applied, Command, Entry, FilterId, IdempotencyKey, Outcome, Refusal, Target, Timestamp};
+use crate::domain::{
+    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Proposal, Refusal, Target,
+    Timestamp,
+};
 
 /// The answers to deletions are stored under this id, which no filter has: a repeated deletion finds no filter any more.
 const NO_FILTER: FilterId = FilterId(0);
@@ -18,16 +21,18 @@ impl State {
     pub fn apply(&mut self, entry: Entry) -> Applied {
         assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
         self.applied = entry.seq;
-        let (at, command) = (entry.proposal.at, &entry.proposal.command);
+        let Proposal { at, by, command, idempotency } = entry.proposal;
+        self.shared.events.by = None;
         if matches!(command, Command::TurnBack) && at < self.shared.now {
             return Applied { outcome: self.turn_back(at), replayed: false };
         }
         self.shared.now = self.shared.now.max(at);
         self.sweep();
 
-        match &entry.proposal.idempotency {
-            None => Applied { outcome: self.execute(command), replayed: false },
-            Some(key) => self.execute_once(command, key),
+        self.shared.events.by = by;
+        match &idempotency {
+            None => Applied { outcome: self.execute(&command), replayed: false },
+            Some(key) => self.execute_once(&command, key),
         }
     }
 
@@ -126,6 +131,11 @@ impl State {
             }
             // An entry whose time is not in the past has nothing to turn back.
             Command::TurnBack => Ok(Outcome::TurnedBack { redemptions: 0, holds: 0 }),
+            Command::Restored => {
+                self.shared.events.leap();
+                self.shared.events.tell_unasked(self.shared.now, || Happened::Restored);
+                Ok(Outcome::Restored)
+            }
             Command::Create { kind, name, id, secret, spec, layout, window } => {
                 let (kind, id, layout, window) = (*kind, *id, *layout, *window);
                 self.create(&Creation { kind, name, id, secret, spec, layout, window })
@@ -181,8 +191,8 @@ fn refused(refusal: Refusal) -> Applied {
 mod tests {
     use super::*;
     use crate::domain::{
-        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Name, Proposal, Redemption, RedemptionId,
-        Reference, Seq, Settings, Sizing, Spec, Status, UploadDigest, Window,
+        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Name, Redemption, RedemptionId, Reference, Seq,
+        Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use proptest::prelude::*;

@@ -1,7 +1,9 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
 use super::subject::Subject;
-use crate::domain::{Outcome, Redemption, RedemptionId, Reference, Refusal, Status, Timestamp};
+use crate::domain::{
+    Outcome, Redemption, RedemptionId, RedemptionStep, Reference, Refusal, Status, Timestamp,
+};
 use crate::filter::{Digest, Mode, SlotState};
 
 impl Subject<'_> {
@@ -164,6 +166,7 @@ impl Subject<'_> {
         self.set_code(redemption.digest, slot_state(redemption.status));
         self.shared.redemptions += 1;
         self.shared.references_bytes += redemption.reference.as_str().len() as u64;
+        self.tell_redemption(&redemption, RedemptionStep::Created);
         self.view.ledger.write().insert(redemption);
     }
 
@@ -181,10 +184,25 @@ impl Subject<'_> {
         }
         let now = self.shared.now;
         let redeemed_at = if status == Status::Redeemed { Some(now) } else { redemption.redeemed_at };
+        let step = step(&redemption, status, expires_at);
         let settled = Redemption { status, expires_at, changed_at: now, redeemed_at, ..redemption };
+        if let Some(step) = step {
+            self.tell_redemption(&settled, step);
+        }
         self.view.ledger.write().settle(&settled);
         self.shared.enqueue(self.view.id, &settled);
         settled
+    }
+}
+
+/// The step from a redemption that stands to another status; `None` if it changes nothing that an event tells.
+fn step(before: &Redemption, status: Status, expires_at: Option<Timestamp>) -> Option<RedemptionStep> {
+    match status {
+        Status::Held if before.expires_at == expires_at => None,
+        Status::Held => Some(RedemptionStep::Extended),
+        Status::Redeemed => Some(RedemptionStep::Confirmed),
+        Status::Cancelled => Some(RedemptionStep::Cancelled),
+        Status::Expired => Some(RedemptionStep::Expired),
     }
 }
 

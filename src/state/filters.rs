@@ -5,7 +5,9 @@ use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
-use crate::domain::{FilterId, ImportState, Kind, Name, Outcome, Raise, Refusal, Spec, Timestamp, Window};
+use crate::domain::{
+    FilterChange, FilterId, ImportState, Kind, Name, Outcome, Raise, Refusal, Spec, Timestamp, Window,
+};
 use crate::filter::{Full, Growth, Layout, Secret};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -73,6 +75,7 @@ impl State {
         self.shared.tables_bytes += tables.memory_bytes();
         self.shared.show(view.clone());
         let description = view.describe();
+        self.shared.tell_filter(&view, FilterChange::Created);
         self.filters.insert(id, FilterState { view, tables, staging: None });
         Ok(Outcome::Created(Box::new(description)))
     }
@@ -91,6 +94,7 @@ impl State {
             shared.redemptions -= ledger.len() as u64;
             shared.references_bytes -= ledger.references_bytes();
         }
+        shared.tell_filter(&view, FilterChange::Deleted);
         shared.snapshot.retire_ledger(view.ledger.clone());
         shared.snapshot.retire_tables(tables);
         Ok(Outcome::Deleted)
@@ -111,10 +115,15 @@ impl Subject<'_> {
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
+        let before = (self.view.window, self.view.spec.capacity);
         if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
             self.raise(raise)?;
         }
         self.show(self.view.with_window(window));
+        let capacity = self.view.spec.capacity;
+        if (window, capacity) != before {
+            self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity });
+        }
         Ok(Outcome::Updated(Box::new(self.view.describe())))
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Head {
     pub(super) now: Timestamp,
     pub(super) settings: Settings,
     pub(super) epochs: u64,
+    /// The numbers of the last event and of the next one.
+    pub(super) events: (u64, u64),
     pub(super) records: Extent,
     pub(super) filters: Vec<FilterStateImage>,
     pub(super) imports: Vec<Import>,
@@ -101,6 +103,7 @@ impl State {
             now: shared.now,
             settings: shared.settings.clone(),
             epochs: shared.epochs,
+            events: (shared.events.last(), shared.events.next()),
             records: self.records.queue().extent(),
             filters,
             imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),

@@ -1,14 +1,15 @@
 //! The commands of an import: begin, lines, end; and the swap at the end of `mode=replace`.
 
 use super::imports::TooMany;
-use super::machine::{SWEEP_MAX, State};
+use super::machine::{SWEEP_MAX, Shared, State};
 use super::subject::Subject;
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{
-    Ending, FilterId, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName, LineError,
-    Outcome, Refusal, Timestamp, Tripped,
+    Ending, FilterId, Guards, Happened, Import, ImportCounts, ImportId, ImportMode, ImportState, ItemOutcome,
+    KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
 };
 use crate::filter::{Digest, Full, SlotState};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 /// The next piece of an upload.
@@ -176,9 +177,8 @@ impl Subject<'_> {
     }
 
     fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Result<Outcome, Refusal> {
-        let mut imports = self.shared.view.imports.write();
-        let import = imports.update(id, self.shared.now, change).ok_or(Refusal::ImportNotFound)?;
-        Ok(Outcome::Import(Box::new(import.clone())))
+        let import = self.shared.update_import(id, change).ok_or(Refusal::ImportNotFound)?;
+        Ok(Outcome::Import(Box::new(import)))
     }
 
     /// Ends an import that goes no further, and says why.
@@ -186,8 +186,7 @@ impl Subject<'_> {
         if self.is_staging(id) {
             self.give_staging_up(state);
         } else {
-            let now = self.shared.now;
-            self.shared.view.imports.write().update(id, now, |import| import.state = state);
+            self.shared.update_import(id, |import| import.state = state);
         }
         why
     }
@@ -221,6 +220,50 @@ impl Subject<'_> {
         self.shared.snapshot.retire_tables(replaced);
         self.shared.snapshot.retire_changes(staging.changes);
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Changes the record of an import, if there is one, and returns it. Reports the end of one that was running.
+    pub(super) fn update_import(
+        &mut self,
+        id: &ImportId,
+        change: impl FnOnce(&mut Import),
+    ) -> Option<Import> {
+        let mut was_running = false;
+        let import = {
+            let mut imports = self.view.imports.write();
+            let updated = imports.update(id, self.now, |import| {
+                was_running = import.state == ImportState::Running;
+                change(import);
+            });
+            updated?.clone()
+        };
+        if was_running {
+            self.tell_import(&import);
+        }
+        Some(import)
+    }
+
+    /// Reports the end of an import, if it is not running any more.
+    fn tell_import(&mut self, import: &Import) {
+        if import.state == ImportState::Running {
+            return;
+        }
+        self.events.tell(self.now, || Happened::ImportEnded {
+            kind: import.kind,
+            name: Cow::Borrowed(import.name.as_str()),
+            import: Cow::Borrowed(import.id.as_str()),
+            mode: import.mode,
+            state: import.state,
+            counts: ImportCounts {
+                lines: import.lines,
+                added: import.added,
+                already_present: import.already_present,
+                already_redeemed: import.already_redeemed,
+                rejected: import.rejected,
+            },
+        });
     }
 }
 
@@ -258,6 +301,10 @@ impl State {
         }
         let forgotten = self.shared.view.imports.write().forget_unmoved(before, SWEEP_MAX);
         for import in forgotten {
+            if import.state == ImportState::Running {
+                let state = ImportState::Interrupted;
+                self.shared.tell_import(&Import { state, ..Import::clone(&import) });
+            }
             // Its filter may be gone.
             let _ = self.on(import.filter, |filter| {
                 if filter.is_staging(&import.id) {

@@ -2,7 +2,7 @@
 
 use super::kept::ChangeKind;
 use super::subject::Subject;
-use crate::domain::{Inserted, ItemOutcome, Outcome, Refusal, Removed};
+use crate::domain::{FilterChange, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,7 @@ impl Subject<'_> {
         let added = outcomes.iter().filter(is_added).count() as u64;
         self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
         self.keep_inserted(digests, &outcomes, if_absent);
+        self.tell_items(added, FilterChange::Added);
         Ok(Outcome::Inserted(Inserted { outcomes, added }))
     }
 
@@ -38,6 +39,7 @@ impl Subject<'_> {
         let (removed, leaving) = self.take_out(digests, all);
         let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
         self.keep(kind, leaving);
+        self.tell_items(removed.removed, FilterChange::Removed);
         Outcome::Removed(removed)
     }
 
@@ -112,7 +114,16 @@ impl Subject<'_> {
         self.keep(ChangeKind::AddIfAbsent, staying);
         self.keep(ChangeKind::Remove, leaving);
         self.view.counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
+        let replaced = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Replaced).count() as u64;
+        self.tell_items(replaced, FilterChange::Replaced);
         Ok(Outcome::Replaced(outcomes))
+    }
+
+    /// Reports how many items a request has changed, if it has changed any.
+    fn tell_items(&mut self, count: u64, change: fn(u64) -> FilterChange) {
+        if count > 0 {
+            self.shared.tell_filter(self.view, change(count));
+        }
     }
 
     /// Removes everything but held and redeemed codes.
@@ -120,6 +131,7 @@ impl Subject<'_> {
         let removed = self.tables.filter.clear();
         self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
         self.clear_staging();
+        self.shared.tell_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }
 }

@@ -1,12 +1,16 @@
 //! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests.
 
 use super::epoch::Epoch;
+use super::events::{Events, FreshEvents};
 use super::idempotency::Records;
 use super::running_snapshot::RunningSnapshot;
 use super::staging::Staging;
 use super::tables::Tables;
 use super::view::{Catalog, FilterView, View};
-use crate::domain::{FilterId, Redemption, RedemptionId, Seq, Settings, Status, Timestamp};
+use crate::domain::{
+    FilterChange, FilterId, Happened, Redemption, RedemptionId, Seq, Settings, Status, Timestamp,
+};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,6 +68,7 @@ pub(super) struct Shared {
     pub(super) catalog_changed: bool,
     pub(super) view: View,
     pub(super) snapshot: RunningSnapshot,
+    pub(super) events: Events,
 }
 
 impl Default for State {
@@ -92,6 +97,7 @@ impl State {
             catalog_changed: false,
             view: View::default(),
             snapshot: RunningSnapshot::default(),
+            events: Events::new(),
         };
         shared.configure(Settings::default());
         Self { applied: Seq(0), filters: BTreeMap::new(), records: Records::default(), shared }
@@ -127,6 +133,26 @@ impl State {
     /// Holds that have run out since this state was made.
     pub fn holds_expired(&self) -> u64 {
         self.shared.holds_expired
+    }
+
+    /// The number of the last event; 0 if there never was one.
+    pub fn events_last(&self) -> u64 {
+        self.shared.events.last()
+    }
+
+    /// The number that the next event gets.
+    pub fn events_next(&self) -> u64 {
+        self.shared.events.next()
+    }
+
+    /// The events that were not taken yet.
+    pub fn fresh_events(&self) -> &FreshEvents {
+        self.shared.events.fresh()
+    }
+
+    /// Takes the events that were made since the last call. `empty`, whose memory is used for the next ones, is replaced by them.
+    pub fn take_events(&mut self, empty: &mut FreshEvents) {
+        self.shared.events.take(empty);
     }
 
     /// Redemptions on record.
@@ -167,6 +193,7 @@ impl Shared {
     pub(super) fn configure(&mut self, settings: Settings) {
         let retention = settings.redemptions_retention_seconds;
         self.view.redemptions_retention.store(retention, Ordering::Relaxed);
+        self.events.switch(settings.events_retention_seconds > 0);
         self.settings = settings;
     }
 
@@ -185,6 +212,12 @@ impl Shared {
     pub(super) fn show(&mut self, view: Arc<FilterView>) {
         self.catalog.insert(view);
         self.catalog_changed = true;
+    }
+
+    /// Reports a change of a campaign or coupon.
+    pub(super) fn tell_filter(&mut self, view: &FilterView, change: FilterChange) {
+        let name = Cow::Borrowed(view.name.as_str());
+        self.events.tell(self.now, || Happened::Filter { kind: view.kind, name, change });
     }
 
     /// Puts a redemption into the queue that its status belongs to.

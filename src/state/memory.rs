@@ -4,7 +4,7 @@
 use super::imports::record_bytes;
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use super::{kept, ledger};
+use super::{events, kept, ledger};
 use crate::domain::{Command, Ending, FilterId, ImportMode, Raise, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
@@ -92,13 +92,15 @@ impl State {
         self.shared.tables_bytes + self.shared.snapshot.tables_bytes()
     }
 
-    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, estimated.
+    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
+    /// yet, estimated.
     pub fn records_bytes(&self) -> u64 {
         let shared = &self.shared;
         let redemptions_bytes = shared.redemptions * ledger::REDEMPTION_BYTES + shared.references_bytes;
         let imports_bytes =
             shared.view.imports.read().memory_bytes() + shared.kept_changes * kept::KEPT_CHANGE_BYTES;
-        redemptions_bytes + self.records.memory_bytes() + imports_bytes + shared.line_ups_bytes
+        let line_ups_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
+        redemptions_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
@@ -125,6 +127,10 @@ impl State {
         }
         if let Command::PutLineUp { name, line_up } = command {
             return MemoryNeed::other(line_up.memory_bytes(name));
+        }
+        if let Command::Configure(settings) = command {
+            let is_on = settings.events_retention_seconds > 0;
+            return MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 });
         }
         let Some((id, filter)) = self.targeted(command) else { return MemoryNeed::default() };
         let before = waiting.of(id);

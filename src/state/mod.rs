@@ -8,6 +8,7 @@ mod apply;
 mod coupons;
 mod eligibility;
 mod epoch;
+mod events;
 mod filters;
 mod idempotency;
 mod image;
@@ -32,6 +33,7 @@ mod view;
 
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use epoch::Epoch;
+pub use events::{FreshEvents, NewEvent};
 pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::SnapshotImage;
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};

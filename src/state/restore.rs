@@ -1,5 +1,6 @@
 //! A state is built from its snapshot: the head first, then every section.
 
+use super::events::Events;
 use super::idempotency::Records;
 use super::image::{FilterStateImage, Head, IMAGE_VERSION, StagingImage};
 use super::imports::Imports;
@@ -55,6 +56,8 @@ impl State {
         let mut state = Self::new();
         state.applied = head.applied;
         state.shared.now = head.now;
+        let (last, next) = head.events;
+        state.shared.events = Events::restore(last, next);
         state.shared.configure(head.settings);
         state.shared.epochs = head.epochs;
         state.records = restore_records(head.records, sections)?;

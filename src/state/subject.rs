@@ -5,8 +5,11 @@ use super::machine::{FilterState, Shared, State};
 use super::staging::{REPEATED_FOR_EACH, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
-use crate::domain::{FilterId, ImportId, ImportState, ItemOutcome, Refusal};
+use crate::domain::{
+    FilterId, Happened, ImportId, ImportState, ItemOutcome, Redemption, RedemptionStep, Refusal, Status,
+};
 use crate::filter::{Digest, SlotState};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The filter that a command works on, and what all filters share.
@@ -52,6 +55,23 @@ impl State {
 }
 
 impl Subject<'_> {
+    /// Reports a change of a redemption. Nobody asks for the end of a hold, or for a hold to stand again.
+    pub(super) fn tell_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
+        let what = || Happened::Redemption {
+            coupon: Cow::Borrowed(self.view.name.as_str()),
+            id: redemption.id,
+            reference: Cow::Borrowed(redemption.reference.as_str()),
+            step,
+            status: redemption.status,
+            expires_at: redemption.expires_at.filter(|_| redemption.status == Status::Held),
+        };
+        let now = self.shared.now;
+        match step {
+            RedemptionStep::Expired | RedemptionStep::HeldAgain => self.shared.events.tell_unasked(now, what),
+            _ => self.shared.events.tell(now, what),
+        }
+    }
+
     /// Gives a code another state, because a command says so.
     pub(super) fn set_code(&mut self, digest: Digest, state: SlotState) {
         self.set_code_and_repeat(digest, state, REPEATED_FOR_EACH);
@@ -132,8 +152,7 @@ impl Subject<'_> {
     /// Drops the staged tables, if there are any, and ends their import in this state.
     pub(super) fn give_staging_up(&mut self, why: ImportState) {
         let Some(staging) = self.staging.take() else { return };
-        let now = self.shared.now;
-        self.shared.view.imports.write().update(&staging.import, now, |import| import.state = why);
+        self.shared.update_import(&staging.import, |import| import.state = why);
         self.shared.snapshot.retire_tables(staging.tables);
         self.shared.snapshot.retire_changes(staging.changes);
     }

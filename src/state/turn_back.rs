@@ -11,7 +11,7 @@
 use super::machine::State;
 use super::subject::Subject;
 use crate::domain::redemption::HOLD_SECONDS_MAX;
-use crate::domain::{Outcome, Redemption, RedemptionId, Status, Timestamp};
+use crate::domain::{Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Status, Timestamp};
 use crate::filter::{Digest, SlotState};
 
 impl State {
@@ -29,6 +29,7 @@ impl State {
             redemptions += brought_back;
             holds += held_again;
         });
+        self.shared.events.tell_unasked(now, || Happened::TurnedBack { redemptions, holds });
         Outcome::TurnedBack { redemptions, holds }
     }
 }
@@ -41,20 +42,20 @@ impl Subject<'_> {
         let ended_too_soon = held_by_rights(ledger.iter(), now);
         let redemptions = ledger.amend(|redemption| brought_back(redemption, now));
         let is_free = |digest| self.tables.filter.state(digest) == Some(SlotState::Available);
-        let again: Vec<Digest> = ended_too_soon
-            .into_iter()
-            .filter(|(id, digest)| is_free(*digest) && ledger.hold_again(id))
-            .map(|(_, digest)| digest)
-            .collect();
+        let held_again =
+            ended_too_soon.into_iter().filter(|(id, digest)| is_free(*digest) && ledger.hold_again(id));
+        let again: Vec<RedemptionId> = held_again.map(|(id, _)| id).collect();
         for redemption in ledger.iter() {
             self.shared.enqueue(self.view.id, redemption);
         }
+        let again: Vec<Redemption> = again.iter().filter_map(|id| ledger.get(id).cloned()).collect();
         drop(ledger);
         if self.view.created_at > now {
             self.show(self.view.with_created_at(now));
         }
-        for &digest in &again {
-            self.set_code_by_time(digest, SlotState::Held);
+        for redemption in &again {
+            self.set_code_by_time(redemption.digest, SlotState::Held);
+            self.tell_redemption(redemption, RedemptionStep::HeldAgain);
         }
         (redemptions, again.len() as u64)
     }

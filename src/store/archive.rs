@@ -5,12 +5,14 @@
 //! record:  kind u8  length u32  payload
 //!   M  a piece of the manifest, as it lies in the store; all of them first; none if no snapshot was taken yet
 //!   C  place of the section in the manifest u32, number of the chunk u32, bytes; in the manifest's order
+//!   V  a pack of events, as it lies in the store; in order, up to the last event of the manifest; none without a manifest
 //!   L  first position u64, count u32, so many entries of the log
 //! end:     E  last position u64
 //! ```
 //!
 //! No part of an archive is valid until its end has been read and its hash verified.
 
+use super::events::EventPack;
 use super::snapshots::{self, Manifest, SectionKey};
 use super::{Store, StoreError};
 use crate::domain::Seq;
@@ -29,10 +31,11 @@ const READ_BYTES: usize = 1 << 20;
 
 const MANIFEST: u8 = b'M';
 const CHUNK: u8 = b'C';
+const EVENTS: u8 = b'V';
 const LOG: u8 = b'L';
 const END: u8 = b'E';
 
-/// Writes an archive piece by piece: its manifest and chunks, then the log, then its end.
+/// Writes an archive piece by piece: its manifest and chunks, then events, then the log, then its end.
 pub struct ArchiveWriter {
     pending: VecDeque<u8>,
     hash: Xxh3Default,
@@ -58,6 +61,11 @@ impl ArchiveWriter {
     /// Writes chunk `index` of the manifest's section number `section`. All chunks must be written, in order.
     pub fn chunk(&mut self, section: u32, index: u32, bytes: &[u8]) {
         self.push_record(CHUNK, &[&section.to_le_bytes(), &index.to_le_bytes(), bytes]);
+    }
+
+    /// Writes the next pack of events. The last one ends with the manifest's last event.
+    pub fn events(&mut self, pack: &EventPack) {
+        self.push_record(EVENTS, &[&pack.encode()]);
     }
 
     /// Writes the next entries of the log: `count` entries, encoded one after the other, from position `first` on.
@@ -146,6 +154,8 @@ pub enum Piece<'a> {
         /// What is in it.
         bytes: &'a [u8],
     },
+    /// Events up to those of the manifest.
+    Events(EventPack),
     /// Entries of the log.
     Entries {
         /// Position of the first.
@@ -193,6 +203,7 @@ pub fn read(
     loop {
         let piece = match kind {
             CHUNK => expected.take_chunk(&payload),
+            EVENTS => expected.take_events(&payload),
             LOG => expected.take_entries(&payload),
             END => expected.take_end(&payload),
             _ => Err("a record of an unknown kind, or out of place"),
@@ -222,13 +233,17 @@ struct Expected {
     section: usize,
     index: u32,
     seq: Seq,
+    /// The last event of the manifest, and the last one so far.
+    events_last: u64,
+    event: Option<u64>,
     log_end: Option<Seq>,
 }
 
 impl Expected {
     fn after(manifest: &Manifest) -> Expected {
         let sections = manifest.sections.iter().map(|section| (section.key, section.chunks)).collect();
-        let mut expected = Expected { sections, seq: manifest.seq, ..Expected::default() };
+        let (seq, events_last) = (manifest.seq, manifest.events_last);
+        let mut expected = Expected { sections, seq, events_last, ..Expected::default() };
         expected.skip_empty();
         expected
     }
@@ -252,6 +267,23 @@ impl Expected {
         Ok(Piece::Chunk { key, index, bytes })
     }
 
+    fn take_events(&mut self, payload: &[u8]) -> Result<Piece<'static>, &'static str> {
+        let pack = EventPack::decode(payload).map_err(|_| "events can't be read")?;
+        if self.chunk().is_some() || self.log_end.is_some() {
+            return Err("events are out of place");
+        }
+        if self.event.is_some_and(|last| pack.previous != last) || pack.last() > self.events_last {
+            return Err("events are missing, or there are too many");
+        }
+        self.event = Some(pack.last());
+        Ok(Piece::Events(pack))
+    }
+
+    /// Whether the snapshot is complete, so that the log may follow.
+    fn is_whole(&self) -> bool {
+        self.chunk().is_none() && self.event.is_none_or(|last| last == self.events_last)
+    }
+
     fn take_entries<'a>(&mut self, payload: &'a [u8]) -> Result<Piece<'a>, &'static str> {
         let (first, count, payload) = entries(payload).ok_or("its log contradicts itself")?;
         let last = Seq(first.0 + u64::from(count) - 1);
@@ -260,8 +292,8 @@ impl Expected {
             // In archives of earlier programs the log begins with the commit during which the snapshot was taken.
             None => first <= self.seq.next() && last > self.seq,
         };
-        if self.chunk().is_some() || !follows {
-            return Err("chunks or entries are missing");
+        if !self.is_whole() || !follows {
+            return Err("chunks, events or entries are missing");
         }
         self.log_end = Some(last);
         Ok(Piece::Entries { first, count, payload })
@@ -269,7 +301,7 @@ impl Expected {
 
     fn take_end(&self, payload: &[u8]) -> Result<Piece<'static>, &'static str> {
         let through = payload.try_into().map_err(|_| "its end has a wrong length")?;
-        if self.chunk().is_some() || self.log_end.unwrap_or(self.seq) != Seq(u64::from_le_bytes(through)) {
+        if !self.is_whole() || self.log_end.unwrap_or(self.seq) != Seq(u64::from_le_bytes(through)) {
             return Err("it ends too early");
         }
         Ok(Piece::End)

@@ -8,10 +8,11 @@
 //! DIR/ballast        space that is given up so that a full disk can be opened
 //! DIR/sled/          sled's own files
 //!
-//! tree meta               identity, log-base, migration/NNNN
+//! tree meta               identity, log-base, migration/NNNN, events/FIRST
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
 //! tree manifests          key: generation, part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
+//! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack (`events.rs`)
 //! ```
 //!
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
@@ -59,6 +60,7 @@ pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
 pub(crate) const MANIFESTS_TREE: &str = "manifests";
 const CHUNK_TREES: &str = "chunks/";
+const EVENT_TREES: &str = "events/";
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
@@ -70,6 +72,33 @@ pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
     let first = number(piece)?.checked_mul(TREE_CHUNKS)?;
     Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
+}
+
+/// A tree of events: the lowest number in it, the time before it and its first time, in milliseconds.
+pub(crate) fn event_tree([first, after, since]: [u64; 3]) -> String {
+    format!("{EVENT_TREES}{first:016x}/{after:016x}/{since:016x}")
+}
+
+/// The inverse of [`event_tree`].
+pub(crate) fn event_tree_of(tree: &str) -> Option<[u64; 3]> {
+    let (first, times) = tree.strip_prefix(EVENT_TREES)?.split_once('/')?;
+    let (after, since) = times.split_once('/')?;
+    Some([number(first)?, number(after)?, number(since)?])
+}
+
+/// The key in [`META_TREE`] of the size of a tree of events.
+pub(crate) fn event_size_key(first: u64) -> Vec<u8> {
+    format!("{EVENT_TREES}{first:016x}").into_bytes()
+}
+
+/// The key of the pack that begins with this event.
+pub(crate) fn event_key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// The inverse of [`event_key`].
+pub(crate) fn event_of_key(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
 }
 
 fn number(digits: &str) -> Option<u64> {

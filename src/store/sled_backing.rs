@@ -182,6 +182,14 @@ impl Backing for SledBacking {
         })
     }
 
+    fn last_key_to(&self, tree: &str, to: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        guarded("reading", || {
+            let Some(tree) = self.tree(tree) else { return Ok(None) };
+            let last = tree.range(..=to).next_back().transpose()?;
+            Ok(last.map(|(key, _)| key.to_vec()))
+        })
+    }
+
     fn flush(&self) -> Result<(), Fault> {
         guarded("flushing", || self.db.flush().map(drop))
     }

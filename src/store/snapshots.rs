@@ -66,6 +66,8 @@ pub struct Manifest {
     pub seq: Seq,
     /// When it was taken.
     pub taken_at: Timestamp,
+    /// The number of the last event that it covers. The events up to there are stored.
+    pub events_last: u64,
     /// All sections.
     pub sections: Vec<SectionRef>,
     /// The caller's small image: about half a kilobyte for each filter.
@@ -78,6 +80,7 @@ pub struct Manifest {
 pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
+    events_last: u64,
     sections: Vec<SectionRef>,
     /// Sections that have begun: the number of the first chunk, and how many chunks there are.
     open: BTreeMap<SectionKey, (u64, u32)>,
@@ -93,6 +96,11 @@ impl SnapshotWriter {
     /// The snapshot's number.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The snapshot covers the events up to the one of this number, which are written.
+    pub fn cover_events(&mut self, last: u64) {
+        self.events_last = last;
     }
 
     /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. The chunks of a section come in order, one section after the other.
@@ -169,8 +177,7 @@ impl SnapshotWriter {
         self.sections.push(*section);
     }
 
-    /// Makes the chunks durable, then writes the manifest and makes it durable. From then on this is the newest snapshot, and
-    /// [`Store::sweep`] removes what no snapshot names any more.
+    /// Makes the chunks and the events durable. Then writes the manifest and makes it durable. From then on this is the newest snapshot, and [`Store::sweep`] removes what no snapshot names any more.
     ///
     /// # Errors
     /// [`StoreError::Misuse`] if a section has not ended or is there twice.
@@ -185,8 +192,8 @@ impl SnapshotWriter {
         if let Some(key) = twice.or(self.open.keys().next().copied()) {
             return Err(StoreError::Misuse(format!("section {key:?} is there twice or has not ended")));
         }
-        let manifest =
-            Manifest { generation: self.generation, seq: self.seq, taken_at, sections: self.sections, meta };
+        let Self { generation, seq, events_last, sections, .. } = self;
+        let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
         store.check_space()?;
         store.make_durable()?;
         let values = encode(&manifest)?;
@@ -215,7 +222,14 @@ impl Store {
         let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.set_writing(generation);
-        Ok(SnapshotWriter { generation, seq, sections: Vec::new(), open: BTreeMap::new(), chunks: 0 })
+        Ok(SnapshotWriter {
+            generation,
+            seq,
+            events_last: 0,
+            sections: Vec::new(),
+            open: BTreeMap::new(),
+            chunks: 0,
+        })
     }
 
     /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and logged. Whether the chunks are

@@ -92,6 +92,11 @@ impl Contest {
         }
     }
 
+    /// The redemptions of those who won.
+    pub fn redemptions(&self) -> impl Iterator<Item = &str> {
+        self.winners.values().map(|winner| winner.id.as_str())
+    }
+
     /// Whoever lost lost to somebody, and the winner is still the only one. Nothing may be under way.
     pub fn verify(&self, client: &Client) {
         for code in &self.lost {

@@ -9,6 +9,7 @@
 mod check;
 mod choice;
 mod contest;
+mod events;
 mod model;
 mod operation;
 mod random;

@@ -85,7 +85,7 @@ impl Soak {
         if random.below(BACKED_UP) == 0 {
             back_up(&service, &archive);
             let copy = world.restore(&archive);
-            world.check(&copy.client());
+            world.check_copy(&copy.client());
             copy.kill();
             self.done.restored += 1;
         }

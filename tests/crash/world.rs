@@ -2,6 +2,7 @@
 
 use crate::check::compare_figures;
 use crate::contest::Contest;
+use crate::events::Events;
 use crate::model::{Filter, Kind};
 use crate::random::Random;
 use crate::service::{Client, Service};
@@ -38,6 +39,7 @@ pub struct World {
     /// Lives of the service so far.
     lives: u64,
     contest: Arc<Mutex<Contest>>,
+    events: Events,
 }
 
 /// How a life of the service ends.
@@ -66,7 +68,15 @@ impl World {
         let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
         let contest = Arc::default();
         let workers = (0..WORKERS).map(|n| Worker::new(n, random.next(), Arc::clone(&contest))).collect();
-        let world = World { directory: Some(directory), data, durability, workers, lives: 0, contest };
+        let world = World {
+            directory: Some(directory),
+            data,
+            durability,
+            workers,
+            lives: 0,
+            contest,
+            events: Events::default(),
+        };
         let service = world.start();
         let client = service.client();
         world.create_shared(&client);
@@ -145,6 +155,25 @@ impl World {
         });
         self.contest.lock().unwrap().verify(client);
         self.check_figures(client);
+        self.check_events(client);
+    }
+
+    /// The same of a copy, which goes its own way from here.
+    pub fn check_copy(&mut self, client: &Client) {
+        let events = self.events.clone();
+        self.check(client);
+        self.events = events;
+    }
+
+    /// Nothing may be under way.
+    fn check_events(&mut self, client: &Client) {
+        self.events.read(client);
+        self.contest.lock().unwrap().redemptions().for_each(|id| self.events.assert_redeemed(id));
+        for part in self.workers.iter().flat_map(|worker| &worker.parts) {
+            if let Err(difference) = self.events.compare(&part.filter) {
+                panic!("{}: {difference}", part.filter.path());
+            }
+        }
     }
 
     fn check_figures(&self, client: &Client) {

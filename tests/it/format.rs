@@ -5,15 +5,27 @@
 
 use crate::directory::copy_dir;
 use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
-use cuckood::domain::{Seq, Timestamp};
+use cuckood::domain::{Command, Event, Happened, Proposal, Seq, Timestamp};
 use cuckood::engine::{ArchiveSource, restore};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{SectionKey, Store, StoreOptions};
+use cuckood::store::{EventPack, EventTree, SectionKey, Store, StoreOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const KEY: SectionKey = SectionKey { owner: 5, part: 6 };
+
+const EVENTS: EventTree = EventTree { first: 1, after: Timestamp(8), since: Timestamp(9) };
+
+fn pack() -> EventPack {
+    let mut pack = EventPack::empty(1, 0, Timestamp(9));
+    for (at, what) in [(9, Happened::TurnedBack { redemptions: 1, holds: 2 }), (10, Happened::Restored)] {
+        let mut bytes = Vec::new();
+        Event { at: Timestamp(at), by: Some("shop".into()), what }.encode(&mut bytes);
+        pack.push(Timestamp(at), &bytes);
+    }
+    pack
+}
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
@@ -23,7 +35,8 @@ fn small() -> StoreOptions {
     StoreOptions { ballast_bytes: 0, preallocate_bytes: 0, ..options(Durability::Fsync) }
 }
 
-fn check(store: Store) {
+/// `restored`: how many entries a restore has added.
+fn check(store: Store, restored: u64) {
     let store = Arc::new(store);
     let manifest = &store.manifests().unwrap()[0];
     assert_eq!(
@@ -31,6 +44,8 @@ fn check(store: Store) {
         (Seq(4), Timestamp(44), &b"image"[..])
     );
     assert_eq!((manifest.sections.len(), manifest.sections[0].key), (1, KEY));
+    assert_eq!(manifest.events_last, 2);
+    assert_eq!(store.events_from(&store.event_trees(), 1).unwrap(), Some(pack()));
     let mut chunk = Vec::new();
     for (index, expected) in [(0, &b"first"[..]), (1, b"second")] {
         store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
@@ -39,9 +54,10 @@ fn check(store: Store) {
     let mut journal = open_journal(&store).unwrap();
     let found = entries(&mut journal, 4).unwrap();
     let found: Vec<_> = found.iter().map(|entry| (entry.seq.0, &entry.proposal)).collect();
-    let expected: Vec<_> = (4..8).map(|number| proposal(number, number)).collect();
-    assert_eq!(found, (5..=8).zip(&expected).collect::<Vec<_>>());
-    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9));
+    let added = (0..restored).map(|_| Proposal::new(Timestamp(0), Command::Restored));
+    let expected: Vec<_> = (4..8).map(|number| proposal(number, number)).chain(added).collect();
+    assert_eq!(found, (5..=8 + restored).zip(&expected).collect::<Vec<_>>());
+    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9 + restored));
 }
 
 #[test]
@@ -59,6 +75,8 @@ fn make_fixtures() {
             writer.put_chunk(&store, KEY, 0, b"first").unwrap();
             writer.put_chunk(&store, KEY, 1, b"second").unwrap();
             writer.end_section(KEY, 3, 2).unwrap();
+            store.put_events(EVENTS, &pack()).unwrap();
+            writer.cover_events(2);
             writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();
         }
         append(&mut journal, vec![proposal(number, number)]).unwrap();
@@ -80,15 +98,15 @@ fn make_fixtures() {
 fn a_directory_of_format_1_opens() {
     let dir = tempfile::tempdir().unwrap();
     copy_dir(&fixture().join("data"), &dir.path().join("data"));
-    check(Store::open(&dir.path().join("data"), &small()).unwrap());
+    check(Store::open(&dir.path().join("data"), &small()).unwrap(), 0);
 }
 
 #[test]
 fn an_archive_of_version_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    assert_eq!(restore(&fixture().join("archive"), &data, &small(), CLOCK).unwrap(), Seq(8));
-    check(Store::open(&data, &small()).unwrap());
+    assert_eq!(restore(&fixture().join("archive"), &data, &small(), CLOCK).unwrap(), Seq(9));
+    check(Store::open(&data, &small()).unwrap(), 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod damage;
 mod deploy;
 mod directory;
 mod eligibility;
+mod events;
 mod filter;
 mod filter_figures;
 mod filter_fill;

@@ -69,10 +69,16 @@ impl RandomLog {
         Self { at: 1_000, seq: 0, serial: 0, ids: [1, 2, 3, 4], uploads: Default::default() }
     }
 
+    /// Goes on after an earlier entry than the last: later ones are lost.
+    pub fn go_back_to(&mut self, seq: Seq) {
+        self.seq = seq.0;
+    }
+
     /// The entries that every log begins with.
     pub fn beginning(&mut self) -> Vec<Entry> {
         let settings = Settings {
             redemptions_retention_seconds: 40,
+            events_retention_seconds: 30 * 86_400,
             imports_retention_seconds: 25,
             idempotency_retention_seconds: 30,
             idempotency_retention_min_seconds: 10,
@@ -246,7 +252,7 @@ impl RandomLog {
     /// What comes seldom: clearing, deleting, making anew, other settings, a time that is turned back.
     fn rare(&mut self, filter: usize, a: u64, b: u64) -> Command {
         let target = self.target(filter);
-        match a % 12 {
+        match a % 13 {
             0..=2 => Command::Clear { target },
             3 => Command::Delete { kind: FILTERS[filter].0, name: Self::name(filter) },
             4..=6 => {
@@ -255,6 +261,8 @@ impl RandomLog {
             }
             7 => Command::Configure(Settings {
                 redemptions_retention_seconds: b % 80,
+                // Now and then none are made.
+                events_retention_seconds: 3_600 * (b % 3),
                 imports_retention_seconds: b % 60,
                 idempotency_retention_seconds: b % 50,
                 idempotency_retention_min_seconds: b / 2 % 30,
@@ -263,6 +271,7 @@ impl RandomLog {
                 line_ups_max: b % 4,
             }),
             8 => Command::TurnBack,
+            12 => Command::Restored,
             _ => Command::Insert {
                 target,
                 digests: Digests((0..CODES).map(code).collect()),

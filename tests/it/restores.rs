@@ -1,5 +1,6 @@
 //! Whatever has happened, a snapshot gives back what was there: logs of all commands, snapshots taken in pieces between them
-//! and given up now and then, restarts. What a restore gives equals the live state byte for byte, and goes on equal.
+//! and given up now and then, restarts. What a restore gives equals the live state byte for byte, and goes on equal. The log of
+//! events has each event once, in order, even if the end of the log is lost.
 //!
 //! The snapshots are those of the engine, with its choice of what is taken over from the one before, in a store on disk.
 //! `SOAK_SECONDS` has the random logs go on for so long; else it is a few hundred.
@@ -10,6 +11,7 @@ use cuckood::domain::{
     Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, KeyName, Proposal, Seq,
     Target, Timestamp, UploadDigest,
 };
+use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::journal::Durability;
@@ -54,18 +56,28 @@ fn assert_equal(restored: &mut State, live: &mut State) {
 struct Service<'a> {
     store: &'a Store,
     state: State,
+    events: EventLog,
     log: Vec<(Entry, Applied)>,
+    /// What each entry has reported, and all that was stored is to be.
+    told: Vec<Vec<(u64, Vec<u8>)>>,
     running: Option<RunningSnapshot>,
     latest: Option<Manifest>,
 }
 
 impl<'a> Service<'a> {
     fn new(store: &'a Store) -> Self {
-        Self { store, state: State::new(), log: Vec::new(), running: None, latest: None }
+        let state = State::new();
+        // Whatever an earlier one has left goes.
+        let mut events = EventLog::open(store, &state).unwrap();
+        events.settle(store, &state).unwrap();
+        Self { store, state, events, log: Vec::new(), told: Vec::new(), running: None, latest: None }
     }
 
     fn apply(&mut self, entry: Entry) -> Applied {
         let applied = self.state.apply(entry.clone());
+        let fresh = self.state.fresh_events().iter();
+        self.told.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
+        self.events.take(self.store, &mut self.state).unwrap();
         self.log.push((entry, applied.clone()));
         applied
     }
@@ -76,7 +88,8 @@ impl<'a> Service<'a> {
     }
 
     fn begin(&mut self) {
-        let begun = RunningSnapshot::begin(self.store, &mut self.state, self.latest.as_ref(), Timestamp(0));
+        let (latest, now) = (self.latest.as_ref(), Timestamp(0));
+        let begun = RunningSnapshot::begin(self.store, &mut self.state, &mut self.events, latest, now);
         self.running = Some(begun.unwrap());
     }
 
@@ -126,7 +139,49 @@ impl<'a> Service<'a> {
         self.abort();
         let mut restored = self.restored();
         assert_equal(&mut restored, &mut self.state);
-        self.state = restored;
+        self.recover();
+        assert_equal(&mut restored, &mut self.state);
+    }
+
+    /// Builds state and log of events anew, as a start does.
+    fn recover(&mut self) {
+        self.abort();
+        self.state = match &self.latest {
+            Some(latest) => recovery::load(self.store, latest, &mut |_| ()).unwrap(),
+            None => State::new(),
+        };
+        self.events = EventLog::open(self.store, &self.state).unwrap();
+        let Seq(from) = self.state.applied();
+        for (entry, _) in &self.log[from as usize..] {
+            self.state.apply(entry.clone());
+            self.events.take(self.store, &mut self.state).unwrap();
+        }
+        self.events.settle(self.store, &self.state).unwrap();
+        self.state.publish();
+        self.assert_each_event_once();
+    }
+
+    /// The same after the last entries are lost, as they may be if they were not synced.
+    fn lose(&mut self, entries: usize) {
+        let Seq(kept) = self.latest.as_ref().map_or(Seq(0), |latest| latest.seq);
+        let left = self.log.len().saturating_sub(entries).max(kept as usize);
+        self.log.truncate(left);
+        self.told.truncate(left);
+        self.recover();
+    }
+
+    fn assert_each_event_once(&self) {
+        let told: Vec<&(u64, Vec<u8>)> = self.told.iter().flatten().collect();
+        assert_eq!(self.events.figures().kept, told.len() as u64);
+        let (mut next, mut told) = (0, told.into_iter());
+        while let EventsFound::Pack(pack) = self.events.find(self.store, next, false).unwrap() {
+            for (number, event) in pack.events().filter(|(number, _)| *number >= next) {
+                let (told_number, told_event) = told.next().expect("an event that nobody told");
+                assert_eq!((number, event), (*told_number, told_event.as_slice()));
+            }
+            next = pack.last() + 1;
+        }
+        assert_eq!(told.next(), None, "an event is lost");
     }
 }
 
@@ -147,14 +202,20 @@ fn run(store: &Store, steps: &[(u8, Numbers)]) {
             0..80 => service.write(u64::from(step) * 400),
             80..83 => service.abort(),
             83..86 => service.restart(),
+            86 => {
+                service.lose(usize::from(numbers.3 % 40));
+                log.go_back_to(service.state.applied());
+            }
             _ => {}
         }
         service.apply(log.next(numbers));
     }
     service.abort();
     service.snapshot();
+    service.recover();
     service.latest = None;
     assert_equal(&mut service.restored(), &mut service.state);
+    service.recover();
     let mut sweep = store.sweep().unwrap();
     while sweep.step(store, 4 << 20).unwrap() {}
 }

@@ -49,6 +49,9 @@ impl Backing for Faulty {
     fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault> {
         self.under.last_key(tree)
     }
+    fn last_key_to(&self, tree: &str, to: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        self.under.last_key_to(tree, to)
+    }
     fn flush(&self) -> Result<(), Fault> {
         self.run(|| self.under.flush())
     }

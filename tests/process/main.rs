@@ -11,6 +11,7 @@ mod client_tls;
 mod clock;
 mod connections;
 mod descriptors;
+mod events;
 mod full_disk;
 mod importing;
 mod memory;

@@ -269,6 +269,13 @@ impl Client {
         read(self.agent.get(format!("{}{path}", self.url)).call()?)
     }
 
+    /// An answer's status and its body as it stands.
+    pub fn text(&self, path: &str) -> Result<(u16, String), ureq::Error> {
+        let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
+        let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
+        Ok((response.status().as_u16(), text))
+    }
+
     pub fn put(&self, path: &str, body: &Value) -> Result<Answer, ureq::Error> {
         read(self.agent.put(format!("{}{path}", self.url)).send_json(body)?)
     }

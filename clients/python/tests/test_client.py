@@ -1,5 +1,6 @@
 """A day's work with every part of the API."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -105,6 +106,10 @@ def test_operations(client: Client, url: str) -> None:
     assert client.plan(capacity=1_000_000).memory_bytes > 0
     with client.backup() as answer:
         assert next(answer.iter_bytes())
+    client.put_campaign("c-told", CampaignSpec(capacity=10))
+    with client.list_events(limit=1) as answer:
+        events = [json.loads(line) for line in answer.iter_lines()]
+    assert len(events) == 1 and events[0]["seq"] >= 1
     with Client(url, "another") as stranger, pytest.raises(ProblemError) as error:
         stranger.info()
     refused(error, 401, "unauthenticated")

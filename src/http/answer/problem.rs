@@ -55,6 +55,7 @@ pub enum Code {
     ImportStopped,
     ImportFinished,
     ImportOvertaken,
+    EventsGone,
     BodyTooLarge,
     UnsupportedMediaType,
     InvalidRequest,
@@ -107,6 +108,7 @@ impl Code {
             Code::ImportStopped => (409, "import-stopped", "The import was stopped"),
             Code::ImportFinished => (409, "import-finished", "The import is no longer running"),
             Code::ImportOvertaken => (409, "import-overtaken", "Too many writes came during the import"),
+            Code::EventsGone => (410, "events-gone", "The events are no longer kept"),
             Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
             Code::UnsupportedMediaType => {
                 (415, "unsupported-media-type", "The body's media type is not accepted")

@@ -3,7 +3,7 @@
 use super::problem::{Code, Fault, Problem, retry};
 use crate::access::Denied;
 use crate::domain::{Kind, Refusal};
-use crate::engine::{LayoutError, Status, SubmitError};
+use crate::engine::{EventsError, LayoutError, Status, SubmitError};
 use std::time::Duration;
 
 /// The problem of a missing campaign or coupon.
@@ -156,6 +156,25 @@ impl From<SubmitError> for Problem {
             SubmitError::ClockUnsure(unsure) => {
                 Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(retry::MINUTE)
             }
+        }
+    }
+}
+
+impl From<EventsError> for Problem {
+    fn from(error: EventsError) -> Self {
+        match error {
+            EventsError::Gone => Problem::new(
+                Code::EventsGone,
+                "the next event is no longer kept; without `after` the answer begins with the oldest one that is",
+            ),
+            EventsError::TooManyWaiting => {
+                Problem::new(Code::Overloaded, "too many requests are waiting for events")
+                    .retry_after(retry::MOMENT)
+            }
+            EventsError::Off => {
+                Problem::new(Code::EventsGone, "events.retention is 0, so no events are kept")
+            }
+            EventsError::Refused(refused) => refused.into(),
         }
     }
 }

@@ -8,6 +8,6 @@ mod intake;
 pub(crate) mod line;
 pub(crate) mod lines;
 mod noticed;
-mod representation;
+pub(super) mod representation;
 pub(crate) mod routes;
 mod upload;

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportMode)]
-pub(super) enum ImportModeName {
+pub(crate) enum ImportModeName {
     /// They are added as they are read.
     #[default]
     Append,
@@ -23,7 +23,7 @@ pub(super) enum ImportModeName {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportState)]
-pub(super) enum ImportStateName {
+pub(crate) enum ImportStateName {
     /// Its upload is running.
     Running,
     /// Read to the end.
@@ -83,15 +83,40 @@ pub(super) struct FailureAnswer {
 
 impl FailureAnswer {
     fn of(import: &Import) -> Option<Self> {
-        let refused = |refusal| refusals::refused(import.kind, refusal);
-        let Problem { code, detail, .. } = match import.state {
-            ImportState::Failed => refused(Refusal::FilterFull),
-            ImportState::Overtaken => refused(Refusal::ImportOvertaken),
-            ImportState::Guarded(tripped) => refused(Refusal::ImportGuarded(tripped)),
-            ImportState::Stopped => refusals::import_stopped(),
-            ImportState::Running | ImportState::Done | ImportState::Interrupted => return None,
-        };
+        let Problem { code, detail, .. } = failure(import.kind, import.state)?;
         Some(Self { code, detail: detail.into_owned() })
+    }
+}
+
+/// The problem because of which an import into a filter of this kind ended in this state.
+pub(crate) fn failure(kind: Kind, state: ImportState) -> Option<Problem> {
+    let refused = |refusal| Some(refusals::refused(kind, refusal));
+    match state {
+        ImportState::Failed => refused(Refusal::FilterFull),
+        ImportState::Overtaken => refused(Refusal::ImportOvertaken),
+        ImportState::Guarded(tripped) => refused(Refusal::ImportGuarded(tripped)),
+        ImportState::Stopped => Some(refusals::import_stopped()),
+        ImportState::Running | ImportState::Done | ImportState::Interrupted => None,
+    }
+}
+
+impl From<ImportState> for ImportStateName {
+    fn from(state: ImportState) -> Self {
+        match state {
+            ImportState::Running => ImportStateName::Running,
+            ImportState::Done => ImportStateName::Done,
+            ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => ImportStateName::Failed,
+            ImportState::Interrupted | ImportState::Stopped => ImportStateName::Interrupted,
+        }
+    }
+}
+
+impl From<ImportMode> for ImportModeName {
+    fn from(mode: ImportMode) -> Self {
+        match mode {
+            ImportMode::Append => ImportModeName::Append,
+            ImportMode::Replace => ImportModeName::Replace,
+        }
     }
 }
 
@@ -142,18 +167,8 @@ impl From<Import> for ImportAnswer {
         let name = |kind| (import.kind == kind).then(|| import.name.to_string());
         Self {
             id: import.id.to_string(),
-            state: match import.state {
-                ImportState::Running => ImportStateName::Running,
-                ImportState::Done => ImportStateName::Done,
-                ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => {
-                    ImportStateName::Failed
-                }
-                ImportState::Interrupted | ImportState::Stopped => ImportStateName::Interrupted,
-            },
-            mode: match import.mode {
-                ImportMode::Append => ImportModeName::Append,
-                ImportMode::Replace => ImportModeName::Replace,
-            },
+            state: import.state.into(),
+            mode: import.mode.into(),
             campaign: name(Kind::Campaign),
             coupon: name(Kind::Coupon),
             started_at: Time(import.started_at),

@@ -148,6 +148,7 @@ async fn each_scope_opens_its_routes_and_admin_all() {
         ("root", Method::POST, "/v1/coupons/p/codes", json!({"codes": ["A"], "revive": true})),
         ("root", Method::POST, "/v1/snapshots", Value::Null),
         ("root", Method::GET, "/v1/backup", Value::Null),
+        ("root", Method::GET, "/v1/events", Value::Null),
         ("root", Method::DELETE, "/v1/campaigns/c", Value::Null),
     ];
     for (holder, method, path, body) in &routes {

@@ -9,6 +9,7 @@ mod conventions;
 mod coupons;
 mod document;
 mod eligibility;
+mod events;
 mod guessing;
 mod import_guards;
 mod imports;

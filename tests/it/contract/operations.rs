@@ -81,6 +81,7 @@ async fn the_document_describes_every_route_once() {
         "get /v1/imports/{id}",
         "get /v1/info",
         "get /v1/plan",
+        "get /v1/events",
         "post /v1/snapshots",
         "get /v1/backup",
         "get /livez",

@@ -48,6 +48,9 @@ async fn every_promised_problem_can_be_had() {
     redemptions(&service).await;
     imports(&service).await;
     used_keys(&service).await;
+    // Nothing comes after this: redemptions are gone, too.
+    service.pass(31 * 86_400);
+    service.get("/v1/events?after=0").await.problem(410, "events-gone");
 
     let seen = service.problems();
     let promised = OPERATIONS.iter().flat_map(|operation| {

@@ -39,8 +39,12 @@ impl Service {
     }
 
     pub async fn with(options: HttpOptions) -> Self {
-        let log = module_path!().contains("contract_in_memory").then(MemoryLog::new);
-        Self::on(log.map(JournalOptions::Memory), options, |_| ()).await
+        Self::on(journal(), options, |_| ()).await
+    }
+
+    /// What the engine is told when it is started again.
+    pub fn setup(&mut self) -> &mut EngineOptions {
+        &mut self.setup
     }
 
     /// On a journal of the caller's choice, the log on the disk unless there is one, and an engine as it wants it.
@@ -160,6 +164,11 @@ impl Service {
     pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
         self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
     }
+}
+
+/// The journal that this copy of the tests runs on, if it is not that on the disk.
+pub fn journal() -> Option<JournalOptions> {
+    module_path!().contains("contract_in_memory").then(|| JournalOptions::Memory(MemoryLog::new()))
 }
 
 /// A request with these headers.

@@ -2,10 +2,11 @@
 //! checked once the power is back.
 
 use crate::log::{TIME, entry};
+use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::recover;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use cuckood::state::{Section, State};
+use cuckood::state::{FreshEvents, Section, State};
 use cuckood::store::{Manifest, Store, StoreOptions};
 use std::error::Error;
 use std::io::Write;
@@ -37,32 +38,35 @@ fn open(dir: &Path, durability: Durability) -> Result<(Arc<Store>, LocalJournal)
 pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
     let (store, mut journal) = open(dir, durability)?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
-    let (mut state, mut latest) = (recovered.state, recovered.manifest);
+    let (mut live, mut latest) = ((recovered.state, recovered.events), recovered.manifest);
     let mut out = std::io::stdout();
     loop {
         // An empty state's snapshot is whole at once.
-        commit(&mut journal, &mut state, &mut out)?;
-        let mut running = RunningSnapshot::begin(&store, &mut state, latest.as_ref(), TIME)?;
+        commit(&store, &mut journal, &mut live, &mut out)?;
+        let (state, events) = &mut live;
+        let mut running = RunningSnapshot::begin(&store, state, events, latest.as_ref(), TIME)?;
         while !running.is_whole() {
-            commit(&mut journal, &mut state, &mut out)?;
-            running.write(
-                &store,
-                &mut state,
-                SNAPSHOT_STEP_BYTES,
-                Instant::now() + Duration::from_secs(60),
-            )?;
+            commit(&store, &mut journal, &mut live, &mut out)?;
+            let until = Instant::now() + Duration::from_secs(60);
+            running.write(&store, &mut live.0, SNAPSHOT_STEP_BYTES, until)?;
         }
-        latest = Some(running.finish(&store, &mut state)?);
-        remove_leftovers(&store, &mut journal, &mut state, &mut out)?;
+        latest = Some(running.finish(&store, &mut live.0)?);
+        remove_leftovers(&store, &mut journal, &mut live, &mut out)?;
     }
 }
 
 /// One commit: up to seven entries.
-fn commit(journal: &mut LocalJournal, state: &mut State, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+fn commit(
+    store: &Store,
+    journal: &mut LocalJournal,
+    (state, events): &mut (State, EventLog),
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     let next = journal.last().0 + 1;
     let batch = (next..=next + next % 7).map(|position| entry(position).proposal).collect();
     for committed in journal.append(batch)? {
         state.apply(committed.entry);
+        events.take(store, state)?;
     }
     writeln!(out, "{}", journal.last().0)?;
     Ok(())
@@ -72,22 +76,23 @@ fn commit(journal: &mut LocalJournal, state: &mut State, out: &mut impl Write) -
 fn remove_leftovers(
     store: &Store,
     journal: &mut LocalJournal,
-    state: &mut State,
+    live: &mut (State, EventLog),
     out: &mut impl Write,
 ) -> Result<(), Box<dyn Error>> {
     if let Some(through) = store.prunable_through()? {
         while journal.prune(through, REMOVAL_STEP_BYTES)? {
-            commit(journal, state, out)?;
+            commit(store, journal, live, out)?;
         }
     }
     let mut sweep = store.sweep()?;
     while sweep.step(store, REMOVAL_STEP_BYTES)? {
-        commit(journal, state, out)?;
+        commit(store, journal, live, out)?;
     }
     Ok(())
 }
 
-/// Recovers the state: everything up to `acknowledged` is in it, and it is what the log makes of itself from the beginning.
+/// Recovers the state and the events: everything up to `acknowledged` is in it, and it is what the log makes of itself from the
+/// beginning.
 pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
     let (store, mut journal) = open(dir, Durability::Fsync)?;
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
@@ -98,9 +103,19 @@ pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
     if last < acknowledged {
         return Err(format!("position {acknowledged} is gone, the last is {last}").into());
     }
-    let mut wanted = State::new();
+    let (mut wanted, mut events) = (State::new(), FreshEvents::default());
+    let mut found = stored_events(&store, &recovered.events)?.into_iter();
     for position in 1..=last {
         wanted.apply(entry(position));
+        wanted.take_events(&mut events);
+        for event in events.iter() {
+            if found.next() != Some((event.number, event.bytes.to_vec())) {
+                return Err(format!("event {} is not what the log makes it", event.number).into());
+            }
+        }
+    }
+    if let Some((number, _)) = found.next() {
+        return Err(format!("event {number} was made by no entry").into());
     }
     let ((head, sections), (found_head, found)) = (image(&mut wanted), image(&mut recovered.state));
     if head != found_head {
@@ -112,6 +127,20 @@ pub fn check(dir: &Path, acknowledged: u64) -> Result<(), Box<dyn Error>> {
         }
         None => Ok(()),
     }
+}
+
+/// An encoded event and its number.
+type StoredEvent = (u64, Vec<u8>);
+
+/// All events with their numbers.
+fn stored_events(store: &Store, events: &EventLog) -> Result<Vec<StoredEvent>, Box<dyn Error>> {
+    let (mut next, mut all) = (0, Vec::new());
+    while let EventsFound::Pack(pack) = events.find(store, next, false)? {
+        let new = pack.events().filter(|(number, _)| *number >= next);
+        all.extend(new.map(|(number, event)| (number, event.to_vec())));
+        next = pack.last() + 1;
+    }
+    Ok(all)
 }
 
 /// A section and the bytes of its chunks.

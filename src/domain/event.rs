@@ -1,0 +1,222 @@
+//! Events: what has happened to campaigns, coupons, line-ups, imports and redemptions, as the state machine reports it. An event names no item.
+
+use super::{ImportMode, ImportState, Kind, RedemptionId, Status, Timestamp, Window};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+/// The most bytes of an encoded event. Its texts are limited to 128 bytes each.
+pub const EVENT_BYTES_MAX: usize = 1_024;
+
+/// How far event numbers jump when a backup is restored. Events that were made after the backup have lower numbers, so no reader
+/// confuses them with the ones that follow.
+pub const RESTORE_LEAP: u64 = 1 << 32;
+
+/// Something that has happened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Event<'a> {
+    /// The time of the log's entry.
+    pub at: Timestamp,
+    /// The name of the API key that asked for it; `None` if no key did, or time did it.
+    pub by: Option<Cow<'a, str>>,
+    /// What has happened.
+    pub what: Happened<'a>,
+}
+
+/// What has happened. New kinds go to the end, because events are stored.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Happened<'a> {
+    /// To a campaign or coupon.
+    Filter {
+        /// Campaign or coupon.
+        kind: Kind,
+        /// Its name.
+        name: Cow<'a, str>,
+        /// What.
+        change: FilterChange,
+    },
+    /// To a line-up.
+    LineUp {
+        /// Its name.
+        name: Cow<'a, str>,
+        /// What.
+        change: LineUpChange,
+    },
+    /// An import ended: it is no longer running.
+    ImportEnded {
+        /// The kind of its target.
+        kind: Kind,
+        /// The name of its target.
+        name: Cow<'a, str>,
+        /// Its id.
+        import: Cow<'a, str>,
+        /// Its mode.
+        mode: ImportMode,
+        /// The state in which it ended.
+        state: ImportState,
+        /// Lines, and what became of them.
+        counts: ImportCounts,
+    },
+    /// A redemption changed.
+    Redemption {
+        /// The coupon.
+        coupon: Cow<'a, str>,
+        /// Its id.
+        id: RedemptionId,
+        /// The caller's own id.
+        reference: Cow<'a, str>,
+        /// How it changed.
+        step: RedemptionStep,
+        /// Its status now.
+        status: Status,
+        /// If it is held: until when.
+        expires_at: Option<Timestamp>,
+    },
+    /// The log's time was turned back by `cuckood repair clock`.
+    TurnedBack {
+        /// Redemptions whose times were moved back.
+        redemptions: u64,
+        /// Holds that are active again.
+        holds: u64,
+    },
+    /// The data directory was restored from a backup: what the numbers before this one stood for may not have happened here.
+    Restored,
+}
+
+/// A change of a campaign or coupon as a whole, or of its items by one request.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum FilterChange {
+    /// It was created.
+    Created,
+    /// Its window or its capacity was changed. Both are as they are now.
+    Updated {
+        /// When it is active.
+        window: Window,
+        /// Its capacity.
+        capacity: u64,
+    },
+    /// All items but held and redeemed codes were removed: this many.
+    Cleared(u64),
+    /// It was deleted with everything that belongs to it.
+    Deleted,
+    /// This many items were added, or redeemed codes made available again.
+    Added(u64),
+    /// This many items were removed.
+    Removed(u64),
+    /// This many items were replaced by others.
+    Replaced(u64),
+}
+
+/// A change of a line-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LineUpChange {
+    /// It was created.
+    Created,
+    /// Another one took its place.
+    Replaced,
+    /// It was deleted.
+    Deleted,
+}
+
+/// The lines of an import, and what became of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImportCounts {
+    /// Lines read.
+    pub lines: u64,
+    /// Items added.
+    pub added: u64,
+    /// Items that were already present.
+    pub already_present: u64,
+    /// Codes that were already redeemed.
+    pub already_redeemed: u64,
+    /// Lines without a valid item.
+    pub rejected: u64,
+}
+
+/// A change of a redemption.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RedemptionStep {
+    /// It was made: as a hold, or as final.
+    Created,
+    /// Its hold was extended.
+    Extended,
+    /// Its hold became final.
+    Confirmed,
+    /// It was cancelled, or its code was withdrawn or revived.
+    Cancelled,
+    /// Its hold expired.
+    Expired,
+    /// Its hold had expired by a wrong clock only, and is active again.
+    HeldAgain,
+}
+
+impl Event<'_> {
+    /// Appends the encoded event.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let begin = out.len();
+        *out = postcard::to_extend(self, std::mem::take(out)).expect("plain data always encodes");
+        debug_assert!(out.len() - begin <= EVENT_BYTES_MAX);
+    }
+}
+
+impl Event<'static> {
+    /// Decodes an event; `None` if the bytes are not exactly one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (event, rest) = postcard::take_from_bytes(bytes).ok()?;
+        rest.is_empty().then_some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Tripped;
+
+    #[test]
+    fn an_event_comes_back_and_the_longest_one_fits() {
+        let long = || Cow::<str>::Owned("x".repeat(128));
+        let (kind, name, most) = (Kind::Coupon, long(), Timestamp(u64::MAX));
+        let window = Window { starts_at: Some(most), ends_at: Some(most) };
+        let tripped = Tripped::Rejected { rejected: u64::MAX, max_rejected: u64::MAX, last: None };
+        let all = [
+            Happened::Filter {
+                kind,
+                name: name.clone(),
+                change: FilterChange::Updated { window, capacity: u64::MAX },
+            },
+            Happened::ImportEnded {
+                kind,
+                name,
+                import: long(),
+                mode: ImportMode::Replace,
+                state: ImportState::Guarded(tripped),
+                counts: ImportCounts {
+                    lines: u64::MAX,
+                    added: u64::MAX,
+                    already_present: u64::MAX,
+                    already_redeemed: u64::MAX,
+                    rejected: u64::MAX,
+                },
+            },
+            Happened::Redemption {
+                coupon: long(),
+                id: RedemptionId([255; 16]),
+                reference: long(),
+                step: RedemptionStep::HeldAgain,
+                status: Status::Held,
+                expires_at: Some(most),
+            },
+            Happened::TurnedBack { redemptions: u64::MAX, holds: u64::MAX },
+            Happened::Restored,
+        ];
+        for what in all {
+            let event = Event { at: most, by: Some(long()), what };
+            let mut bytes = Vec::new();
+            event.encode(&mut bytes);
+            assert!(bytes.len() <= EVENT_BYTES_MAX, "{} bytes", bytes.len());
+            assert_eq!(Event::decode(&bytes), Some(event));
+            assert_eq!(Event::decode(&bytes[..bytes.len() - 1]), None);
+            bytes.push(0);
+            assert_eq!(Event::decode(&bytes), None);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Reads events for a client: pack by pack, so that the writer, which has the store, is never held for long.
+
+use super::event_log::EventsFound;
+use super::request::{EventsAnswer, Request};
+use super::{Engine, SubmitError};
+use crate::domain::Event;
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+/// The most readers that may wait for events at once.
+pub(super) const EVENT_WAITERS_MAX: usize = 64;
+
+/// An event with its number.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NumberedEvent {
+    /// Its number. Later events have higher ones.
+    pub number: u64,
+    /// The event.
+    pub event: Event<'static>,
+}
+
+/// Why there are no events.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum EventsError {
+    /// The next event that the reader wants is no longer kept.
+    #[error("the next event is no longer kept")]
+    Gone,
+    /// Too many readers are waiting already.
+    #[error("too many readers are waiting for events")]
+    TooManyWaiting,
+    /// No events are kept at all.
+    #[error("no events are kept")]
+    Off,
+    /// The engine can't read now.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+}
+
+/// A reader of events: it goes through them in order, and can wait for new ones.
+pub struct EventReader {
+    engine: Engine,
+    /// The lowest number that was not read.
+    next: u64,
+    /// That event must not be skipped if it is gone.
+    is_wanted: bool,
+}
+
+impl Engine {
+    /// A reader of the events after the one with this number; without a number, of all that are kept.
+    pub fn events_after(&self, after: Option<u64>) -> EventReader {
+        let next = after.map_or(0, |after| after.saturating_add(1));
+        EventReader { engine: self.clone(), next, is_wanted: after.is_some() }
+    }
+
+    async fn find_events(&self, number: u64, is_wanted: bool) -> Result<EventsAnswer, SubmitError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Events { number, is_wanted, reply })?;
+        answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+    }
+}
+
+impl EventReader {
+    /// The next events, in order: a few hundred at most. Empty if there are none yet.
+    ///
+    /// # Errors
+    /// [`EventsError`].
+    pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
+        loop {
+            let EventsAnswer { found, retention_seconds, next } =
+                self.engine.find_events(self.next, self.is_wanted).await?;
+            if retention_seconds == 0 {
+                return Err(EventsError::Off);
+            }
+            let pack = match found {
+                EventsFound::Gone => return Err(EventsError::Gone),
+                EventsFound::Nothing => {
+                    (self.next, self.is_wanted) = (self.next.max(next), true);
+                    return Ok(Vec::new());
+                }
+                EventsFound::Pack(pack) => pack,
+            };
+            let (now, mut events) = (self.engine.now(), Vec::new());
+            for (number, bytes) in pack.events().filter(|(number, _)| *number >= self.next) {
+                let event = Event::decode(bytes).ok_or_else(|| unreadable(number))?;
+                if event.at.plus_seconds(retention_seconds) > now {
+                    events.push(NumberedEvent { number, event });
+                } else if self.is_wanted && events.is_empty() {
+                    return Err(EventsError::Gone);
+                }
+            }
+            self.next = pack.last() + 1;
+            if !events.is_empty() {
+                self.is_wanted = true;
+                return Ok(events);
+            }
+        }
+    }
+
+    /// Waits until there is an event that was not read.
+    ///
+    /// # Errors
+    /// [`EventsError::TooManyWaiting`].
+    pub async fn wait(&self) -> Result<(), EventsError> {
+        let inner = &self.engine.inner;
+        let _place = inner.event_waiters.try_acquire().map_err(|_| EventsError::TooManyWaiting)?;
+        let mut last = inner.events_last.subscribe();
+        // The sender lives as long as the engine.
+        let _ = last.wait_for(|last| *last >= self.next).await;
+        Ok(())
+    }
+}
+
+fn unreadable(number: u64) -> SubmitError {
+    tracing::error!(number, "an event can't be decoded: run `cuckood verify`");
+    SubmitError::StorageFailed
+}

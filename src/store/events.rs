@@ -1,0 +1,418 @@
+//! Events on disk: packs of events, in trees that are dropped as a whole.
+//!
+//! ```text
+//! tree events/FIRST/AFTER/SINCE   no event in it has a lower number; the times of the last event before it and of its first one
+//! key:     number of the pack's first event u64, big-endian
+//! value:   magic "ckev"  version u16  0 u16  count u32  first u64  previous u64  since u64  payload
+//!          XXH3-128 of all that                                                    (little-endian)
+//! payload: each event as its length u16 and its bytes; their numbers are consecutive
+//! ```
+//!
+//! `previous` is the number of the event before the pack, so a missing pack is noticed although numbers may jump. `since` is the time
+//! of the first event. In the tree `meta`, `events/FIRST` has the size of a tree that gets no more packs: its
+//! bytes u64, its events u64.
+//!
+//! What the events mean, and when they go, is up to the engine.
+
+use super::backing::Change;
+use super::{META_TREE, Store, StoreError, layout};
+use crate::domain::Timestamp;
+use crate::domain::event::EVENT_BYTES_MAX;
+use std::ops::ControlFlow;
+use xxhash_rust::xxh3::xxh3_128;
+
+const MAGIC: &[u8; 4] = b"ckev";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 36;
+const CHECKSUM_BYTES: usize = 16;
+
+/// Bytes of a full pack's payload: one more event always fits into the value.
+const FULL_BYTES: usize = 48 << 10;
+
+const _: () = assert!(
+    FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEADER_BYTES + CHECKSUM_BYTES
+        <= layout::VALUE_BYTES_MAX
+);
+
+/// A tree of events.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct EventTree {
+    /// The lowest number that an event in it can have.
+    pub first: u64,
+    /// The time of the last event before it.
+    pub after: Timestamp,
+    /// The time of its first event.
+    pub since: Timestamp,
+}
+
+impl EventTree {
+    /// The tree's name.
+    pub(crate) fn name(self) -> String {
+        layout::event_tree([self.first, self.after.0, self.since.0])
+    }
+
+    fn size_key(self) -> Vec<u8> {
+        layout::event_size_key(self.first)
+    }
+}
+
+/// The size of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EventTreeSize {
+    /// Bytes of its values.
+    pub bytes: u64,
+    /// Its events.
+    pub events: u64,
+}
+
+/// Events with consecutive numbers, stored in one value. An empty one is where the next events go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventPack {
+    /// The number of the first event.
+    pub first: u64,
+    /// The number of the event before it.
+    pub previous: u64,
+    /// How many events it has.
+    pub count: u32,
+    /// The time of the first event.
+    pub since: Timestamp,
+    payload: Vec<u8>,
+}
+
+impl EventPack {
+    /// An empty pack that begins with this number, after the event of number `previous`.
+    pub fn empty(first: u64, previous: u64, at: Timestamp) -> Self {
+        Self { first, previous, count: 0, since: at, payload: Vec::new() }
+    }
+
+    /// Whether it has no event.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether no more events should be added.
+    pub fn is_full(&self) -> bool {
+        self.payload.len() >= FULL_BYTES
+    }
+
+    /// The number of the last event; of the one before, if it is empty.
+    pub fn last(&self) -> u64 {
+        if self.is_empty() { self.previous } else { self.first + u64::from(self.count) - 1 }
+    }
+
+    /// Adds the event with the next number.
+    ///
+    /// # Panics
+    /// When it is longer than [`EVENT_BYTES_MAX`].
+    pub fn push(&mut self, at: Timestamp, event: &[u8]) {
+        assert!(event.len() <= EVENT_BYTES_MAX, "an event of {} bytes", event.len());
+        if self.is_empty() {
+            self.since = at;
+        }
+        self.count += 1;
+        self.payload.extend_from_slice(&(event.len() as u16).to_le_bytes());
+        self.payload.extend_from_slice(event);
+    }
+
+    /// The events with their numbers, in order.
+    pub fn events(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = self.payload.as_slice();
+        (self.first..).take(self.count as usize).map_while(move |number| {
+            let (event, after) = split_event(rest)?;
+            rest = after;
+            Some((number, event))
+        })
+    }
+
+    /// The same pack without the events after `last`. It must have an event of that number.
+    pub fn up_to(&self, last: u64) -> Self {
+        let count = (last + 1 - self.first) as u32;
+        let bytes: usize =
+            self.events().take(count as usize).map(|(_, event)| size_of::<u16>() + event.len()).sum();
+        Self { count, payload: self.payload[..bytes].to_vec(), ..*self }
+    }
+
+    /// Whether the event follows in it after those of another pack, which begin it.
+    pub fn continues(&self, part: &Self, event: &[u8]) -> bool {
+        let rest = self.payload.get(part.payload.len()..).and_then(split_event);
+        rest.is_some_and(|(next, _)| next == event)
+    }
+
+    /// What it takes as a value.
+    pub fn size(&self) -> EventTreeSize {
+        let bytes = (HEADER_BYTES + self.payload.len() + CHECKSUM_BYTES) as u64;
+        EventTreeSize { bytes, events: self.count.into() }
+    }
+
+    /// The pack as a value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut value = Vec::with_capacity(HEADER_BYTES + self.payload.len() + CHECKSUM_BYTES);
+        value.extend_from_slice(MAGIC);
+        value.extend_from_slice(&VERSION.to_le_bytes());
+        value.extend_from_slice(&0u16.to_le_bytes());
+        value.extend_from_slice(&self.count.to_le_bytes());
+        for number in [self.first, self.previous, self.since.0] {
+            value.extend_from_slice(&number.to_le_bytes());
+        }
+        value.extend_from_slice(&self.payload);
+        let checksum = xxh3_128(&value);
+        value.extend_from_slice(&checksum.to_le_bytes());
+        value
+    }
+
+    /// The pack of a value.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(value: &[u8]) -> Result<Self, &'static str> {
+        let (body, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or("it is too short")?;
+        if xxh3_128(body) != u128::from_le_bytes(*checksum) {
+            return Err("its checksum is wrong");
+        }
+        let (header, payload) = body.split_first_chunk::<HEADER_BYTES>().ok_or("it is too short")?;
+        if !header.starts_with(MAGIC) || header[4..6] != VERSION.to_le_bytes() {
+            return Err("it is not a pack of a known version");
+        }
+        let number = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&header[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let count = (number(4) >> 32) as u32;
+        let since = Timestamp(number(28));
+        let pack = Self { first: number(12), previous: number(20), count, since, payload: payload.to_vec() };
+        let bytes: usize = pack.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
+        let is_sound = pack.events().count() == count as usize && bytes == payload.len();
+        let is_ordered = pack.previous < pack.first && pack.first.checked_add(u64::from(count)).is_some();
+        if is_sound && is_ordered && count > 0 { Ok(pack) } else { Err("it contradicts itself") }
+    }
+}
+
+fn split_event(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<{ size_of::<u16>() }>()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}
+
+impl Store {
+    /// All trees of events, in order.
+    pub fn event_trees(&self) -> Vec<EventTree> {
+        let names = self.backing().tree_names();
+        let mut trees: Vec<EventTree> = names
+            .iter()
+            .filter_map(|name| layout::event_tree_of(name))
+            .map(|[first, after, since]| EventTree {
+                first,
+                after: Timestamp(after),
+                since: Timestamp(since),
+            })
+            .collect();
+        trees.sort_unstable();
+        trees
+    }
+
+    /// Makes an empty tree.
+    pub fn begin_event_tree(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.write(&tree.name(), Vec::new())
+    }
+
+    /// Writes a pack, in the place of one that began with the same event. It is not durable yet.
+    ///
+    /// It does not ask how much disk space is free: what the log was allowed to take in, its events must be allowed, too. They take a
+    /// few times less.
+    pub fn put_events(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
+        let key = layout::event_key(pack.first).to_vec();
+        self.write(&tree.name(), vec![Change::Put(key, pack.encode())])
+    }
+
+    /// The pack that has the event of this number, or else the first one after it. `trees` are all trees, in order.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the pack can't be read.
+    pub fn events_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
+        let at = trees.partition_point(|tree| tree.first <= number).saturating_sub(1);
+        for (index, tree) in trees.iter().enumerate().skip(at) {
+            let name = tree.name();
+            let before = self.run(self.backing().last_key_to(&name, &layout::event_key(number)))?;
+            let from = match before {
+                Some(key) if index == at => key,
+                _ => layout::event_key(number).to_vec(),
+            };
+            let mut found = None;
+            self.scan_packs(*tree, &from, |pack| {
+                found = pack.filter(|pack| pack.last() >= number);
+                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The size of a tree that gets no more packs: as it was noted. If it was not, it is read and noted now.
+    pub fn event_tree_size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
+        let mut noted = Vec::new();
+        self.run(self.backing().read(META_TREE, &tree.size_key(), &mut noted))?;
+        match (noted.get(..8).map(<[u8; 8]>::try_from), noted.get(8..).map(<[u8; 8]>::try_from)) {
+            (Some(Ok(bytes)), Some(Ok(events))) => {
+                Ok(EventTreeSize { bytes: u64::from_le_bytes(bytes), events: u64::from_le_bytes(events) })
+            }
+            _ => {
+                let size = self.count_events(tree)?;
+                self.note_event_tree_size(tree, size)?;
+                Ok(size)
+            }
+        }
+    }
+
+    /// The size of a tree, by reading it.
+    pub fn count_events(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
+        let mut size = EventTreeSize::default();
+        self.scan_packs(tree, &[], |pack| {
+            let pack = pack.map_or_else(EventTreeSize::default, |pack| pack.size());
+            size = EventTreeSize { bytes: size.bytes + pack.bytes, events: size.events + pack.events };
+            ControlFlow::Continue(())
+        })?;
+        Ok(size)
+    }
+
+    /// Notes the size of a tree that gets no more packs.
+    pub fn note_event_tree_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
+        let value = [size.bytes.to_le_bytes(), size.events.to_le_bytes()].concat();
+        self.write(META_TREE, vec![Change::Put(tree.size_key(), value)])
+    }
+
+    /// Forgets the size of a tree that is gone.
+    pub fn forget_event_tree_size(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.write(META_TREE, vec![Change::Remove(tree.size_key())])
+    }
+
+    /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::removal::Removal).
+    pub fn drop_event_tree(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.drop_tree(&tree.name())?;
+        self.forget_event_tree_size(tree)
+    }
+
+    /// Removes the packs of a tree that begin with the event of this number or a later one.
+    pub fn remove_events_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
+        let mut changes = Vec::new();
+        self.run(self.backing().scan(&tree.name(), &layout::event_key(number), &mut |key, _| {
+            changes.push(Change::Remove(key.to_vec()));
+            ControlFlow::Continue(())
+        }))?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.write(&tree.name(), changes)
+    }
+
+    /// Visits the packs of a tree from a key on; `None` stands for a key that is not a pack's.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] for a pack that can't be read.
+    pub(crate) fn scan_packs(
+        &self,
+        tree: EventTree,
+        from: &[u8],
+        mut visit: impl FnMut(Option<EventPack>) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let (name, mut damaged) = (tree.name(), None);
+        self.run(self.backing().scan(&name, from, &mut |key, value| {
+            let Some(number) = layout::event_of_key(key) else { return visit(None) };
+            let pack = EventPack::decode(value).and_then(|pack| match pack.first == number {
+                true => Ok(pack),
+                false => Err("it lies under the wrong key"),
+            });
+            match pack {
+                Ok(pack) => visit(Some(pack)),
+                Err(why) => {
+                    damaged = Some(self.damaged(format!("tree {name}, event {number}: {why}")));
+                    ControlFlow::Break(())
+                }
+            }
+        }))?;
+        damaged.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreOptions;
+    use proptest::prelude::*;
+
+    fn pack(first: u64, lengths: &[usize]) -> EventPack {
+        let mut pack = EventPack::empty(first, first - 1, Timestamp(first));
+        for (at, length) in (first..).zip(lengths) {
+            pack.push(Timestamp(at), &vec![at as u8; *length]);
+        }
+        pack
+    }
+
+    proptest! {
+        #[test]
+        fn a_pack_comes_back_and_a_changed_one_does_not(
+            first in 1..u64::MAX / 2,
+            lengths in proptest::collection::vec(0..EVENT_BYTES_MAX, 1..40),
+            (kept, change) in any::<(u64, (usize, u8))>(),
+        ) {
+            let pack = pack(first, &lengths);
+            let value = pack.encode();
+            prop_assert_eq!(EventPack::decode(&value), Ok(pack.clone()));
+            let last = first + kept % lengths.len() as u64;
+            let part = pack.up_to(last);
+            prop_assert_eq!((part.last(), part.size().bytes), (last, part.encode().len() as u64));
+            let next = pack.events().find(|(number, _)| *number == last + 1);
+            prop_assert_eq!(pack.continues(&part, &[(last + 1) as u8; 9]), next.is_some_and(|(_, event)| event.len() == 9));
+            prop_assert!(next.is_none_or(|(_, event)| pack.continues(&part, event)));
+            let expected: Vec<_> = pack.events().take_while(|(number, _)| *number <= last).collect();
+            prop_assert_eq!(part.events().collect::<Vec<_>>(), expected);
+            let mut changed = value.clone();
+            let at = change.0 % changed.len();
+            changed[at] ^= change.1.max(1);
+            prop_assert!(EventPack::decode(&changed).is_err());
+            prop_assert!(EventPack::decode(&value[..at]).is_err());
+        }
+    }
+
+    /// Whatever lies between, the pack with a number is found, or the first one after it.
+    #[test]
+    fn a_pack_is_found_by_any_of_its_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let tree = |first| EventTree { first, after: Timestamp(6), since: Timestamp(7) };
+        // The second tree is empty, and numbers jump from 9 to 20.
+        for first in [1, 7, 10, 20] {
+            store.begin_event_tree(tree(first)).unwrap();
+        }
+        let packs =
+            [(1, pack(1, &[3, 3])), (1, pack(3, &[3; 4])), (7, pack(7, &[0, 1, 2])), (20, pack(20, &[9]))];
+        for (first, pack) in &packs {
+            store.put_events(tree(*first), pack).unwrap();
+        }
+        let trees = store.event_trees();
+        assert_eq!(trees, [1, 7, 10, 20].map(tree));
+        for number in 0..25 {
+            let found = store.events_from(&trees, number).unwrap();
+            let expected = packs.iter().map(|(_, pack)| pack).find(|pack| pack.last() >= number);
+            assert_eq!(found.as_ref(), expected, "{number}");
+        }
+        let size = store.count_events(tree(1)).unwrap();
+        assert_eq!(
+            (size.events, size.bytes),
+            (6, packs[..2].iter().map(|(_, p)| p.encode().len() as u64).sum())
+        );
+        assert_eq!(store.event_tree_size(tree(1)).unwrap(), size);
+        store.put_events(tree(1), &pack(7, &[1])).unwrap();
+        assert_eq!(store.event_tree_size(tree(1)).unwrap(), size, "it was noted");
+        store.note_event_tree_size(tree(1), EventTreeSize { bytes: 1, events: 2 }).unwrap();
+        assert_eq!(store.event_tree_size(tree(1)).unwrap(), EventTreeSize { bytes: 1, events: 2 });
+        store.remove_events_from(tree(1), 3).unwrap();
+        assert_eq!(store.count_events(tree(1)).unwrap().events, 2);
+        assert_eq!(store.events_from(&trees, 2).unwrap().unwrap().first, 1);
+        assert_eq!(store.events_from(&trees, 3).unwrap().unwrap().first, 7);
+        store.drop_event_tree(tree(1)).unwrap();
+        assert_eq!(store.event_trees(), [7, 10, 20].map(tree));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the service says has happened, against what its clients know: every redemption has its event, none has two, and a restart
+//! changes nothing that was ever told.
+
+use crate::model::{Filter, Kind, Redemption, Status};
+use crate::service::Client;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Events that are read again at each look.
+const AGAIN: usize = 500;
+
+/// Events that are read at once.
+const PAGE: usize = 10_000;
+
+/// All events so far, and what follows from them.
+#[derive(Clone, Default)]
+pub struct Events {
+    last: u64,
+    /// The last ones as they were told.
+    lines: VecDeque<(u64, String)>,
+    /// The status of each redemption.
+    redemptions: HashMap<String, String>,
+    /// Campaigns and coupons that are there.
+    standing: HashSet<String>,
+    /// Imports that are done.
+    done: HashSet<String>,
+}
+
+impl Events {
+    /// Reads what has happened since the last look, and a little of what was told before.
+    pub fn read(&mut self, client: &Client) {
+        let mut again = self.lines.clone();
+        let mut after = again.front().map_or(0, |(seq, _)| seq - 1);
+        loop {
+            let answer = client.text(&format!("/v1/events?after={after}&limit={PAGE}"));
+            let (status, text) = answer.expect("the service is up");
+            assert_eq!(status, 200, "{text}");
+            if text.is_empty() {
+                break;
+            }
+            for line in text.lines() {
+                let event: Value = serde_json::from_str(line).expect("an event is JSON");
+                after = event["seq"].as_u64().expect("an event has a number");
+                match again.pop_front() {
+                    Some((_, told)) => assert_eq!(line, told, "this event was another one before"),
+                    None => self.take(after, line, &event),
+                }
+            }
+        }
+        assert!(again.is_empty(), "events are gone that were told: {again:?}");
+    }
+
+    fn take(&mut self, seq: u64, line: &str, event: &Value) {
+        let name = event["event"].as_str().expect("an event has a name");
+        let follows = if name == "backup.restored" { seq > self.last } else { seq == self.last + 1 };
+        assert!(follows, "after event {}: {line}", self.last);
+        self.last = seq;
+        self.lines.push_back((seq, line.to_owned()));
+        if self.lines.len() > AGAIN {
+            self.lines.pop_front();
+        }
+        let target =
+            ["campaign", "coupon"].map(|kind| event[kind].as_str().map(|name| format!("{kind} {name}")));
+        let target = target.into_iter().flatten().next().unwrap_or_default();
+        let fits = match name.split_once('.') {
+            Some(("campaign" | "coupon", "created")) => self.standing.insert(target),
+            Some(("campaign" | "coupon", "deleted")) => self.standing.remove(&target),
+            Some(("redemption", step)) => {
+                let id = event["id"].as_str().expect("a redemption has an id").to_owned();
+                let status = event["status"].as_str().expect("a redemption has a status").to_owned();
+                let before = self.redemptions.insert(id, status);
+                follows_on(before.as_deref(), step)
+            }
+            Some(("import", "ended")) if event["state"] == "done" => {
+                self.done.insert(event["import"].as_str().expect("an import has an id").to_owned())
+            }
+            _ => self.standing.contains(&target) || target.is_empty(),
+        };
+        assert!(fits, "this can't have happened now: {line}");
+    }
+
+    /// What was told about a filter is what its client knows.
+    pub fn compare(&self, filter: &Filter) -> Result<(), String> {
+        let kind = if filter.kind == Kind::Coupon { "coupon" } else { "campaign" };
+        if self.standing.contains(&format!("{kind} {}", filter.name)) != filter.stands {
+            return Err(format!("events say that it is {}there", if filter.stands { "not " } else { "" }));
+        }
+        for redemption in filter.redemptions.iter().filter(|_| filter.stands) {
+            self.compare_redemption(redemption)?;
+        }
+        Ok(())
+    }
+
+    fn compare_redemption(&self, redemption: &Redemption) -> Result<(), String> {
+        let told = self.redemptions.get(redemption.id.as_ref().expect("it was found"));
+        let right = match (told.map(String::as_str), redemption.status) {
+            (Some("redeemed"), Status::Redeemed) | (Some("cancelled"), Status::Cancelled) => true,
+            // The log says that a hold has run out when it next has an entry.
+            (Some("held" | "expired"), Status::Held | Status::Expired) => true,
+            _ => false,
+        };
+        if right { Ok(()) } else { Err(format!("events say {told:?} of {redemption:?}")) }
+    }
+
+    /// A redemption that was never given back.
+    pub fn assert_redeemed(&self, id: &str) {
+        assert_eq!(self.redemptions.get(id).map(String::as_str), Some("redeemed"), "of redemption {id}");
+    }
+}
+
+/// Whether a step may be taken from a status; `None` before the first.
+fn follows_on(before: Option<&str>, step: &str) -> bool {
+    match step {
+        "created" => before.is_none(),
+        "extended" | "confirmed" | "expired" => before == Some("held"),
+        "cancelled" => matches!(before, Some("held" | "redeemed")),
+        _ => false,
+    }
+}

@@ -1,0 +1,450 @@
+//! The log of events: many events, over restarts, removal and damage. What commands report is tested with random logs in `restores`,
+//! and through HTTP in `contract`.
+
+use crate::store_support::{CLOCK, append, open, open_journal, options};
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::{
+    Command, Digests, Entry, Event, FilterId, Happened, KeyName, Kind, Name, Proposal, RedemptionId,
+    Reference, Sizing, Spec, Status, Target, Timestamp, Window,
+};
+use cuckood::engine::event_log::{EventLog, EventsFound};
+use cuckood::engine::recovery::{RecoveryError, load, recover};
+use cuckood::engine::running_snapshot::RunningSnapshot;
+use cuckood::engine::{
+    ArchiveSource, Engine, EngineOptions, EventsError, JournalOptions, NumberedEvent, Status as EngineStatus,
+    restore, verify,
+};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::journal::{Durability, Journal, MemoryLog};
+use cuckood::state::State;
+use cuckood::store::{EventPack, Manifest, Store, StoreError};
+use proptest::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const DAY: u64 = 86_400;
+
+/// A coupon for many codes.
+fn create() -> Command {
+    let (mode, growth, capacity) = (Mode::Strict, Growth::Auto, 1_000);
+    Command::Create {
+        kind: Kind::Coupon,
+        name: Name::new("welcome").unwrap(),
+        id: FilterId(1),
+        secret: Secret::new([7; 192]),
+        spec: Spec { capacity, mode, growth, sizing: Sizing::Exact, ignore_case: false },
+        layout: Layout::strict(capacity).unwrap(),
+        window: Window::default(),
+    }
+}
+
+fn code(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+fn add(codes: std::ops::Range<u64>) -> Command {
+    let (target, digests) = (Target(FilterId(1)), Digests(codes.map(code).collect()));
+    Command::Insert { target, digests, if_absent: false, revive: false }
+}
+
+/// A redemption whose event is as long as any.
+fn redeem(number: u64) -> Command {
+    Command::Redeem {
+        target: Target(FilterId(1)),
+        digest: code(number),
+        redemption: RedemptionId(u128::from(number).to_be_bytes()),
+        reference: Reference::new(&format!("{number:0128}")).unwrap(),
+        hold_seconds: 0,
+    }
+}
+
+/// A state and its log of events over a store that is opened anew at each restart, and all events that were ever told.
+struct Life {
+    directory: tempfile::TempDir,
+    store: Option<Arc<Store>>,
+    state: State,
+    events: EventLog,
+    latest: Option<Manifest>,
+    log: Vec<Entry>,
+    told: Vec<(u64, Timestamp, Vec<u8>)>,
+    at: u64,
+    redeemed: u64,
+}
+
+impl Life {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let state = State::new();
+        let events = EventLog::open(&store, &state).unwrap();
+        let (log, told) = (Vec::new(), Vec::new());
+        let (store, latest, at, redeemed) = (Some(store), None, 1_000_000, 0);
+        let mut life = Self { directory, store, state, events, latest, log, told, at, redeemed };
+        life.submit(create());
+        life.submit(add(0..9_000));
+        life
+    }
+
+    fn store(&self) -> Arc<Store> {
+        self.store.clone().unwrap()
+    }
+
+    fn submit(&mut self, command: Command) {
+        let proposal =
+            Proposal { by: Some(KeyName::new("shop")), ..Proposal::new(Timestamp(self.at), command) };
+        let entry = Entry { seq: self.state.applied().next(), proposal };
+        self.log.push(entry.clone());
+        self.state.apply(entry);
+        let fresh = self.state.fresh_events().iter();
+        self.told.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
+        self.events.take(&self.store(), &mut self.state).unwrap();
+    }
+
+    fn redeem(&mut self, count: u64) {
+        for _ in 0..count {
+            self.submit(redeem(self.redeemed));
+            self.redeemed += 1;
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let (store, latest, now) = (self.store(), self.latest.as_ref(), Timestamp(self.at));
+        let mut running =
+            RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, now).unwrap();
+        while !running.is_whole() {
+            running
+                .write(&store, &mut self.state, 1 << 30, Instant::now() + Duration::from_secs(600))
+                .unwrap();
+        }
+        self.latest = Some(running.finish(&store, &mut self.state).unwrap());
+    }
+
+    /// What a start would do after a kill. The log has lost so many entries, but none that a snapshot covers.
+    fn restart(&mut self, lost: usize) {
+        self.store = None;
+        let store = open(self.directory.path());
+        self.state = match &self.latest {
+            Some(latest) => load(&store, latest, &mut |_| ()).unwrap(),
+            None => State::new(),
+        };
+        let kept = self.log.len().saturating_sub(lost).max(self.state.applied().0 as usize);
+        self.log.truncate(kept);
+        self.events = EventLog::open(&store, &self.state).unwrap();
+        for entry in &self.log[self.state.applied().0 as usize..] {
+            self.state.apply(entry.clone());
+            self.events.take(&store, &mut self.state).unwrap();
+        }
+        self.events.settle(&store, &self.state).unwrap();
+        self.told.retain(|(number, ..)| *number <= self.state.events_last());
+        self.store = Some(store);
+    }
+
+    /// Removes everything that is old.
+    fn clean(&mut self) {
+        let (store, now) = (self.store(), Timestamp(self.at));
+        while self.events.has_old(now) {
+            self.events.remove_old(&store, now, 1 << 20).unwrap();
+        }
+    }
+
+    fn stored(&self) -> Vec<(u64, Vec<u8>)> {
+        let (mut next, mut all) = (0, Vec::new());
+        while let EventsFound::Pack(pack) = self.events.find(&self.store(), next, false).unwrap() {
+            let new = pack.events().filter(|(number, _)| *number >= next);
+            all.extend(new.map(|(number, event)| (number, event.to_vec())));
+            next = pack.last() + 1;
+        }
+        all
+    }
+
+    /// The stored events are the last ones that were told, in order, each once. Nothing young is missing. Once it was cleaned up,
+    /// nothing much older than the retention is left.
+    fn check(&self, is_clean: bool) {
+        let stored = self.stored();
+        assert_eq!(self.events.figures().kept, stored.len() as u64);
+        let gone = self.told.len() - stored.len();
+        let told = self.told[gone..].iter().map(|(number, _, bytes)| (*number, bytes.clone()));
+        assert!(told.eq(stored), "events are lost, or there twice");
+        let retention = self.state.settings().events_retention_seconds;
+        let over = |at: &Timestamp, seconds| at.plus_seconds(seconds) <= Timestamp(self.at);
+        assert!(self.told[..gone].iter().all(|(_, at, _)| over(at, retention)), "events are gone too soon");
+        if is_clean {
+            let late = retention + retention / 32 + 61;
+            assert!(!self.told[gone..].iter().any(|(_, at, _)| over(at, late)), "events are not gone");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens to the process, and whatever the log has lost with it.
+    #[test]
+    fn no_event_is_lost_or_there_twice(steps in proptest::collection::vec((0..8u8, 0..700u64), 1..24)) {
+        let mut life = Life::new();
+        for (step, number) in steps {
+            match step {
+                0..3 => life.redeem(number),
+                3 => life.snapshot(),
+                4 => life.restart(0),
+                5 => life.restart(number as usize),
+                // From seconds to weeks.
+                6 => life.at += number * number * 5_000,
+                _ => life.clean(),
+            }
+            life.check(step == 7);
+        }
+        life.restart(0);
+        life.check(false);
+    }
+}
+
+/// All are over: they go, and numbers go on, also when the process dies in between.
+#[test]
+fn what_is_all_over_goes_and_numbers_go_on() {
+    let mut life = Life::new();
+    life.redeem(400);
+    life.snapshot();
+    life.redeem(5);
+    life.at += 31 * DAY * 1_000;
+    life.clean();
+    assert_eq!(life.stored(), []);
+    life.restart(0);
+    life.check(false);
+    life.restart(3);
+    life.redeem(1);
+    assert_eq!(life.stored().len(), 1);
+    life.check(false);
+    life.restart(0);
+    life.snapshot();
+    life.restart(0);
+    life.check(true);
+    assert_eq!(life.stored()[0].0, life.state.events_last());
+}
+
+#[test]
+fn events_take_no_more_room_than_they_may() {
+    let mut life = Life::new();
+    life.events.limit(200_000);
+    for _ in 0..20 {
+        life.redeem(300);
+        // Longer than a tree lasts.
+        life.at += DAY * 1_000;
+        life.clean();
+        let figures = life.events.figures();
+        assert!(figures.bytes < 300_000, "{figures:?}");
+    }
+    let (stored, told) = (life.stored(), life.told.len());
+    assert!(stored.len() > 500 && stored.len() < told, "{} of {told}", stored.len());
+    assert_eq!(life.told[told - stored.len()].0, stored[0].0);
+    // Opened anew, it knows how much it has.
+    let before = life.events.figures();
+    life.snapshot();
+    life.restart(0);
+    assert_eq!(life.events.figures().kept, before.kept);
+}
+
+#[test]
+fn a_number_that_is_gone_is_not_passed_over() {
+    let mut life = Life::new();
+    life.redeem(400);
+    life.at += 31 * DAY * 1_000;
+    life.clean();
+    life.redeem(3);
+    let store = life.store();
+    let find = |number, is_wanted| life.events.find(&store, number, is_wanted).unwrap();
+    let first = life.stored()[0].0;
+    assert_eq!(find(first - 1, true), EventsFound::Gone);
+    for (number, is_wanted) in [(first, true), (first - 1, false), (0, false)] {
+        assert!(
+            matches!(find(number, is_wanted), EventsFound::Pack(pack) if pack.first == first),
+            "{number}"
+        );
+    }
+    assert_eq!(find(first + 3, true), EventsFound::Nothing);
+}
+
+/// A directory with a snapshot and more entries after it, made by an engine.
+async fn directory_of_an_engine(path: &Path) -> u64 {
+    let mut options = EngineOptions::new(path);
+    options.store.free_space_min_bytes = 0;
+    options.store.ballast_bytes = 0;
+    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
+    engine.submit(create(), None).await.unwrap();
+    engine.submit(add(0..3_000), None).await.unwrap();
+    for number in 0..1_000 {
+        if number == 700 {
+            engine.snapshot().await.unwrap();
+        }
+        engine.submit(redeem(number), None).await.unwrap();
+    }
+    let last = all(&engine).await.last().unwrap().number;
+    engine.shutdown().await;
+    last
+}
+
+async fn all(engine: &Engine) -> Vec<NumberedEvent> {
+    let (mut reader, mut events) = (engine.events_after(None), Vec::new());
+    loop {
+        let more = reader.read().await.unwrap();
+        if more.is_empty() {
+            return events;
+        }
+        events.extend(more);
+    }
+}
+
+/// What is missing or altered is told, and never made up for in silence.
+#[tokio::test]
+async fn damage_among_events_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let last = directory_of_an_engine(directory.path()).await;
+    let store = open(directory.path());
+    let sound = verify(&store);
+    assert_eq!(sound.faults, [""; 0]);
+    assert!(
+        sound.notes.iter().any(|note| note.contains(&format!("events: {last}, numbers 1 to {last}"))),
+        "{sound:?}"
+    );
+    let trees = store.event_trees();
+    let tree = trees[0];
+    let packs = |number| store.events_from(&trees, number).unwrap().unwrap();
+    let (first, final_pack) = (packs(1), packs(last));
+    assert!(first.last() < final_pack.first, "there are several");
+
+    // A pack that says something else, as a whole pack would.
+    let mut forged = EventPack::empty(final_pack.first, final_pack.previous, final_pack.since);
+    for (_, event) in final_pack.events() {
+        let mut event = event.to_vec();
+        *event.last_mut().unwrap() ^= 1;
+        forged.push(final_pack.since, &event);
+    }
+    store.put_events(tree, &forged).unwrap();
+    assert_ne!(verify(&store).faults, [""; 0]);
+    store.put_events(tree, &final_pack).unwrap();
+    assert_eq!(verify(&store).faults, [""; 0]);
+
+    // The first pack is gone: events are missing between the others.
+    store.remove_events_from(tree, final_pack.first).unwrap();
+    let refused = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
+    let Err(RecoveryError::Store(StoreError::Damaged { what, command, .. })) = refused else { panic!() };
+    assert!(what.contains(&format!("event {last} is missing")) && command.contains("verify"), "{what}");
+    assert_ne!(verify(&store).faults, [""; 0]);
+}
+
+/// A backup has the events, and its restore is one. Numbers leap, so that none means two things.
+#[tokio::test]
+async fn a_backup_has_the_events_and_a_restore_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
+    let last = directory_of_an_engine(&data).await;
+    let before = {
+        let store = open(&data);
+        let mut journal = open_journal(&store).unwrap();
+        let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
+        let mut archive = Vec::new();
+        while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
+            archive.extend(part);
+        }
+        std::fs::write(&file, archive).unwrap();
+        let recovered = recover(&store, &mut journal, &mut |_| ()).unwrap();
+        numbers_and_bytes(&store, &recovered.events)
+    };
+    assert_eq!(before.len() as u64, last);
+    let restored = directory.path().join("restored");
+    restore(&file, &restored, &options(Durability::Fsync), CLOCK).unwrap();
+    let store = open(&restored);
+    assert_eq!(verify(&store).faults, [""; 0]);
+    let mut journal = open_journal(&store).unwrap();
+    let recovered = recover(&store, &mut journal, &mut |_| ()).unwrap();
+    let after = numbers_and_bytes(&store, &recovered.events);
+    assert_eq!(after[..before.len()], before[..]);
+    let [(number, event)] = &after[before.len()..] else { panic!("{} events", after.len()) };
+    assert!(*number > last + 1_000_000, "{number} after {last}");
+    assert_eq!(Event::decode(event).unwrap().what, Happened::Restored);
+    // Whoever has read on in the directory that was lost gets everything that happens in this one.
+    let found = recovered.events.find(&store, last + 500, true).unwrap();
+    assert!(matches!(found, EventsFound::Pack(pack) if pack.last() == *number));
+    assert_eq!(recovered.state.events_last(), *number);
+}
+
+/// A backup of a directory whose events are all gone can be restored, too.
+#[test]
+fn a_backup_without_events_can_be_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
+    let store = open(&data);
+    let mut journal = open_journal(&store).unwrap();
+    let (mut state, mut events) = (State::new(), EventLog::open(&store, &State::new()).unwrap());
+    let commands = [create(), add(0..10), redeem(1)].map(|command| Proposal::new(Timestamp(1_000), command));
+    for committed in append(&mut journal, commands.to_vec()).unwrap() {
+        state.apply(committed.entry);
+        events.take(&store, &mut state).unwrap();
+    }
+    let later = Timestamp(1_000).plus_seconds(31 * DAY);
+    while events.has_old(later) {
+        events.remove_old(&store, later, 1 << 20).unwrap();
+    }
+    let mut running = RunningSnapshot::begin(&store, &mut state, &mut events, None, later).unwrap();
+    running.write(&store, &mut state, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
+    running.finish(&store, &mut state).unwrap();
+    let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
+    let mut archive = Vec::new();
+    while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
+        archive.extend(part);
+    }
+    std::fs::write(&file, archive).unwrap();
+    let restored = directory.path().join("restored");
+    restore(&file, &restored, &options(Durability::Fsync), CLOCK).unwrap();
+    let store = open(&restored);
+    let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
+    assert_eq!(numbers_and_bytes(&store, &recovered.events).len(), 1, "only that it was restored");
+}
+
+fn numbers_and_bytes(store: &Store, events: &EventLog) -> Vec<(u64, Vec<u8>)> {
+    let (mut next, mut all) = (0, Vec::new());
+    while let EventsFound::Pack(pack) = events.find(store, next, false).unwrap() {
+        let new = pack.events().filter(|(number, _)| *number >= next);
+        all.extend(new.map(|(number, event)| (number, event.to_vec())));
+        next = pack.last() + 1;
+    }
+    all
+}
+
+/// Every node of a log has the same events under the same numbers, whoever asked for them.
+#[tokio::test]
+async fn nodes_of_one_log_tell_the_same() {
+    let log = MemoryLog::new();
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let nodes = directories.each_ref().map(|directory| {
+        let mut options = EngineOptions::new(directory.path());
+        options.journal = JournalOptions::Memory(log.clone());
+        options.store.free_space_min_bytes = 0;
+        options.store.ballast_bytes = 0;
+        Engine::start(options, Clock::system(ClockLimits::default()))
+    });
+    for node in &nodes {
+        assert_eq!(node.recovered().await, EngineStatus::Ready);
+    }
+    nodes[0].submit(create(), None).await.unwrap();
+    nodes[1].submit_by(Some(KeyName::new("shop")), add(0..100), None).await.unwrap();
+    for number in 0..50 {
+        nodes[number as usize % 2].submit(redeem(number), None).await.unwrap();
+    }
+    let mut told = Vec::new();
+    for node in &nodes {
+        let mut reader = node.events_after(Some(51));
+        reader.wait().await.unwrap();
+        assert_eq!(reader.read().await.unwrap().len(), 1);
+        told.push(all(node).await);
+    }
+    assert_eq!(told[0], told[1]);
+    let redeemed = told[0].iter().filter(|NumberedEvent { event, .. }| {
+        matches!(event.what, Happened::Redemption { status: Status::Redeemed, .. })
+    });
+    assert_eq!(redeemed.count(), 50);
+    assert_eq!(told[0][1].event.by.as_deref(), Some("shop"));
+    assert_eq!(nodes[0].events_after(Some(52)).read().await, Ok::<_, EventsError>(Vec::new()));
+}

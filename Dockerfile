@@ -18,16 +18,21 @@ COPY migrations migrations
 COPY src src
 RUN touch src/lib.rs src/main.rs \
     && cargo build --profile dist --locked --bin cuckood \
-    && install -D --mode=755 target/dist/cuckood /out/cuckood
+    && mkdir /out \
+    && strip --strip-debug -o /out/cuckood target/dist/cuckood
 
 FROM debian:bookworm-slim
-RUN useradd --system --uid 10001 --user-group --home-dir /data --shell /usr/sbin/nologin cuckood \
+RUN groupadd --gid 10001 cuckood \
+    && useradd --no-create-home --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin cuckood \
     && install --directory --owner=cuckood --group=cuckood --mode=750 /data
+# What `cuckood import`, `backup` and `healthcheck --url` trust. The slim image has none.
+COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=builder /out/cuckood /usr/local/bin/cuckood
-USER 10001
+USER 10001:10001
 WORKDIR /data
 VOLUME /data
-# It can be reached from outside, so it asks for CUCKOOD__AUTH__KEYS (or a config file with keys).
+# It can be reached from outside, so it asks for CUCKOOD__AUTH__KEYS, or for a file with keys: name it in CUCKOOD_CONFIG, which the
+# health check reads as well (so that it knows of TLS).
 ENV CUCKOOD__SERVER__LISTEN=0.0.0.0:8080 \
     CUCKOOD__STORAGE__PATH=/data/cuckood \
     CUCKOOD__SERVER__DRAIN_DELAY=5s

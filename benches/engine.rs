@@ -4,6 +4,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
+// As the service has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use cuckood::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
 use cuckood::filter::Digest;
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions, Ticket};

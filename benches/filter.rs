@@ -7,7 +7,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
-use cuckood::filter::{CompactFilter, CompactView, Digest, Growth, Layout, Secret};
+use cuckood::filter::{CompactFilter, CompactView, Digest, ForgettingFilter, Growth, Layout, Secret};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -17,6 +17,14 @@ const BATCH: usize = 1_024;
 const TWO_READERS_CHECKS: usize = 50_000_000;
 /// The error rate of 16-bit fingerprints in buckets of four at 95 % load, which the other crates are configured for.
 const ERROR_RATE: f64 = 1.16e-4;
+/// In so many steps the filter that forgets does so.
+const STEPS: u32 = 8;
+/// Rows that are compared: of a plain filter, and of one that forgets.
+const PAIRS: [(&str, &str); 3] = [
+    ("batched insert, prehashed", "forgetting: batched insert, prehashed"),
+    ("batched check, prehashed", "forgetting: batched check, prehashed"),
+    ("batched check, prehashed", "the same, a step being forgotten"),
+];
 
 type Key = [u8; 16];
 
@@ -50,7 +58,7 @@ fn run(items: usize, alone: bool) {
         for ((_, contestant), rounds) in contestants.iter().zip(&mut rounds) {
             rounds.push(contestant(&keys, &strangers));
         }
-        own.push(measure_own(&keys));
+        own.push([measure_own(&keys), measure_forgetting(&keys)].concat());
     }
     println!("{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)");
     let medians: Vec<Figures> = rounds.iter_mut().map(|rounds| median(rounds)).collect();
@@ -70,6 +78,10 @@ fn run(items: usize, alone: bool) {
     println!();
     for (what, figure) in &own {
         println!("{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone", figure / memory);
+    }
+    let figure = |row: &str| own.iter().find(|(what, _)| *what == row).map_or(0.0, |(_, figure)| *figure);
+    for (plain, forgetting) in PAIRS {
+        println!("{forgetting:44}{:>8.2} x the plain filter", figure(forgetting) / figure(plain));
     }
     println!();
 }
@@ -217,6 +229,41 @@ fn measure_own(keys: &[Key]) -> Figures {
         ("batched insert", insert),
         ("batched remove, prehashed", remove),
     ]
+}
+
+/// A filter that forgets, beside a plain one of the same error rate: both get the same items, spread over the steps.
+fn measure_forgetting(keys: &[Key]) -> Figures {
+    let items = keys.len();
+    let secret = secret();
+    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+    let mut plain = CompactFilter::new(layout(items), Growth::Fixed);
+    let plain_insert = ns(items, || {
+        for digests in digests.chunks(BATCH) {
+            plain.insert_many(digests, false).unwrap();
+        }
+    });
+    drop(plain);
+    let layout = Layout::forgetting(items as u64, ERROR_RATE, Growth::Fixed, STEPS).unwrap();
+    let mut filter = ForgettingFilter::new(layout, Growth::Fixed, STEPS);
+    let insert = ns(items, || {
+        for (step, digests) in digests.chunks(items.div_ceil(STEPS as usize + 1)).enumerate() {
+            filter.advance(step as u64);
+            for digests in digests.chunks(BATCH) {
+                filter.insert_many(digests, false).unwrap();
+            }
+        }
+    });
+    let (reader, mut found) = (filter.reader(), Vec::new());
+    let mut check_in = |step: u64| {
+        ns(items, || {
+            for digests in digests.chunks(BATCH) {
+                reader.view(step).contains_many(digests, &mut found);
+                black_box(&found);
+            }
+        })
+    };
+    let (check, forgotten) = (check_in(u64::from(STEPS)), check_in(u64::from(STEPS) + 1));
+    vec![(PAIRS[0].0, plain_insert), (PAIRS[0].1, insert), (PAIRS[1].1, check), (PAIRS[2].1, forgotten)]
 }
 
 struct Ours(CompactFilter, CompactView, Secret);

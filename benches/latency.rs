@@ -1,9 +1,14 @@
-//! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`.
+//! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`. With `-- caps`, only
+//! what caps and exclusion lists add to eligibility, in alternating rounds.
 //!
 //! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request
 //! was due. So a stall delays all requests that come meanwhile (no "coordinated omission"). Server and load share the machine.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+// As the service has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use axum::Json;
 use axum::extract::State;
@@ -14,60 +19,136 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 50;
 const SECONDS: u64 = 6;
+const ROUNDS: usize = 5;
+/// Requests per second that every question is asked at.
+const RATE: f64 = 10_000.0;
 const CAMPAIGNS: usize = 20;
 /// Who is in the campaigns. `USER` is one of them.
 const USERS: Range<u32> = 0..100_000;
 const USER: &str = "u000000000000042";
+const ELIGIBILITY: &str = "/v1/eligibility";
 
 fn main() {
     if let Some(data) = std::env::args().skip_while(|argument| argument != "bare").nth(1) {
         return tokio::runtime::Runtime::new().unwrap().block_on(bare(data));
     }
     let directory = tempfile::tempdir().unwrap();
-    let data = |name: &str| directory.path().join(name);
-    let names: Vec<String> = (0..CAMPAIGNS).map(|number| format!("c{number}")).collect();
-    let check = ("check of one", "/v1/campaigns/c0/users/check", json!({ "users": [USER] }));
-    let eligibility =
-        ("eligibility over 20", "/v1/eligibility", json!({ "user": USER, "campaigns": names, "limit": 20 }));
-
-    let service = Service::start(
-        Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("open")),
-        "",
-    );
-    service.prepare(&names, USERS);
-    // A cap for each campaign, and two exclusion lists; none of them leaves the user out.
-    let caps =
-        names.iter().map(|name| json!({ "campaign": format!("{name}.seen"), "at_least": 3, "for": name }));
-    let lists = ["opted-out", "registered"].map(|name| json!({ "campaign": name }));
-    let unless: Vec<Value> = caps.chain(lists).collect();
-    let conditions: Vec<String> =
-        unless.iter().map(|unless| unless["campaign"].as_str().unwrap().to_owned()).collect();
-    service.prepare(&conditions, USERS.end..2 * USERS.end);
-    let limited = (
-        "with 20 caps, 2 lists",
-        "/v1/eligibility",
-        json!({ "user": USER, "campaigns": names, "limit": 20, "unless": unless }),
-    );
-    service.store("/v1/line-ups/home", &json!({ "campaigns": names, "limit": 20, "unless": unless }));
-    let by_name = ("the same, as a line-up", "/v1/eligibility", json!({ "user": USER, "line_up": "home" }));
-    for (what, path, body) in [&check, &eligibility, &limited, &by_name] {
-        let request = service.request(path, body);
-        let highest = service.throughput(&request);
-        for rate in [1_000.0, 10_000.0, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
-            let (reached, waits) = service.at_rate(&request, rate);
-            println!("{what:22} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", shape(waits));
-        }
-        println!("{what:22} as fast as answers come: {highest:.0}/s");
+    if std::env::args().any(|argument| argument == "caps") {
+        let requests = Requests::new();
+        return caps(&requests.serve(&directory.path().join("caps")), &requests);
     }
-    drop(service);
+    waits(&directory.path().join("open"));
+    layers(directory.path());
+}
 
+/// What is asked: a name, and where it is sent.
+struct Asked {
+    what: &'static str,
+    path: &'static str,
+    body: Value,
+}
+
+/// The requests, and the names that they speak of.
+struct Requests {
+    campaigns: Vec<String>,
+    /// Caps and exclusion lists.
+    conditions: Vec<String>,
+    check: Asked,
+    eligibility: Asked,
+    limited: Asked,
+    by_name: Asked,
+    line_up: Value,
+}
+
+impl Requests {
+    fn new() -> Requests {
+        let names: Vec<String> = (0..CAMPAIGNS).map(|number| format!("c{number}")).collect();
+        // A cap for each campaign, and two exclusion lists; none of them leaves the user out.
+        let caps = names
+            .iter()
+            .map(|name| json!({ "campaign": format!("{name}.seen"), "at_least": 3, "for": name }));
+        let lists = ["opted-out", "registered"].map(|name| json!({ "campaign": name }));
+        let unless: Vec<Value> = caps.chain(lists).collect();
+        let conditions =
+            unless.iter().map(|unless| unless["campaign"].as_str().unwrap().to_owned()).collect();
+        let asked = |what, path, body| Asked { what, path, body };
+        let line_up = json!({ "campaigns": names, "limit": CAMPAIGNS, "unless": unless });
+        let mut limited = line_up.clone();
+        limited["user"] = USER.into();
+        let all = json!({ "user": USER, "campaigns": names, "limit": CAMPAIGNS });
+        Requests {
+            check: asked("check of one", "/v1/campaigns/c0/users/check", json!({ "users": [USER] })),
+            eligibility: asked("eligibility over 20", ELIGIBILITY, all),
+            limited: asked("with 20 caps, 2 lists", ELIGIBILITY, limited),
+            by_name: asked("the same, as a line-up", ELIGIBILITY, json!({ "user": USER, "line_up": "home" })),
+            campaigns: names,
+            conditions,
+            line_up,
+        }
+    }
+
+    /// A service with all that they speak of.
+    fn serve(&self, data: &Path) -> Service {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuckood"));
+        let service = Service::start(command.env("CUCKOOD__STORAGE__PATH", data), "");
+        service.prepare(&self.campaigns, USERS);
+        service.prepare(&self.conditions, USERS.end..2 * USERS.end);
+        service.store("/v1/line-ups/home", &self.line_up);
+        service
+    }
+}
+
+/// Waits at rates up to nearly what the service can do.
+fn waits(data: &Path) {
+    let requests = Requests::new();
+    let service = requests.serve(data);
+    for asked in [&requests.check, &requests.eligibility, &requests.limited, &requests.by_name] {
+        let request = service.request(asked);
+        let highest = service.throughput(&request);
+        for rate in [RATE / 10.0, RATE, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
+            let (reached, waits) = service.at_rate(&request, rate);
+            println!("{:22} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", asked.what, shape(waits));
+        }
+        println!("{:22} as fast as answers come: {highest:.0}/s", asked.what);
+    }
+}
+
+/// Eligibility with caps and exclusion lists beside the same without, at one rate.
+fn caps(service: &Service, requests: &Requests) {
+    let contestants = [&requests.eligibility, &requests.limited, &requests.by_name];
+    let mut rounds = vec![Vec::new(); contestants.len()];
+    for _ in 0..ROUNDS {
+        for (asked, rounds) in contestants.iter().zip(&mut rounds) {
+            let (reached, mut waits) = service.at_rate(&service.request(asked), RATE);
+            waits.sort_unstable();
+            rounds.push([millisecond(&waits, 0.5), millisecond(&waits, 0.99), reached]);
+        }
+    }
+    for (asked, rounds) in contestants.iter().zip(&rounds) {
+        let [p50, p99, reached] = [0, 1, 2].map(|of| {
+            let mut figures: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
+            figures.sort_by(f64::total_cmp);
+            (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
+        });
+        println!(
+            "{:22} at {RATE:.0}/s, medians of {ROUNDS} rounds: p50 {:.2} ({:.2} to {:.2}), p99 {:.2} ({:.2} to {:.2}) ms, reached {:.0}/s",
+            asked.what, p50.0, p50.1, p50.2, p99.0, p99.1, p99.2, reached.0
+        );
+    }
+}
+
+/// Checks through all layers beside a bare handler.
+fn layers(directory: &Path) {
+    let data = |name: &str| directory.join(name);
+    let Requests { campaigns: names, check, .. } = Requests::new();
     let (key, entry) = key();
-    let config = directory.path().join("keys.toml");
+    let config = directory.join("keys.toml");
     std::fs::write(&config, format!("[auth]\nkeys = [{entry}]\n")).unwrap();
     let bare =
         Service::start(Command::new(std::env::current_exe().unwrap()).arg("bare").arg(data("bare")), "");
@@ -85,16 +166,16 @@ fn main() {
     let contestants =
         [("bare handler", &bare), ("all layers, no keys", &open), ("all layers and a key", &keys)];
     let mut rounds = vec![Vec::new(); contestants.len()];
-    for _ in 0..5 {
+    for _ in 0..ROUNDS {
         for ((_, service), rounds) in contestants.iter().zip(&mut rounds) {
-            rounds.push(service.throughput(&service.request(check.1, &check.2)));
+            rounds.push(service.throughput(&service.request(&check)));
         }
     }
     let medians: Vec<f64> = rounds
         .iter_mut()
         .map(|rounds| {
             rounds.sort_by(f64::total_cmp);
-            rounds[2]
+            rounds[ROUNDS / 2]
         })
         .collect();
     for ((name, _), median) in contestants.iter().zip(&medians) {
@@ -122,8 +203,15 @@ async fn bare(data: String) {
     let engine = Engine::start(EngineOptions::new(data), Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     let sizing = Sizing::ErrorRate(0.001);
-    let spec =
-        Spec { capacity: 200_000, mode: Mode::Compact, growth: Growth::Auto, sizing, ignore_case: false };
+    let spec = Spec {
+        capacity: 200_000,
+        mode: Mode::Compact,
+        growth: Growth::Auto,
+        sizing,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
     let window = Window { starts_at: None, ends_at: None };
     let name = Name::new("c0").unwrap();
     let change = engine.creation(Kind::Campaign, name.clone(), spec, window).unwrap();
@@ -186,7 +274,6 @@ impl Service {
         service
     }
 
-    /// Campaigns of a hundred thousand users; requests ask for one of them.
     /// Creates campaigns with these users.
     fn prepare(&self, names: &[String], users: Range<u32>) {
         let users: String = users.map(|number| format!("u{number:015}\n")).collect();
@@ -223,7 +310,7 @@ impl Service {
         )
     }
 
-    fn request(&self, path: &str, body: &Value) -> String {
+    fn request(&self, Asked { path, body, .. }: &Asked) -> String {
         self.send("POST", path, "application/json", &body.to_string())
     }
 
@@ -298,6 +385,11 @@ fn exchange(connection: &mut BufReader<TcpStream>, request: &[u8]) -> String {
 
 fn shape(mut waits: Vec<Duration>) -> String {
     waits.sort_unstable();
-    let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    let at = |share: f64| millisecond(&waits, share);
     format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2} ms", at(0.5), at(0.99), at(0.999))
+}
+
+/// Below which a share of the waits, which are sorted, lies: in milliseconds.
+fn millisecond(waits: &[Duration], share: f64) -> f64 {
+    waits[((waits.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
 }

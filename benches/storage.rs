@@ -3,6 +3,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
+// As the service has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
@@ -94,7 +98,15 @@ fn read_all(data: &Path) {
 
 async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
     let sizing = Sizing::Layout { fingerprint_bits: 16, bucket_size: 4, max_search: 2_000 };
-    let spec = Spec { capacity, mode: Mode::Compact, growth: Growth::Fixed, sizing, ignore_case: false };
+    let spec = Spec {
+        capacity,
+        mode: Mode::Compact,
+        growth: Growth::Fixed,
+        sizing,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
     let window = Window { starts_at: None, ends_at: None };
     let command = engine.creation(Kind::Campaign, Name::new("bench").unwrap(), spec, window).unwrap();
     engine.submit(command, None).await.unwrap();

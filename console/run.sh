@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the console: its types, its unit tests, that the committed files are what its source builds, and then its use in Chromium
 # over the program that is this script's argument. Where npm or Chromium is missing that part is skipped, but in CI.
-# With another word behind the program it does that instead: `build` writes assets/console, `pictures` takes pictures.
+# With another word behind the program it does that instead: `build` writes assets/console, `pictures` takes pictures, `cluster` looks
+# at three real nodes.
 set -euo pipefail
 cd "$(dirname "$0")"
 CUCKOOD=$(realpath -m "${1:-../target/debug/cuckood}")
@@ -25,8 +26,8 @@ case "${2:-test}" in
 build)
     npm run --silent build
     ;;
-pictures)
-    npm run --silent pictures
+pictures | cluster)
+    npm run --silent "$2"
     ;;
 test)
     npm run --silent check

@@ -10,7 +10,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const [what = "unit", ...rest] = process.argv.slice(2);
 const out = join(here, "build", what);
 
-const isScript = what === "pictures";
+const isScript = ["pictures", "cluster"].includes(what);
 const files = isScript
   ? [`test/${what}.ts`]
   : (await readdir(join(here, "test", what))).filter((name) => name.endsWith(".test.ts")).map((name) => `test/${what}/${name}`);

@@ -10,6 +10,7 @@
 //! [`ClockLimits::stop_max`].
 
 use crate::domain::{ClockReading, Timestamp};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -17,6 +18,10 @@ use std::time::Duration;
 
 /// How far the wall clock may be behind the time of the last entry.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
+
+/// How far the wall clock may differ from that of a log that several machines share. One that is further ahead would move the time
+/// of all of them.
+pub const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Limits of what is believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +138,26 @@ pub enum ClockUnsure {
         /// The time of the last entry.
         logged: Timestamp,
     },
+    /// It is not known how the wall clock compares with that of the log that several machines share.
+    #[error(
+        "the clock says {clock}, and how that compares with the clock of the log's servers is not known: they have not answered quickly \
+         enough since this node's start"
+    )]
+    Uncompared {
+        /// What the wall clock says.
+        clock: Timestamp,
+    },
+    /// The wall clock differs from that of the log that several machines share.
+    #[error(
+        "the clock says {clock}, but that of the log's servers says {log}: let both follow the same time (NTP); whichever is wrong, this \
+         node must not write"
+    )]
+    Differs {
+        /// What the wall clock says.
+        clock: Timestamp,
+        /// What the log's clock says now, at least.
+        log: Timestamp,
+    },
 }
 
 impl Since {
@@ -160,6 +185,23 @@ struct Anchor {
     since: Since,
 }
 
+/// What the clock of a shared log said, between two readings of the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    log: Timestamp,
+    earliest: Duration,
+    latest: Duration,
+}
+
+/// How the wall clock compares with that of a shared log.
+enum Agreement {
+    Agrees,
+    /// The log's clock is not known well enough to tell.
+    Unsure,
+    /// The log's clock says this now, at least.
+    Differs(Timestamp),
+}
+
 /// The clock of a process; clones share the same clock.
 #[derive(Clone)]
 pub struct Clock {
@@ -167,6 +209,7 @@ pub struct Clock {
     limits: ClockLimits,
     started: Anchor,
     resumed: Arc<OnceLock<Anchor>>,
+    compared: Arc<Mutex<Option<Compared>>>,
 }
 
 impl Clock {
@@ -174,7 +217,7 @@ impl Clock {
     pub fn new(source: Arc<dyn TimeSource>, limits: ClockLimits) -> Clock {
         let reading = ClockReading { wall: source.wall(), uptime: source.monotonic() };
         let started = Anchor { reading, since: Since::Start };
-        Clock { source, limits, started, resumed: Arc::default() }
+        Clock { source, limits, started, resumed: Arc::default(), compared: Arc::default() }
     }
 
     /// The operating system's clock.
@@ -206,10 +249,40 @@ impl Clock {
         let _ = self.resumed.set(anchor);
     }
 
+    /// Compares the clock with that of a log that several machines share. It said `log` at some moment that is at most
+    /// `longest_ago` and at least `shortest_ago` past.
+    pub fn compare(&self, log: Timestamp, longest_ago: Duration, shortest_ago: Duration) {
+        let now = self.source.monotonic();
+        let (earliest, latest) = (now.saturating_sub(longest_ago), now.saturating_sub(shortest_ago));
+        *self.compared.lock() = Some(Compared { log, earliest, latest });
+    }
+
+    /// Whether the wall clock agrees with the shared log's. `None` where there is no such log.
+    fn agrees(&self, wall: Timestamp) -> Option<Agreement> {
+        let Compared { log, earliest, latest } = (*self.compared.lock())?;
+        let now = self.source.monotonic();
+        let after = |since: Duration| log.0.saturating_add(milliseconds(now.saturating_sub(since)));
+        let (least, most) = (after(latest), after(earliest));
+        let may_differ = milliseconds(DIFFERENCE_MAX);
+        let is_within =
+            wall.0.saturating_add(may_differ) >= least && wall.0 <= most.saturating_add(may_differ);
+        Some(match is_within {
+            false => Agreement::Differs(Timestamp(least)),
+            true if latest.saturating_sub(earliest) > DIFFERENCE_MAX => Agreement::Unsure,
+            true => Agreement::Agrees,
+        })
+    }
+
     /// The time for readers, who can't refuse: the wall clock, unless it has jumped; then what it would say without the jump. If
-    /// it is unknown which of two times is wrong, the earlier one, so that no hold looks expired that isn't.
+    /// it is unknown which of two times is wrong, the earlier one, so that no hold looks expired that isn't. If it differs from
+    /// the clock of a shared log, they go by that.
     pub fn read(&self) -> Timestamp {
         let (wall, expected) = (self.source.wall(), self.expected());
+        match self.agrees(wall) {
+            Some(Agreement::Agrees) => return wall,
+            Some(Agreement::Differs(log)) => return log,
+            Some(Agreement::Unsure) | None => {}
+        }
         if !self.has_jumped(wall, expected) {
             return wall;
         }
@@ -222,15 +295,22 @@ impl Clock {
     /// The time for the next entry: never before `last_logged`.
     ///
     /// # Errors
-    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`ClockLimits::jump_max`], or is behind `last_logged` by
-    /// more than [`LAG_MAX`].
+    /// [`ClockUnsure`] if the wall clock has been stepped by more than [`ClockLimits::jump_max`], or is behind `last_logged` by more
+    /// than [`LAG_MAX`]. Beside a shared log also if it differs by more than [`DIFFERENCE_MAX`], or that is not known well enough.
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let (clock, expected) = (self.source.wall(), self.expected());
         if last_logged.0.saturating_sub(clock.0) > milliseconds(LAG_MAX) {
             return Err(ClockUnsure::Lags { clock, logged: last_logged });
         }
-        if self.has_jumped(clock, expected) {
-            return Err(ClockUnsure::Jumped { clock, expected, since: self.anchor().since });
+        match self.agrees(clock) {
+            Some(Agreement::Differs(log)) => return Err(ClockUnsure::Differs { clock, log }),
+            Some(Agreement::Unsure) => return Err(ClockUnsure::Uncompared { clock }),
+            // Other clocks say the same, however long this machine was away.
+            Some(Agreement::Agrees) => {}
+            None if self.has_jumped(clock, expected) => {
+                return Err(ClockUnsure::Jumped { clock, expected, since: self.anchor().since });
+            }
+            None => {}
         }
         Ok(clock.max(last_logged))
     }
@@ -323,6 +403,51 @@ mod tests {
         assert_eq!(clock.stamp(START.plus_seconds(5)), Ok(START.plus_seconds(5)));
         let logged = Timestamp(START.0 + 5_001);
         assert_eq!(clock.stamp(logged), Err(ClockUnsure::Lags { clock: START, logged }));
+    }
+
+    /// What the log's clock said is known to lie between two moments only: within those it is no difference.
+    #[test]
+    fn a_clock_that_differs_from_the_shared_logs_refuses_writes_until_they_agree() {
+        let (time, clock) = clock();
+        time.pass(Duration::from_secs(60));
+        let now = START.plus_seconds(60);
+        let compare = |ahead_milliseconds: u64| {
+            let log = Timestamp(now.0 + ahead_milliseconds - 10_000);
+            clock.compare(log, Duration::from_secs(6), Duration::from_secs(5));
+        };
+        // A log time of now - 10 s, 5 to 6 s ago, is now - 5 s to now - 4 s.
+        for (ahead, is_fine) in [(1_999, false), (2_000, true), (7_000, true), (7_001, false)] {
+            compare(ahead);
+            assert_eq!(clock.stamp(START).is_ok(), is_fine, "{ahead}");
+        }
+        let log = Timestamp(now.0 + 2_001);
+        assert_eq!(clock.stamp(START), Err(ClockUnsure::Differs { clock: now, log }));
+        assert_eq!(clock.read(), log);
+        time.set_wall(log);
+        assert_eq!(clock.stamp(START), Ok(log));
+        // Stepped after the comparison.
+        time.set_wall(now.plus_seconds(60));
+        assert!(clock.stamp(START).is_err());
+        // Other clocks are better evidence than how much time has passed here.
+        time.set_wall(now.plus_seconds(DAY));
+        clock.compare(now.plus_seconds(DAY), Duration::ZERO, Duration::ZERO);
+        assert_eq!((clock.stamp(START), clock.read()), (Ok(time.wall()), time.wall()));
+    }
+
+    /// A message that was minutes under way tells nothing about a clock that is minutes ahead.
+    #[test]
+    fn a_shared_logs_clock_that_is_hardly_known_is_no_agreement() {
+        let (time, clock) = clock();
+        time.pass(Duration::from_secs(600));
+        let right = START.plus_seconds(600);
+        time.set_wall(right.plus_seconds(300));
+        clock.compare(START.plus_seconds(590), Duration::from_secs(600), Duration::ZERO);
+        let unsure = ClockUnsure::Uncompared { clock: right.plus_seconds(300) };
+        assert_eq!(clock.stamp(START), Err(unsure));
+        clock.compare(right, Duration::from_secs(2), Duration::ZERO);
+        assert!(matches!(clock.stamp(START), Err(ClockUnsure::Differs { .. })));
+        time.set_wall(right);
+        assert_eq!(clock.stamp(START), Ok(right));
     }
 
     /// In the same boot the monotonic clock tells, however long the service was stopped.

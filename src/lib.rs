@@ -7,6 +7,7 @@
 //! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
 //! - [`resp`]: Redis' commands on the same filters; neither of the two doors knows the other.
 //! - [`access`]: access control, independent of any protocol.
+//! - [`budget`]: the memory that clients take together.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
 //! - [`state`]: the deterministic machine that the log drives.
 //! - [`journal`], [`store`]: the log as a port, and the data directory under it.
@@ -14,6 +15,7 @@
 //! - [`filter`]: cuckoo filters, free of I/O.
 
 pub mod access;
+pub mod budget;
 pub mod cli;
 pub mod clock;
 pub mod config;

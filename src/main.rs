@@ -1,6 +1,6 @@
 //! The program: parses the subcommand and runs it. The library does the work.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use cuckood::cli;
 use rustix::fs::Mode;
 use std::process::ExitCode;
@@ -22,16 +22,19 @@ struct Arguments {
 enum Command {
     Serve(cli::serve::Args),
     Import(cli::import::Args),
+    Shadow(cli::shadow::Args),
+    Move(cli::move_filter::Args),
     Backup(cli::backup::Args),
     Restore(cli::restore::Args),
     Repair(cli::repair::Args),
     Verify(cli::verify::Args),
     Openapi(cli::openapi::Args),
     Plan(cli::plan::Args),
-
     Bench(cli::bench::Args),
     Key(cli::key::Args),
     Healthcheck(cli::healthcheck::Args),
+    Completions(cli::completions::Args),
+    Man(cli::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
         None => cli::serve::run(&arguments.serve).map_err(Into::into),
         Some(Command::Serve(args)) => cli::serve::run(&args).map_err(Into::into),
         Some(Command::Import(args)) => cli::import::run(&args).map_err(Into::into),
+        Some(Command::Shadow(args)) => cli::shadow::run(&args).map_err(Into::into),
+        Some(Command::Move(args)) => cli::move_filter::run(&args).map_err(Into::into),
         Some(Command::Backup(args)) => cli::backup::run(&args).map_err(Into::into),
         Some(Command::Restore(args)) => cli::restore::run(&args).map_err(Into::into),
         Some(Command::Repair(args)) => cli::repair::run(&args).map_err(Into::into),
@@ -51,6 +56,10 @@ fn main() -> ExitCode {
         Some(Command::Bench(args)) => cli::bench::run(&args).map_err(Into::into),
         Some(Command::Key(args)) => cli::key::run(&args).map_err(Into::into),
         Some(Command::Healthcheck(args)) => cli::healthcheck::run(&args).map_err(Into::into),
+        Some(Command::Completions(args)) => {
+            cli::completions::run(&args, Arguments::command()).map_err(Into::into)
+        }
+        Some(Command::Man(args)) => cli::man::run(&args, Arguments::command()).map_err(Into::into),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -97,7 +97,7 @@ pub async fn run(
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
     let door = resp::Door::new(engine.clone(), access.clone(), config.resp_options());
-    let (router, control) = http::service(engine.clone(), access, config.http_options(), |registry| {
+    let (service, control) = http::service(engine.clone(), access, config.http_options(), |registry| {
         resp_address.iter().for_each(|_| door.register(registry));
     });
     tell_resp(resp_address, tls.is_some());
@@ -109,7 +109,7 @@ pub async fn run(
         tls: tls.clone(),
         files: (config.server.tls_cert.clone(), config.server.tls_key.clone()),
     };
-    let mut doors = Doors::new(&config, listeners, places, workers, tls, (router, door));
+    let mut doors = Doors::new(&config, listeners, places, workers, tls, (service, door));
     let stop = async {
         shutdown.await;
         control.announce_stop();
@@ -134,7 +134,7 @@ pub async fn run(
     engine.shutdown().await;
     ended?;
     match engine.status() {
-        Status::Failed(reason) => Err(ServerError::Storage(reason)),
+        Status::Failed(reason) | Status::Diverged(reason) => Err(ServerError::Storage(reason)),
         _ => Ok(()),
     }
 }
@@ -155,7 +155,7 @@ fn tell_resp(address: Option<SocketAddr>, tls: bool) {
 /// Resolves with the reason if the data directory can't be recovered; never resolves if it can.
 async fn failed_recovery(engine: &Engine) -> String {
     match engine.recovered().await {
-        Status::Failed(reason) => reason,
+        Status::Failed(reason) | Status::Diverged(reason) => reason,
         _ => std::future::pending().await,
     }
 }

@@ -25,7 +25,16 @@ pub fn init(log: &Log) -> Result<(), String> {
 /// The filter for a level. It applies to our own lines; other crates log warnings only, unless they are named.
 fn filter(level: &str) -> Result<Targets, String> {
     const OURS: &str = env!("CARGO_CRATE_NAME");
-    let asked: Targets = level.parse().map_err(|error| format!("log.level: {error}"))?;
+    // A word that is no level would be taken for a module, and nothing of ours would be logged.
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let is_known = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level).trim());
+    if let Some(unknown) = level.split(',').find(|part| !is_known(part)) {
+        return Err(format!(
+            "invalid configuration: log.level: `{unknown}` is neither a level (error, warn, info, debug, trace) nor MODULE=LEVEL"
+        ));
+    }
+    let asked: Targets =
+        level.parse().map_err(|error| format!("invalid configuration: log.level: {error}"))?;
     let Some(level) = asked.default_level() else { return Ok(asked) };
     let is_named = asked.iter().any(|(target, _)| target == OURS);
     let filter = asked.with_default(level.min(LevelFilter::WARN));
@@ -57,6 +66,9 @@ mod tests {
         ] {
             assert_eq!(tells(level, target, at), wanted, "{level}: {target} {at}");
         }
-        assert!(filter("cuckood=loud").is_err());
+        for unknown in ["cuckood=loud", "loud", "info,loud", "info,", "", "cuckood::http"] {
+            let error = filter(unknown).unwrap_err();
+            assert!(error.contains("log.level"), "{unknown}: {error}");
+        }
     }
 }

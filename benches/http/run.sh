@@ -1,26 +1,61 @@
 #!/usr/bin/env bash
-# Checks and durable adds over HTTP at 50 connections, server and load sharing the machine; Redis beside it in the same
-# run if redis-server is there. Needs wrk (apt install wrk redis-server). Name the program: run.sh target/dist/cuckood
+# Checks and durable adds over HTTP at 50 connections, and Redis' sets in alternating rounds, the server on the first processor and the
+# load on the others. Prints the median of each and the ratio with its range. Needs wrk and redis-server (apt install wrk redis-server),
+# which is Redis as Debian has it. Name the program: run.sh target/dist/cuckood
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-program=${1:?which program?} port=${PORT:-18080} seconds=${SECONDS_EACH:-5}
+program=$(realpath "${1:?which program?}") port=${PORT:-18080} rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-5} requests=${REQUESTS:-200000}
+cd "$(dirname "$0")"
 data=$(mktemp -d) url=http://127.0.0.1:$port
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$data"' EXIT
-CUCKOOD__SERVER__LISTEN=127.0.0.1:$port CUCKOOD__STORAGE__PATH=$data/cuckood CUCKOOD__LOG__LEVEL=warn "$program" &
+last=$(($(nproc) - 1)) others=0
+[ "$last" -gt 0 ] && others=1-$last
+
+CUCKOOD__SERVER__LISTEN=127.0.0.1:$port CUCKOOD__STORAGE__PATH=$data/cuckood CUCKOOD__LOG__LEVEL=warn taskset -c 0 "$program" &
+mkdir "$data/redis"
+taskset -c 0 redis-server --port $((port + 1)) --dir "$data/redis" --appendonly yes --appendfsync always --save '' >/dev/null &
 until curl -sf $url/readyz >/dev/null; do sleep 0.1; done
+until redis-cli -p $((port + 1)) ping >/dev/null 2>&1; do sleep 0.1; done
 curl -sf -X PUT $url/v1/campaigns/bench -H 'Content-Type: application/json' -d '{"capacity":2000000}' >/dev/null
-seq -f 'u%015.0f' 0 999999 | curl -sf -X POST -T - -H 'Content-Type: text/plain' $url/v1/campaigns/bench/imports; echo
-load() {
-    echo "== $1, $2 a request"
-    KIND=$1 ITEMS=$2 wrk -t1 -c50 -d"${seconds}s" --latency -s benches/http/requests.lua $url | grep -E '50%|99%|Requests/sec|Non-2xx'
+users=$data/users && seq -f 'u%015.0f' 0 999999 >"$users"
+took=$(curl -sf -o /dev/null -w '%{time_total}' -X POST -T "$users" -H 'Content-Type: text/plain' $url/v1/campaigns/bench/imports)
+echo "import of a million lines: $took s"
+redis-benchmark -p $((port + 1)) -c 50 -P 64 -n 1000000 -r 1000000 -q SADD bench u__rand_int__ >/dev/null 2>&1
+
+# ours KIND ITEMS: requests per second.
+ours() {
+    KIND=$1 ITEMS=$2 taskset -c "$others" wrk -t1 -c50 -d"${seconds}s" --latency -s requests.lua $url >"$data/wrk"
+    if grep -q Non-2xx "$data/wrk"; then
+        cat "$data/wrk" >&2
+        exit 1
+    fi
+    awk '/Requests\/sec/ { print $2 }' "$data/wrk"
 }
-load check 1
-load check 1000
-load add 1
-load add 1000
-if command -v redis-server >/dev/null; then
-    redis-server --port $((port + 1)) --dir "$data" --appendonly yes --appendfsync always --save '' --daemonize no >/dev/null &
-    until redis-cli -p $((port + 1)) ping >/dev/null 2>&1; do sleep 0.1; done
-    echo "== Redis SADD, appendfsync always, 50 connections"
-    redis-benchmark -p $((port + 1)) -c 50 -n 300000 -r 2000000 -q SADD set u__rand_int__ | tr '\r' '\n' | tail -1
-fi
+
+# theirs COMMAND ITEMS: the same.
+theirs() {
+    local items=()
+    for _ in $(seq "$2"); do items+=(u__rand_int__); done
+    taskset -c "$others" redis-benchmark -p $((port + 1)) -c 50 -n $((requests / ($2 > 1 ? 50 : 1))) -r 2000000 --csv \
+        "$1" bench "${items[@]}" 2>/dev/null | tail -1 | cut -d'"' -f4
+}
+
+median() { sort -g | awk '{ of[NR] = $1 } END { print of[int((NR + 1) / 2)] }'; }
+
+# compare KIND ITEMS COMMAND: the command is Redis' own.
+compare() {
+    local mine other
+    : >"$data/ours" && : >"$data/theirs" && : >"$data/ratios"
+    for _ in $(seq "$rounds"); do
+        mine=$(ours "$1" "$2") other=$(theirs "$3" "$2")
+        echo "$mine" >>"$data/ours" && echo "$other" >>"$data/theirs"
+        awk -v ours="$mine" -v theirs="$other" 'BEGIN { printf "%.2f\n", ours / theirs }' >>"$data/ratios"
+    done
+    printf '%-32s %12.0f/s %12.0f/s  %s (%s to %s)\n' "$1 of $2, $3" "$(median <"$data/ours")" "$(median <"$data/theirs")" \
+        "$(median <"$data/ratios")" "$(sort -g "$data/ratios" | head -1)" "$(sort -g "$data/ratios" | tail -1)"
+}
+
+printf '%-32s %14s %14s  %s\n' "" cuckood Redis ratio
+compare check 1 SISMEMBER
+compare check 1000 SMISMEMBER
+compare add 1 SADD
+compare add 1000 SADD

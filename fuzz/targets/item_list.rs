@@ -108,6 +108,8 @@ fn view(ignore_case: bool) -> Arc<FilterView> {
             growth: Growth::Fixed,
             sizing: Sizing::Exact,
             ignore_case,
+            stock: None,
+            forget: None,
         },
         layout: Layout::strict(8).expect("a layout"),
         window: Window::default(),

@@ -17,6 +17,33 @@ pub struct Entry {
 struct KeysAndRates {
     keys: Keys,
     rates: Rates,
+    /// How often the keys were replaced.
+    generation: u64,
+}
+
+/// A caller whose connection stays open, while keys change and expire.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    caller: Arc<Caller>,
+    /// The generation of the keys under which `caller` was last looked up.
+    generation: u64,
+}
+
+impl Holder {
+    /// Who it was when it was last looked up.
+    pub fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+}
+
+impl KeysAndRates {
+    fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        if holder.generation != self.generation {
+            let caller = Arc::new(self.keys.again(&holder.caller)?);
+            *holder = Holder { caller, generation: self.generation };
+        }
+        holder.caller.require_unexpired(now)
+    }
 }
 
 impl Entry {
@@ -26,7 +53,7 @@ impl Entry {
     /// [`InvalidKey`].
     pub fn new(auth: &AuthOptions, rate_limit: &RateLimitOptions) -> Result<Self, InvalidKey> {
         let keys = Keys::new(auth)?;
-        let now = KeysAndRates { keys, rates: Rates::new(rate_limit, auth) };
+        let now = KeysAndRates { keys, rates: Rates::new(rate_limit, auth), generation: 0 };
         Ok(Self { rate_limit: rate_limit.clone(), now: ArcSwap::from_pointee(now) })
     }
 
@@ -41,7 +68,8 @@ impl Entry {
             return Err(InvalidKey::LastGone);
         }
         let rates = before.rates.with_keys(&self.rate_limit, auth);
-        self.now.store(Arc::new(KeysAndRates { keys, rates }));
+        let generation = before.generation + 1;
+        self.now.store(Arc::new(KeysAndRates { keys, rates, generation }));
         Ok(())
     }
 
@@ -58,12 +86,32 @@ impl Entry {
         self.now.load().keys.caller(presented)
     }
 
-    /// The same caller under the keys in force now: its scopes may have changed since it presented its key, or the key may be gone.
+    /// Identifies the caller that presents this key, for a connection that stays open.
     ///
     /// # Errors
-    /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`].
-    pub fn again(&self, caller: &Caller) -> Result<Caller, Denied> {
-        self.now.load().keys.again(caller)
+    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
+    pub fn holder(&self, presented: Option<&[u8]>) -> Result<Holder, Denied> {
+        let in_force = self.now.load();
+        let caller = Arc::new(in_force.keys.caller(presented)?);
+        Ok(Holder { caller, generation: in_force.generation })
+    }
+
+    /// Looks a holder up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`] if its key is gone, [`Denied::KeyExpired`].
+    pub fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        self.now.load().renew(holder, now)
+    }
+
+    /// [`Self::renew`], and admits one more request.
+    ///
+    /// # Errors
+    /// As for [`Self::renew`], and [`Denied::TooManyRequests`].
+    pub fn admit_holder(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        let in_force = self.now.load();
+        in_force.renew(holder, now)?;
+        in_force.rates.count(&holder.caller)
     }
 
     /// Admits one more request of a caller, or refuses it. `now` is called only if the key can expire.
@@ -120,15 +168,30 @@ mod tests {
             auth
         };
         let entry = Entry::new(&with_scopes("shop", &[Scope::Read]), &RateLimitOptions::default()).unwrap();
-        let shop = entry.caller(Some(b"shop")).unwrap();
-        assert!(!entry.again(&shop).unwrap().may(Scope::Write));
+        let shop = &mut entry.holder(Some(b"shop")).unwrap();
+        let early = || Timestamp(0);
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(!shop.caller().may(Scope::Write));
         entry.replace(&with_scopes("shop", &[Scope::Write])).unwrap();
-        assert!(entry.again(&shop).unwrap().may(Scope::Write));
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(shop.caller().may(Scope::Write));
+        let mut expires = with_scopes("shop", &[Scope::Read]);
+        expires.keys[0].expires_at = Some(Timestamp(10));
+        entry.replace(&expires).unwrap();
+        assert_eq!(entry.renew(shop, || Timestamp(9)), Ok(()));
+        assert_eq!(entry.renew(shop, || Timestamp(10)), Err(Denied::KeyExpired(Timestamp(10))));
         entry.replace(&auth(&["other"])).unwrap();
-        assert_eq!(entry.again(&shop).unwrap_err(), Denied::UnknownKey);
-        assert_eq!(entry.again(&Caller::anybody()).unwrap_err(), Denied::NoKey);
+        for _ in 0..2 {
+            assert_eq!(entry.renew(shop, early), Err(Denied::UnknownKey));
+        }
+        entry.replace(&with_scopes("shop", &[Scope::Redeem])).unwrap();
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(shop.caller().may(Scope::Redeem));
         let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
-        assert!(open.again(&Caller::anybody()).is_ok());
+        let anybody = &mut open.holder(None).unwrap();
+        assert_eq!(open.renew(anybody, early), Ok(()));
+        open.replace(&auth(&["first"])).unwrap();
+        assert_eq!(open.renew(anybody, early), Err(Denied::NoKey));
     }
 
     #[test]

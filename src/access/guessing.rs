@@ -7,7 +7,6 @@ use super::denied::Denied;
 use super::keys::Caller;
 use super::options::GuessingOptions;
 use super::sketch::Sketch;
-use crate::domain::Kind;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use std::hash::{BuildHasher, RandomState};
@@ -92,13 +91,13 @@ impl Guessing {
         }))
     }
 
-    /// A request of this end user that reveals whether items of this kind are valid. Only codes are guessed, so campaigns have no
-    /// limit. Adding codes reveals nothing of lasting value: afterwards they are all valid.
+    /// A request of this end user that reveals whether items are valid. Only secret codes are guessed: the users of a campaign and the
+    /// codes of an open pool have no limit. Adding codes reveals nothing of lasting value: afterwards they are all valid.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if the end user has no guess left.
-    pub fn guesser(&self, kind: Kind, client: Option<Client>) -> Result<Guesser<'_>, Denied> {
-        let guesser = Guesser { guessing: self, kind, client: client.filter(|_| kind == Kind::Coupon) };
+    pub fn guesser(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesser<'_>, Denied> {
+        let guesser = Guesser { guessing: self, has_secrets, client: client.filter(|_| has_secrets) };
         self.check(guesser.client).inspect_err(|_| count(&self.refused))?;
         Ok(guesser)
     }
@@ -141,7 +140,7 @@ fn network(address: IpAddr) -> IpAddr {
 /// A request that reveals whether items are valid, before its items are known.
 pub struct Guesser<'a> {
     guessing: &'a Guessing,
-    kind: Kind,
+    has_secrets: bool,
     client: Option<Client>,
 }
 
@@ -159,7 +158,7 @@ impl<'a> Guesser<'a> {
         let guessing = self.guessing;
         let taken = guessing.take_at(self.client, items, Instant::now());
         let mut guesses = taken.inspect_err(|_| count(&guessing.refused))?;
-        guesses.invalid = (self.kind == Kind::Coupon).then_some(&guessing.invalid);
+        guesses.invalid = self.has_secrets.then_some(&guessing.invalid);
         Ok(guesses)
     }
 }

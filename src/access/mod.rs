@@ -13,7 +13,7 @@ mod seldom;
 mod sketch;
 
 pub use denied::Denied;
-pub use entry::Entry;
+pub use entry::{Entry, Holder};
 pub use guessing::{Client, Guesser, Guesses, Guessing};
 pub use keys::{Caller, InvalidKey, Keys};
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};

@@ -46,13 +46,13 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Every GET under /v1, and check, count, eligibility and plan.
+    /// Every GET under /v1 except for events and backup; check, count, eligibility and plan.
     Read,
     /// Create, change, add, remove, replace, clear and import.
     Write,
     /// Redemptions.
     Redeem,
-    /// Everything. The only scope for DELETE, revive, snapshots and backup.
+    /// Everything. The only scope that may delete campaigns, coupons and line-ups, revive codes, and use snapshots, backup and events.
     Admin,
 }
 

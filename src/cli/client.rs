@@ -1,15 +1,21 @@
 //! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, and the errors.
 
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use ureq::Agent;
-use ureq::http::Response;
+use ureq::http::{Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// The longest problem document that is read, in bytes.
 const PROBLEM_BYTES_MAX: u64 = 1 << 20;
+
+/// The most faults of a request that are shown.
+const FAULTS_MAX: usize = 10;
 
 /// How to reach the service.
 #[derive(clap::Args, Debug, Clone)]
@@ -41,7 +47,7 @@ pub enum ClientError {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The problem's code.
+        /// The problem's code, or the status in words.
         code: String,
         /// The problem's detail.
         detail: String,
@@ -67,11 +73,46 @@ pub enum ClientError {
     NoRoots(String),
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct ProblemDocument {
     code: String,
     detail: String,
+    #[serde(default)]
+    errors: Vec<Fault>,
+}
+
+/// A part of the request that is not valid.
+#[derive(Deserialize)]
+struct Fault {
+    pointer: String,
+    detail: String,
+}
+
+impl ProblemDocument {
+    /// The detail. That of several faults does not name them.
+    fn told(self) -> String {
+        match &self.errors[..] {
+            [] | [_] => self.detail,
+            errors => {
+                let errors = errors.iter().map(|Fault { pointer, detail }| format!("; {pointer} {detail}"));
+                [self.detail].into_iter().chain(errors.take(FAULTS_MAX)).collect()
+            }
+        }
+    }
+}
+
+/// The failure that an answer tells of. One without a problem document comes from something else, such as a proxy.
+fn refused(status: StatusCode, text: &str) -> ClientError {
+    let problem: Result<ProblemDocument, _> = serde_json::from_str(text);
+    let (code, detail) = match problem {
+        Ok(problem) => (problem.code.clone(), problem.told()),
+        Err(_) => (
+            status.canonical_reason().unwrap_or("unknown").to_owned(),
+            "the answer is none of cuckood's: is it the right address, or does a proxy answer in its place?"
+                .to_owned(),
+        ),
+    };
+    ClientError::Refused { status: status.as_u16(), code, detail }
 }
 
 impl Connection {
@@ -85,6 +126,22 @@ impl Connection {
         let tls = TlsConfig::builder();
         let tls = if is_tls { tls.root_certs(RootCerts::new_with_certs(&self.roots()?)) } else { tls };
         Ok(agent(tls.build()))
+    }
+
+    /// How to speak TLS to another server, with the same certificates.
+    ///
+    /// # Errors
+    /// If there is no certificate to trust.
+    pub fn tls(&self) -> Result<Arc<ClientConfig>, ClientError> {
+        let mut roots = RootCertStore::empty();
+        let trusted = self.roots()?;
+        roots.add_parsable_certificates(trusted.iter().map(|root| CertificateDer::from(root.der())));
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring knows TLS 1.2 and 1.3")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, ClientError> {
@@ -129,12 +186,7 @@ impl Connection {
         }
         let text =
             answer.body_mut().with_config().limit(PROBLEM_BYTES_MAX).read_to_string().unwrap_or_default();
-        let problem: ProblemDocument = serde_json::from_str(&text).unwrap_or_default();
-        Err(ClientError::Refused {
-            status: answer.status().as_u16(),
-            code: problem.code,
-            detail: problem.detail,
-        })
+        Err(refused(answer.status(), &text))
     }
 }
 
@@ -158,4 +210,27 @@ fn system_roots() -> Result<Vec<Certificate<'static>>, ClientError> {
         return Err(ClientError::NoRoots(faults));
     }
     Ok(found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_was_wrong_and_who_refused() {
+        let proxy = refused(StatusCode::BAD_GATEWAY, "<html>oops</html>").to_string();
+        assert!(proxy.starts_with("502 Bad Gateway: ") && proxy.contains("proxy"), "{proxy}");
+        let one = r#"{"code":"invalid-request","detail":"/id too long","errors":[{"pointer":"/id","detail":"too long"}]}"#;
+        assert_eq!(
+            refused(StatusCode::UNPROCESSABLE_ENTITY, one).to_string(),
+            "422 invalid-request: /id too long"
+        );
+        let two = r#"{"code":"invalid-request","detail":"2 parts","errors":[{"pointer":"/a","detail":"missing"},{"pointer":"/b","detail":"empty"}]}"#;
+        assert_eq!(
+            refused(StatusCode::UNPROCESSABLE_ENTITY, two).to_string(),
+            "422 invalid-request: 2 parts; /a missing; /b empty"
+        );
+        let none = refused(StatusCode::CONFLICT, r#"{"code":"filter-full","detail":"full"}"#).to_string();
+        assert_eq!(none, "409 filter-full: full");
+    }
 }

@@ -1,5 +1,6 @@
 //! `cuckood key new`: creates a key, and its entry for the configuration.
 
+use crate::access::{AuthOptions, InvalidKey, KeyOptions, Keys};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -22,7 +23,7 @@ pub enum Action {
     /// Print a new key and its entry for `auth.keys`. The key is not stored anywhere.
     New {
         /// Name of the key in the service's messages.
-        #[arg(long, default_value = "new")]
+        #[arg(long, default_value = "new", value_parser = valid_name)]
         name: String,
         /// What it may do: read, write, redeem, admin.
         #[arg(long, value_delimiter = ',', default_value = "read", value_parser = ["read", "write", "redeem", "admin"])]
@@ -34,6 +35,13 @@ pub enum Action {
         #[arg(long, value_name = "TIME")]
         expires_at: Option<jiff::Timestamp>,
     },
+}
+
+/// Takes the names of keys that the service takes.
+fn valid_name(name: &str) -> Result<String, InvalidKey> {
+    let key = KeyOptions { name: name.to_owned(), sha256: "0".repeat(64), ..KeyOptions::default() };
+    Keys::new(&AuthOptions { keys: vec![key], ..AuthOptions::default() })?;
+    Ok(name.to_owned())
 }
 
 /// Prints a new key and its entry.
@@ -59,4 +67,25 @@ pub fn run(args: &Args) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "key:   {key}")?;
     writeln!(out, "entry: {}", toml::Value::Table(entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_name_that_the_service_refuses_is_refused() {
+        let parsed = |name: &str| Program::try_parse_from(["key", "new", "--name", name]);
+        assert!(parsed("shop").is_ok());
+        for bad in ["", &"x".repeat(129)] {
+            assert!(parsed(bad).is_err(), "{bad:?}");
+        }
+    }
 }

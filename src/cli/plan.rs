@@ -1,6 +1,7 @@
 //! `cuckood plan`: shows the layout of a filter, the reasons for it, and what it costs.
 
-use crate::domain::{Sizing, Spec};
+use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
+use crate::domain::{Forget, ForgetError, Sizing, Spec};
 use crate::engine::{self, Growth, LayoutError, Mode, Plan};
 use serde_json::json;
 use std::io::{self, Write};
@@ -16,11 +17,17 @@ pub struct Args {
     #[arg(long, default_value_t = 0.001)]
     pub error_rate: f64,
     /// Plan a strict filter: 62 bits of digest per item, and practically no false positives.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "forget_after")]
     pub strict: bool,
     /// Plan a filter that does not grow.
     #[arg(long)]
     pub fixed: bool,
+    /// Plan a campaign that forgets each user after this time, such as 7d.
+    #[arg(long, value_parser = parse_time)]
+    pub forget_after: Option<u64>,
+    /// In how many steps it forgets.
+    #[arg(long, default_value_t = FORGET_STEPS_DEFAULT, requires = "forget_after")]
+    pub forget_steps: u32,
     /// Print the plan as JSON, in the form of `GET /v1/plan`.
     #[arg(long)]
     pub json: bool,
@@ -32,6 +39,9 @@ pub enum PlanError {
     /// No layout fits.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// It can't forget like that.
+    #[error("forgetting: {0}")]
+    Forget(#[from] ForgetError),
     /// Standard output can't be written to.
     #[error(transparent)]
     Output(#[from] io::Error),
@@ -42,12 +52,15 @@ pub enum PlanError {
 /// # Errors
 /// [`PlanError`].
 pub fn run(args: &Args) -> Result<(), PlanError> {
+    let forget = args.forget_after.map(|seconds| Forget::new(seconds, args.forget_steps)).transpose()?;
     let spec = Spec {
         capacity: args.capacity,
         mode: if args.strict { Mode::Strict } else { Mode::Compact },
         growth: if args.fixed { Growth::Fixed } else { Growth::Auto },
         sizing: if args.strict { Sizing::Exact } else { Sizing::ErrorRate(args.error_rate) },
         ignore_case: false,
+        stock: None,
+        forget,
     };
     let plan = engine::plan(&spec)?;
     let text = if args.json { format!("{}\n", as_json(&plan)) } else { as_text(&plan) };

@@ -83,7 +83,5 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
 /// # Errors
 /// [`ConfigError`].
 pub(super) fn configuration(file: Option<&Path>) -> Result<Config, ConfigError> {
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Config::load(file, environment)
+    Config::load(file, std::env::vars_os())
 }

@@ -2,6 +2,7 @@
 
 use super::client::{ClientError, Connection};
 use super::source::Source;
+use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
 use serde::Deserialize;
 use std::time::Duration;
 use ureq::SendBody;
@@ -12,6 +13,10 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The shortest and the longest pause before an upload continues; each is twice the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// How long to wait for an upload that counts as running: that of a node that has died does so for as long as this, and its last
+/// progress may have come later than the connection broke.
+const RUNNING_MAX: Duration = Duration::from_secs(ELSEWHERE_IDLE_SECONDS + 15);
 
 /// An import to send.
 pub struct Upload<'a> {
@@ -61,8 +66,7 @@ impl Upload<'_> {
     /// # Errors
     /// If the service refuses, the source can't be read, or the connection broke too often.
     pub fn send(&self, source: &Source) -> Result<String, ClientError> {
-        let mut pause = PAUSE_MIN;
-        let mut retries = self.retries;
+        let mut patience = Patience::new(self.retries);
         loop {
             let body = source
                 .read()
@@ -78,13 +82,12 @@ impl Upload<'_> {
             {
                 return Err(answered);
             }
-            if !source.is_repeatable() || retries == 0 {
+            let pause = patience.pause(is_running(&broken)).filter(|_| source.is_repeatable());
+            let Some(pause) = pause else {
                 return Err(ClientError::BrokenImport { id: self.id.clone(), source: Box::new(broken) });
-            }
-            retries -= 1;
+            };
             source.say(format!("{broken}; continuing in {pause:?}"));
             std::thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
@@ -135,13 +138,76 @@ impl Upload<'_> {
     }
 }
 
-/// Whether the upload may succeed if it is sent again. The service may not have noticed yet that the previous one was
-/// interrupted.
+/// Whether the upload may succeed if it is sent again.
 fn may_go_on(error: &ClientError) -> bool {
     match error {
         ClientError::Transport { .. } => true,
-        ClientError::Refused { code, .. } if code == "import-running" => true,
-        ClientError::Refused { status, .. } => matches!(status, 408 | 429 | 502 | 503 | 504),
+        ClientError::Refused { status, .. } => {
+            is_running(error) || matches!(status, 408 | 429 | 502 | 503 | 504)
+        }
         _ => false,
+    }
+}
+
+/// Whether the service has not noticed yet that the previous upload was interrupted.
+fn is_running(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { code, .. } if code == "import-running")
+}
+
+/// How often an upload is sent again, and when.
+struct Patience {
+    /// Whether anything is sent again.
+    is_patient: bool,
+    retries: u32,
+    pause: Duration,
+    /// How long it has been waited for an upload that counts as running.
+    waited: Duration,
+}
+
+impl Patience {
+    fn new(retries: u32) -> Self {
+        Self { is_patient: retries > 0, retries, pause: PAUSE_MIN, waited: Duration::ZERO }
+    }
+
+    /// The pause before the next upload; `None` for no more. To find the previous one still running is no retry, unless it takes too
+    /// long.
+    fn pause(&mut self, is_running: bool) -> Option<Duration> {
+        if is_running && self.is_patient && self.waited < RUNNING_MAX {
+            self.waited += self.pause;
+        } else {
+            self.retries = self.retries.checked_sub(1)?;
+            self.waited = Duration::ZERO;
+        }
+        let pause = self.pause;
+        self.pause = (2 * pause).min(PAUSE_MAX);
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(retries: u32, are_running: impl IntoIterator<Item = bool>) -> Vec<Duration> {
+        let mut patience = Patience::new(retries);
+        are_running.into_iter().map_while(|is_running| patience.pause(is_running)).collect()
+    }
+
+    #[test]
+    fn a_dead_nodes_upload_is_waited_for_whatever_the_retries() {
+        for retries in [1, 10] {
+            // The connection breaks, and the import counts as running from then on.
+            let all = pauses(retries, [false].into_iter().chain([true; 1_000]));
+            let waited: Duration = all.iter().skip(1).sum();
+            assert!(waited > Duration::from_secs(ELSEWHERE_IDLE_SECONDS), "{waited:?}");
+            assert!(all.len() < 1_000, "it ends");
+        }
+    }
+
+    #[test]
+    fn a_connection_may_break_as_often_as_it_was_said() {
+        assert_eq!(pauses(3, [false; 10]), [1, 2, 4].map(|times| times * PAUSE_MIN));
+        assert!(pauses(0, [false; 10]).is_empty() && pauses(0, [true; 10]).is_empty());
+        assert_eq!(*pauses(20, [false; 30]).last().unwrap(), PAUSE_MAX);
     }
 }

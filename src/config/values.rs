@@ -43,6 +43,24 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     address.map(Some).map_err(wrong)
 }
 
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ListOrText {
+    List(Vec<String>),
+    Text(String),
+}
+
+/// Parses a list of texts; a text stands for those between its commas.
+pub(super) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(match ListOrText::deserialize(deserializer)? {
+        ListOrText::List(texts) => texts,
+        ListOrText::Text(text) => {
+            let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+            texts.map(str::to_owned).collect()
+        }
+    })
+}
+
 /// Parses seconds, or a text such as `"24h"`.
 pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match NumberOrText::deserialize(deserializer)? {

@@ -1,23 +1,11 @@
 //! Commands: everything that can change the state, and the log entries that carry them.
 
 use super::{
-    Digests, Ending, FilterId, Guards, ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name,
-    RedemptionId, Reference, Settings, Spec, Timestamp, Window,
+    Digests, Ending, FilterId, Guards, ImageHead, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
+    LineUp, Name, RedemptionId, Reference, Seq, Settings, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
-
-/// A position in the log. The first entry has position 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Seq(pub u64);
-
-impl Seq {
-    /// The position after this one.
-    pub fn next(self) -> Seq {
-        Seq(self.0 + 1)
-    }
-}
 
 /// The filter that a command addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -56,7 +44,7 @@ pub enum Command {
         /// When it is active.
         window: Window,
     },
-    /// Change when a campaign or coupon is active, or raise its capacity.
+    /// Change when a campaign or coupon is active, raise its capacity, or change its stock.
     Update {
         /// The filter.
         target: Target,
@@ -66,6 +54,8 @@ pub enum Command {
         ends_at: Option<Option<Timestamp>>,
         /// The new capacity; `None` keeps it.
         capacity: Option<Raise>,
+        /// The new stock of an open pool; `None` keeps it.
+        stock: Option<u64>,
     },
     /// Delete a campaign or coupon and everything that belongs to it. It goes by name, because a repeated request must find its
     /// answer when the filter is gone.
@@ -180,6 +170,13 @@ pub enum Command {
         /// The most codes to copy, and queued changes to repeat, in this command.
         entries_max: u32,
     },
+    /// Go on with what commands have begun and every entry does a little of: items that move to another table, slots of forgotten users
+    /// that are freed. The service itself logs it while no other command comes, also because of what is due by itself: every entry sees to
+    /// that first.
+    Advance {
+        /// The most buckets to empty.
+        buckets_max: u32,
+    },
     /// Turn the time back to that of this entry, because earlier entries were stamped in the future. Only `cuckood repair clock`
     /// writes it.
     TurnBack,
@@ -196,7 +193,56 @@ pub enum Command {
         name: Name,
     },
     /// The log goes on from a backup. Only `cuckood restore` writes it.
-    Restored,
+    Restored {
+        /// What this machine's clock said. The log's time does not follow it.
+        clock: Timestamp,
+    },
+    /// Begin to make a campaign or coupon from an image. Nobody sees it before it is whole. If an image is coming in under the same id, it is
+    /// given up.
+    ImageBegin {
+        /// What the image is known by from here on.
+        upload: UploadId,
+        /// The identity of the filter, drawn at random.
+        id: FilterId,
+        /// Campaign or coupon.
+        kind: Kind,
+        /// Its name.
+        name: Name,
+        /// What the image says of it.
+        head: Box<ImageHead>,
+        /// The checksum of the image up to here.
+        checksum: u128,
+    },
+    /// The next part of an image. If it is there already, nothing changes.
+    ImagePart {
+        /// The image.
+        upload: UploadId,
+        /// The checksum of the image before the part.
+        before: u128,
+        /// The checksum up to here.
+        checksum: u128,
+        /// The part.
+        part: ImagePart,
+    },
+    /// The end of an image: if it is whole, its filter is shown.
+    ImageEnd {
+        /// The image.
+        upload: UploadId,
+        /// The checksum of the image before its end.
+        before: u128,
+        /// How many redemptions it has.
+        redemptions: u64,
+    },
+    /// Give up an image that is coming in.
+    ImageAbandon {
+        /// The image.
+        upload: UploadId,
+    },
+    /// From here on entries may be of this version: every node that is known understands it. The service itself logs it.
+    Enable {
+        /// The version.
+        version: u16,
+    },
 }
 
 impl Command {
@@ -206,10 +252,16 @@ impl Command {
             Command::Configure(_)
             | Command::Create { .. }
             | Command::Delete { .. }
+            | Command::Advance { .. }
             | Command::TurnBack
             | Command::PutLineUp { .. }
             | Command::DeleteLineUp { .. }
-            | Command::Restored => None,
+            | Command::Restored { .. }
+            | Command::ImageBegin { .. }
+            | Command::ImagePart { .. }
+            | Command::ImageEnd { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => None,
             Command::Update { target, .. }
             | Command::Insert { target, .. }
             | Command::Remove { target, .. }
@@ -234,6 +286,8 @@ impl Command {
             | Command::ImportLines { digests, .. } => digests.0.len() * 8,
             Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
             Command::Create { .. } => 512,
+            Command::ImageBegin { .. } => 2_048,
+            Command::ImagePart { part, .. } => part.bytes(),
             Command::PutLineUp { name, line_up } => return line_up.memory_bytes(name),
             _ => 0,
         };

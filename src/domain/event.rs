@@ -7,9 +7,13 @@ use std::borrow::Cow;
 /// The most bytes of an encoded event. Its texts are limited to 128 bytes each.
 pub const EVENT_BYTES_MAX: usize = 1_024;
 
-/// How far event numbers jump when a backup is restored. Events that were made after the backup have lower numbers, so no reader
-/// confuses them with the ones that follow.
+/// How far event numbers jump at least when a backup is restored. Events that were made after the backup have lower numbers, so no
+/// reader confuses them with the ones that follow.
 pub const RESTORE_LEAP: u64 = 1 << 32;
+
+/// Event numbers for each second of the clock at a restore: no machine makes more events in a second. So what follows two restores of one
+/// backup differs in its numbers. They stay below 2^53, up to which every JSON reader is exact.
+pub const RESTORE_NUMBERS_A_SECOND: u64 = 1 << 20;
 
 /// Something that has happened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -70,6 +74,8 @@ pub enum Happened<'a> {
         status: Status,
         /// If it is held: until when.
         expires_at: Option<Timestamp>,
+        /// In an open pool: its number.
+        ordinal: Option<u64>,
     },
     /// The log's time was turned back by `cuckood repair clock`.
     TurnedBack {
@@ -87,12 +93,14 @@ pub enum Happened<'a> {
 pub enum FilterChange {
     /// It was created.
     Created,
-    /// Its window or its capacity was changed. Both are as they are now.
+    /// Its window, its capacity or its stock was changed. All are as they are now.
     Updated {
         /// When it is active.
         window: Window,
         /// Its capacity.
         capacity: u64,
+        /// Its stock, if it is an open pool.
+        stock: Option<u64>,
     },
     /// All items but held and redeemed codes were removed: this many.
     Cleared(u64),
@@ -181,7 +189,7 @@ mod tests {
             Happened::Filter {
                 kind,
                 name: name.clone(),
-                change: FilterChange::Updated { window, capacity: u64::MAX },
+                change: FilterChange::Updated { window, capacity: u64::MAX, stock: Some(u64::MAX) },
             },
             Happened::ImportEnded {
                 kind,
@@ -204,6 +212,7 @@ mod tests {
                 step: RedemptionStep::HeldAgain,
                 status: Status::Held,
                 expires_at: Some(most),
+                ordinal: Some(u64::MAX),
             },
             Happened::TurnedBack { redemptions: u64::MAX, holds: u64::MAX },
             Happened::Restored,

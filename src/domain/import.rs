@@ -92,7 +92,7 @@ pub enum ImportState {
     Failed,
     /// It violated a guard. The rest of an `append` was not added, and a `replace` has changed nothing.
     Guarded(Tripped),
-    /// `mode=replace`: more changes arrived meanwhile than can be queued. It has changed nothing.
+    /// `mode=replace`: another replacement began, or more changes arrived meanwhile than can be queued. It has changed nothing.
     Overtaken,
     /// The upload was interrupted; the same id continues it.
     Interrupted,
@@ -170,7 +170,51 @@ pub struct Import {
     pub warnings: Vec<ImportWarning>,
 }
 
+/// What an import goes into.
+pub struct ImportTarget {
+    /// The filter.
+    pub filter: FilterId,
+    /// The filter's kind.
+    pub kind: Kind,
+    /// The filter's name.
+    pub name: Name,
+}
+
 impl Import {
+    /// An import that begins now: nothing of it has been read.
+    pub fn begun(
+        id: ImportId,
+        owner: KeyName,
+        target: ImportTarget,
+        mode: ImportMode,
+        guards: Guards,
+        now: Timestamp,
+    ) -> Self {
+        let ImportTarget { filter, kind, name } = target;
+        Self {
+            id,
+            owner,
+            is_named: false,
+            filter,
+            kind,
+            name,
+            mode,
+            guards,
+            state: ImportState::Running,
+            started_at: now,
+            changed_at: now,
+            lines: 0,
+            added: 0,
+            already_present: 0,
+            already_redeemed: 0,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: 0,
+            upload: None,
+            warnings: Vec::new(),
+        }
+    }
+
     /// Items that the upload has contributed so far. An item that a replacement already has is not counted again.
     pub fn items(&self) -> u64 {
         let repeated = if self.mode == ImportMode::Append { self.already_present } else { 0 };

@@ -6,7 +6,9 @@
 pub mod command;
 pub mod digests;
 pub mod event;
+pub mod forget;
 pub mod guards;
+pub mod image;
 pub mod import;
 pub mod import_warnings;
 pub mod line_error;
@@ -14,14 +16,18 @@ pub mod line_up;
 pub mod name;
 pub mod outcome;
 pub mod redemption;
+pub mod seq;
 pub mod settings;
 pub mod spec;
+pub mod state_hash;
 pub mod time;
 
-pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Seq, Target};
+pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Target};
 pub use digests::Digests;
 pub use event::{Event, FilterChange, Happened, ImportCounts, LineUpChange, RedemptionStep};
+pub use forget::{Forget, ForgetError};
 pub use guards::{Guards, Share, Tripped};
+pub use image::{Chunk, ImageFault, ImageHead, ImagePart, PlacedRedemption, UploadId};
 pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
 pub use import_warnings::ImportWarning;
 pub use line_error::{LineError, LineFault};
@@ -29,8 +35,10 @@ pub use line_up::{LineUp, Unless};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
+pub use seq::Seq;
 pub use settings::Settings;
-pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, Window, WindowPosition};
+pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, StepStats, Window, WindowPosition};
+pub use state_hash::{FORMAT_VERSION, STATE_HASH_EVERY, StateHash};
 pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.

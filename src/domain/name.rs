@@ -28,18 +28,22 @@ pub struct Name(Box<str>);
 pub struct InvalidName;
 
 impl Name {
-    /// Parses a name.
-    pub fn new(text: &str) -> Result<Self, InvalidName> {
+    /// Whether a text is a name.
+    pub fn is_valid(text: &str) -> bool {
         let bytes = text.as_bytes();
         let starts_well = bytes.first().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         let goes_on_well = bytes
             .iter()
             .all(|&b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
-        if starts_well && goes_on_well && bytes.len() <= NAME_BYTES_MAX {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidName)
-        }
+        starts_well && goes_on_well && bytes.len() <= NAME_BYTES_MAX
+    }
+
+    /// Parses a name.
+    ///
+    /// # Errors
+    /// [`InvalidName`].
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        if Self::is_valid(text) { Ok(Self(text.into())) } else { Err(InvalidName) }
     }
 
     /// The name as text.

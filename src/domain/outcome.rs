@@ -1,7 +1,7 @@
 //! Outcomes: the results of applying commands. A refusal is an outcome too. Unlike a storage failure, it follows from the log and
 //! is the same on every machine.
 
-use super::{Description, Import, Redemption, Tripped};
+use super::{Description, ImageFault, Import, Redemption, Tripped};
 use serde::{Deserialize, Serialize};
 
 /// The outcome for one item of a list.
@@ -81,6 +81,17 @@ pub enum Refusal {
     CapacityFixed,
     /// The filter can't have a table that is large enough.
     CapacityBeyondReach,
+    /// The coupon is no open pool, so it has no stock.
+    NoStock,
+    /// A coupon of fixed size can't have room for so large a stock.
+    StockBeyondCapacity {
+        /// The capacity.
+        capacity: u64,
+    },
+    /// As many codes of the open pool are held or redeemed as may be.
+    SoldOut,
+    /// The coupon is an open pool, whose codes are not added.
+    RequiresAddedCodes,
     /// The idempotency key was used for another request.
     KeyReused,
     /// There is no room for another idempotency record, and none may be dropped yet.
@@ -96,12 +107,20 @@ pub enum Refusal {
     TooManyImports,
     /// No import of this id is running.
     ImportNotFound,
-    /// More changes arrived than can be queued for a replacing import. It has changed nothing.
+    /// Another replacement began, or more changes arrived than can be queued for this one. It has changed nothing.
     ImportOvertaken,
     /// There is no line-up of this name.
     LineUpNotFound,
     /// The limit on the number or the size of all line-ups is reached.
     TooManyLineUps,
+    /// A filter has the name that was meant for an image's.
+    NameTaken,
+    /// As many images are coming in as may.
+    TooManyImages,
+    /// No such image is coming in. It may have made no progress for too long.
+    ImageNotFound,
+    /// The image is refused, and nothing is left of it.
+    ImageDamaged(ImageFault),
 }
 
 /// The result of applying a command.
@@ -133,6 +152,8 @@ pub enum Outcome {
     Import(Box<Import>),
     /// The command was refused; nothing was changed.
     Refused(Refusal),
+    /// Some items have moved, if any had to.
+    Advanced,
     /// The time was turned back.
     TurnedBack {
         /// Redemptions whose times were moved back.
@@ -149,6 +170,12 @@ pub enum Outcome {
     LineUpDeleted,
     /// The log goes on from a backup.
     Restored,
+    /// A part of an image was received.
+    ImageReceived,
+    /// The image was given up, if it was coming in.
+    ImageAbandoned,
+    /// Entries of the version may follow.
+    Enabled,
 }
 
 /// An outcome, and whether it was replayed.

@@ -105,12 +105,24 @@ pub struct Redemption {
     pub expires_at: Option<Timestamp>,
     /// When its code was redeemed; kept if it is cancelled later.
     pub redeemed_at: Option<Timestamp>,
+    /// In an open pool: its number, which no other redemption has while this one is held or redeemed. Kept when it ends.
+    pub ordinal: Option<u64>,
 }
 
 impl Redemption {
     /// When it was cancelled, if it was.
     pub fn cancelled_at(&self) -> Option<Timestamp> {
         (self.status == Status::Cancelled).then_some(self.changed_at)
+    }
+
+    /// Whether it is held or redeemed: then no other redemption of its code is.
+    pub fn stands(&self) -> bool {
+        matches!(self.status, Status::Held | Status::Redeemed)
+    }
+
+    /// When it expires by itself; none unless it is a hold.
+    pub fn held_until(&self) -> Option<Timestamp> {
+        self.expires_at.filter(|_| self.status == Status::Held)
     }
 
     /// Whether it is a hold that has expired at `now`, even if the log has no entry about that yet.

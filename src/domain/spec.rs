@@ -1,8 +1,11 @@
 //! The spec of a campaign or coupon, and its description.
 
-use super::{FilterId, Kind, Name, Timestamp};
+use super::{FilterId, Forget, Kind, Name, Timestamp};
 use crate::filter::{Growth, Mode};
 use serde::{Deserialize, Serialize};
+
+/// The most codes of an open pool that can be held or redeemed.
+pub const STOCK_MAX: u64 = 1 << 32;
 
 /// How the layout of a filter's first table was chosen.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -22,7 +25,7 @@ pub enum Sizing {
     Exact,
 }
 
-/// What a campaign or coupon was asked to be. All but the capacity never changes.
+/// What a campaign or coupon was asked to be. All but capacity and stock never changes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// Items that it holds before it grows (`auto`) or may refuse more (`fixed`). It may be raised.
@@ -35,6 +38,11 @@ pub struct Spec {
     pub sizing: Sizing,
     /// Whether items are trimmed and upper-cased (ASCII only) before they are hashed.
     pub ignore_case: bool,
+    /// The coupon is an open pool: any code may be redeemed once, and at most so many are held or redeemed at any moment. It may be
+    /// changed, but no pool becomes open or ceases to be so.
+    pub stock: Option<u64>,
+    /// Compact campaigns: when it forgets its users, if it does.
+    pub forget: Option<Forget>,
 }
 
 impl Spec {
@@ -50,6 +58,12 @@ impl Spec {
         note(self.mode != other.mode, "mode");
         note(self.growth != other.growth, "growth");
         note(self.ignore_case != other.ignore_case, "ignore_case");
+        note(self.stock != other.stock, "stock");
+        let after = |spec: &Spec| spec.forget.map(|forget| forget.after_seconds());
+        note(after(self) != after(other), "forget_after");
+        if let (Some(own), Some(others)) = (self.forget, other.forget) {
+            note(own.steps() != others.steps(), "forget_steps");
+        }
         match (&self.sizing, &other.sizing) {
             (a, b) if a == b => {}
             (Sizing::Exact, _) | (_, Sizing::Exact) => {}
@@ -149,6 +163,19 @@ pub struct Stats {
     pub codes: Option<CodeCounts>,
     /// The most copies of one item that it can count.
     pub copies_max: u32,
+    /// If it forgets: the steps that have items, oldest first.
+    pub steps: Vec<StepStats>,
+}
+
+/// The users who were added to a campaign that forgets in one of its steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StepStats {
+    /// When the step began.
+    pub begin: Timestamp,
+    /// Copies that were added in it and are still there.
+    pub items: u64,
+    /// When they are forgotten.
+    pub forgotten_at: Timestamp,
 }
 
 /// A campaign or coupon as the API shows it.

@@ -3,7 +3,7 @@
 use crate::domain::Seq;
 use crate::journal::{Journal, JournalError};
 use crate::store::archive::{ArchiveWriter, PinnedManifest};
-use crate::store::{Store, StoreError};
+use crate::store::{Manifest, Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -40,7 +40,25 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn begin(store: &Arc<Store>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        let snapshot = store.pin_newest()?;
+        ArchiveSource::over(store.pin_newest()?, through)
+    }
+
+    /// Begins an archive of the newest snapshot alone, without the log after it. `None` if there is no snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the snapshot can't be read.
+    pub fn of_newest_snapshot(store: &Arc<Store>) -> Result<Option<ArchiveSource>, StoreError> {
+        let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
+        let through = snapshot.seq;
+        ArchiveSource::over(Some(snapshot), through).map(Some)
+    }
+
+    /// The snapshot in the archive.
+    pub fn snapshot(&self) -> Option<&Manifest> {
+        self.snapshot.as_deref()
+    }
+
+    fn over(snapshot: Option<PinnedManifest>, through: Seq) -> Result<ArchiveSource, StoreError> {
         let archive = ArchiveWriter::begin(snapshot.as_deref())?;
         let next = match &snapshot {
             Some(_) => Step::Chunk { section: 0, index: 0 },

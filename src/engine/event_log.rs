@@ -37,6 +37,8 @@ pub struct EventLog {
     differing: u64,
     retention_seconds: u64,
     room_bytes: u64,
+    /// The disk has no room for more, and events come all the same: the oldest make room.
+    is_disk_full: bool,
     /// It was logged that events go before their retention is over.
     is_shortage_told: bool,
     /// The tree that is being removed.
@@ -83,6 +85,7 @@ impl EventLog {
             differing: 0,
             retention_seconds: state.settings().events_retention_seconds,
             room_bytes: u64::MAX,
+            is_disk_full: false,
             is_shortage_told: false,
             removal: None,
             fresh: FreshEvents::default(),
@@ -127,6 +130,11 @@ impl EventLog {
     /// Sets the most bytes that are stored. Beyond it the oldest events go before their retention is over.
     pub fn limit(&mut self, room_bytes: u64) {
         self.room_bytes = room_bytes;
+    }
+
+    /// Whether the disk is full, and events come all the same. Then the oldest ones go, so that no more space is taken.
+    pub fn note_disk(&mut self, is_full: bool) {
+        self.is_disk_full = is_full;
     }
 
     /// How long events are kept, in seconds; 0 if none are.
@@ -263,6 +271,8 @@ impl EventLog {
         // The last tree must be the tail's.
         self.drop_trees_after(store, if is_tail_kept { self.tail.first } else { number })?;
         if let Some((tree, size)) = self.trees.back_mut() {
+            // It may have been noted when a later tree began.
+            store.forget_event_tree_size(*tree)?;
             store.remove_events_from(*tree, number)?;
             *size = store.count_events(*tree)?;
         }
@@ -282,26 +292,25 @@ impl EventLog {
         tree.since <= at && at < tree.since.plus_seconds(seconds)
     }
 
-    /// Begins a tree for the tail if the last one is full or must not have it. It is stored with its first pack.
+    /// Begins a tree for the tail if the last one is full or must not have it. It is stored at once, before its first pack: a store
+    /// without any tree would look damaged once the older ones have gone.
     fn choose_tree(&mut self, store: &Store) -> Result<(), StoreError> {
         // Time may have been turned back.
         let since = self.tail.since;
         let tree = EventTree { first: self.tail.first, after: self.until.min(since), since };
-        if let Some(&(last, size)) = self.trees.back() {
-            if size.bytes < TREE_BYTES && self.covers(&last, since) {
-                return Ok(());
-            }
-            if size.events > 0 {
-                store.note_event_tree_size(last, size)?;
-            } else {
-                // Never without a tree: that would look like damage.
-                store.begin_event_tree(tree)?;
-                store.drop_event_tree(last)?;
-                self.trees.pop_back();
-            }
+        let fits =
+            |(last, size): &(EventTree, EventTreeSize)| size.bytes < TREE_BYTES && self.covers(last, since);
+        if self.trees.back().is_some_and(fits) {
+            return Ok(());
         }
+        let unused = self.trees.pop_back_if(|(_, size)| size.events == 0);
+        let full = self.trees.back().copied();
         self.trees.push_back((tree, EventTreeSize::default()));
-        Ok(())
+        if let (None, Some((full, size))) = (unused, full) {
+            store.note_event_tree_size(full, size)?;
+        }
+        store.begin_event_tree(tree)?;
+        unused.map_or(Ok(()), |(unused, _)| store.drop_event_tree(unused))
     }
 
     /// Stores the tail, and begins the next pack.
@@ -420,7 +429,8 @@ impl EventLog {
             tracing::warn!(
                 oldest = %oldest.since,
                 room_bytes = self.room_bytes,
-                "events.room is used up: the oldest events go before events.retention is over"
+                is_disk_full = self.is_disk_full,
+                "events.room is used up, or the disk is full: the oldest events go before events.retention is over"
             );
         }
     }
@@ -437,12 +447,16 @@ impl EventLog {
 
     /// Whether the oldest tree can go.
     fn is_first_old(&self, now: Timestamp) -> bool {
-        let Some((next, _)) = self.trees.get(1) else { return false };
-        self.is_over(next.after, now) || self.total.bytes > self.room_bytes
+        // A clock that was ahead may have made the first ones look young.
+        let mut later = self.trees.iter().skip(1);
+        later.any(|(tree, _)| self.is_over(tree.after, now))
+            || self.trees.len() > 1 && (self.is_disk_full || self.total.bytes > self.room_bytes)
     }
 
     /// Begins an empty tree: everything before it can go.
     fn begin_anew(&mut self, store: &Store) -> Result<(), StoreError> {
+        // A snapshot relies on the last event being stored, for as long as any older tree is there.
+        self.save(store)?;
         self.begin_pack();
         let tree = EventTree { first: self.tail.first, after: self.until, since: self.until };
         if self.trees.back().is_none_or(|(last, _)| last.first < tree.first) {

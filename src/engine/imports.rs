@@ -1,15 +1,22 @@
 //! The uploads that are running in this process, and how they are stopped. The log can't tell: an import whose upload died with the
 //! process still looks running there.
 
-use crate::domain::{Import, ImportId, ImportState, Name};
+use crate::domain::{Import, ImportId, ImportState, Name, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 
+/// Among several nodes, an import that has made progress within this time may be running on another one.
+pub const ELSEWHERE_IDLE_SECONDS: u64 = 60;
+
 /// The imports whose uploads are running.
 #[derive(Clone, Debug, Default)]
-pub struct LiveImports(Arc<Mutex<HashMap<ImportId, Stop>>>);
+pub struct LiveImports {
+    here: Arc<Mutex<HashMap<ImportId, Stop>>>,
+    /// Whether other nodes take uploads as well.
+    is_shared: bool,
+}
 
 /// A running upload. It ends when this is dropped.
 #[derive(Debug)]
@@ -28,9 +35,22 @@ pub struct Stop {
 }
 
 impl LiveImports {
+    /// None yet; `is_shared` if other nodes take uploads as well.
+    pub fn new(is_shared: bool) -> LiveImports {
+        LiveImports { here: Arc::default(), is_shared }
+    }
+
+    /// Whether the upload of this import, which the log calls running, may be running on another node.
+    pub fn may_run_elsewhere(&self, import: &Import, now: Timestamp) -> bool {
+        self.is_shared
+            && import.state == ImportState::Running
+            && import.changed_at.plus_seconds(ELSEWHERE_IDLE_SECONDS) > now
+            && !self.here.lock().contains_key(&import.id)
+    }
+
     /// Claims an import into the filter of this name for one upload; `None` if another upload has it.
     pub fn begin(&self, id: ImportId, name: Name) -> Option<LiveImport> {
-        let mut all = self.0.lock();
+        let mut all = self.here.lock();
         if all.contains_key(&id) {
             return None;
         }
@@ -41,13 +61,16 @@ impl LiveImports {
 
     /// What stops the import's upload, if one is running.
     pub fn stop(&self, id: &ImportId) -> Option<Stop> {
-        self.0.lock().get(id).cloned()
+        self.here.lock().get(id).cloned()
     }
 
-    /// The import with its true status: one that the log calls running, but that has no upload here, was interrupted.
-    pub fn corrected(&self, import: &Import) -> Import {
+    /// The import with its true status: one that the log calls running, but that has no upload here nor elsewhere, was interrupted.
+    pub fn corrected(&self, import: &Import, now: Timestamp) -> Import {
         let mut import = import.clone();
-        if import.state == ImportState::Running && !self.0.lock().contains_key(&import.id) {
+        if import.state == ImportState::Running
+            && !self.may_run_elsewhere(&import, now)
+            && !self.here.lock().contains_key(&import.id)
+        {
             import.state = ImportState::Interrupted;
         }
         import
@@ -78,13 +101,57 @@ impl LiveImport {
 
 impl Drop for LiveImport {
     fn drop(&mut self) {
-        self.all.0.lock().remove(&self.id);
+        self.all.here.lock().remove(&self.id);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{FilterId, ImportMode, KeyName, Kind};
+
+    #[test]
+    fn an_import_that_makes_progress_may_run_on_another_node() {
+        let import = |state| Import { state, ..running_import() };
+        let (alone, among) = (LiveImports::new(false), LiveImports::new(true));
+        let running = import(ImportState::Running);
+        let (soon, late) = (Timestamp(running.changed_at.0 + 59_999), running.changed_at.plus_seconds(60));
+        assert!(among.may_run_elsewhere(&running, soon));
+        assert!(!among.may_run_elsewhere(&running, late));
+        assert!(!alone.may_run_elsewhere(&running, soon));
+        assert!(!among.may_run_elsewhere(&import(ImportState::Done), soon));
+        assert_eq!(among.corrected(&running, soon).state, ImportState::Running);
+        assert_eq!(among.corrected(&running, late).state, ImportState::Interrupted);
+        assert_eq!(alone.corrected(&running, soon).state, ImportState::Interrupted);
+        let _here = among.begin(running.id.clone(), running.name.clone()).unwrap();
+        assert!(!among.may_run_elsewhere(&running, soon));
+        assert_eq!(among.corrected(&running, late).state, ImportState::Running);
+    }
+
+    fn running_import() -> Import {
+        Import {
+            id: ImportId::new("nightly").unwrap(),
+            owner: KeyName::new(""),
+            is_named: true,
+            filter: FilterId(1),
+            kind: Kind::Campaign,
+            name: Name::new("spring").unwrap(),
+            mode: ImportMode::Append,
+            guards: ImportMode::Append.guards(),
+            state: ImportState::Running,
+            started_at: Timestamp(1_000),
+            changed_at: Timestamp(2_000),
+            lines: 0,
+            added: 0,
+            already_present: 0,
+            already_redeemed: 0,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: 0,
+            upload: None,
+            warnings: Vec::new(),
+        }
+    }
 
     #[tokio::test]
     async fn an_import_has_one_upload_at_a_time() {

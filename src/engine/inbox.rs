@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Why the wait ended.
-pub(super) enum Event {
+pub(super) enum Wake {
     /// A request arrived.
     Request(Request),
     /// The deadline passed, or the journal has news.
@@ -36,16 +36,16 @@ impl Inbox {
     }
 
     /// Waits for the next request. Returns without one at `until`, or when the writer is woken.
-    pub(super) fn wait(&mut self, until: Option<Instant>) -> Event {
+    pub(super) fn wait(&mut self, until: Option<Instant>) -> Wake {
         for is_last in [false, true] {
             match self.requests.poll_recv(&mut Context::from_waker(&self.waker)) {
-                Poll::Ready(Some(request)) => return Event::Request(request),
-                Poll::Ready(None) => return Event::Closed,
+                Poll::Ready(Some(request)) => return Wake::Request(request),
+                Poll::Ready(None) => return Wake::Closed,
                 Poll::Pending if is_last => {}
                 Poll::Pending => self.park(until),
             }
         }
-        Event::Woken
+        Wake::Woken
     }
 
     /// Waits for the journal's wake-up or until `until`; may also return early.

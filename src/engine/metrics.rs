@@ -17,6 +17,8 @@ pub struct Metrics {
     pub apply_seconds: Histogram,
     /// Time that one step of a snapshot, or of cleaning up after one, holds the writer. A commit may have to wait this long.
     pub snapshot_step_seconds: Histogram,
+    /// Time that one step of freeing what commands have dropped holds the writer.
+    pub free_step_seconds: Histogram,
     /// Group commits.
     pub commits: Counter,
     /// Entries committed.
@@ -55,6 +57,7 @@ impl Default for Metrics {
             flush_seconds: stage(),
             apply_seconds: stage(),
             snapshot_step_seconds: stage(),
+            free_step_seconds: stage(),
             commits: Counter::default(),
             entries: Counter::default(),
             overloaded: Counter::default(),
@@ -87,6 +90,8 @@ impl Metrics {
         to.register("apply_seconds", "Applying a group commit", self.apply_seconds.clone());
         let step = self.snapshot_step_seconds.clone();
         to.register("snapshot_step_seconds", "Time that a step of a snapshot holds the writer", step);
+        let step = self.free_step_seconds.clone();
+        to.register("free_step_seconds", "Time that a step of freeing memory holds the writer", step);
         to.register("commits", "Group commits", self.commits.clone());
         to.register("entries", "Entries committed", self.entries.clone());
         to.register("overloaded", "Commands refused because the queue was full", self.overloaded.clone());

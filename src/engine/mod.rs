@@ -5,10 +5,20 @@
 
 mod admission;
 mod backup;
+mod barriers;
+mod between_commits;
+mod bootstrap;
+mod cluster;
+mod downloads;
+mod due;
 pub mod event_log;
 mod event_reader;
+mod formats;
+mod held_up;
+mod image;
 pub mod imports;
 mod inbox;
+mod into_cluster;
 mod metrics;
 mod plan;
 pub mod recovery;
@@ -16,6 +26,8 @@ pub mod repair;
 mod request;
 mod restore;
 pub mod running_snapshot;
+mod sharing;
+mod snapshot_sharing;
 mod snapshotter;
 mod start;
 mod submit_error;
@@ -24,15 +36,18 @@ mod verify;
 mod waiting;
 mod writer;
 
-pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
-pub use crate::journal::{Durability, JournalOptions};
+pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, StateCounts};
+pub use crate::journal::{Durability, JournalOptions, Peer, ReplicationFigures};
 pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, NamedLineUp, Question, RedemptionPage,
     RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
+pub use cluster::{ClusterOptions, SharingFigures};
+pub use downloads::{Backup, ImageDownload};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
+pub use into_cluster::restore_into_cluster;
 pub use metrics::Metrics;
 pub use plan::{Plan, plan};
 pub use recovery::{Progress, RecoveryError};
@@ -43,18 +58,20 @@ pub use submit_error::SubmitError;
 pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
+pub use crate::store::image::{Body as ImageBody, ImageReader, RECORD_BYTES_MAX, Record as ImageRecord};
 
 use crate::clock::Clock;
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, Raise, RedemptionId,
-    Seq, Spec, Target, Timestamp, Window,
+    Seq, Spec, Target, Timestamp, UploadId, Window,
 };
 use crate::filter::hash::SECRET_BYTES;
+use crate::journal::Replication;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use request::{Request, Submission};
+use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -74,6 +91,8 @@ pub enum Status {
     Draining,
     /// Storage or recovery has failed, for this reason.
     Failed(String),
+    /// The state is not that of the other nodes, so nothing is served any more.
+    Diverged(String),
 }
 
 /// The newest snapshot.
@@ -94,8 +113,12 @@ pub struct Info {
     pub last_seq: Seq,
     /// The newest snapshot, if there is one.
     pub snapshot: Option<LatestSnapshot>,
-    /// Number of campaigns and coupons.
-    pub filters: u64,
+    /// Number of campaigns.
+    pub campaigns: u64,
+    /// Number of coupons.
+    pub coupons: u64,
+    /// Codes of all strict coupons by status.
+    pub codes: StateCounts,
     /// Number of line-ups.
     pub line_ups: u64,
     /// Number of redemptions on record.
@@ -106,9 +129,9 @@ pub struct Info {
     pub idempotency_bytes: u64,
     /// The most bytes that stored answers may take.
     pub idempotency_room_bytes: u64,
-    /// Bytes of tables.
+    /// Bytes of tables, including those that are dropped but not freed yet.
     pub tables_bytes: u64,
-    /// Bytes of redemptions and stored answers, approximately.
+    /// Bytes of redemptions and stored answers, approximately; in the same way.
     pub records_bytes: u64,
     /// The most bytes that tables and records may take together.
     pub memory_max_bytes: u64,
@@ -124,6 +147,10 @@ pub struct Info {
     pub holds_expired: u64,
     /// Sizes of the log of events.
     pub events: EventFigures,
+    /// Users whom campaigns have forgotten since the start, counting every copy.
+    pub users_forgotten: u64,
+    /// Images of filters that are coming in.
+    pub images_loading: u64,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -139,22 +166,45 @@ struct Figures {
     tables_bytes: AtomicU64,
     records_bytes: AtomicU64,
     holds_expired: AtomicU64,
+    codes_available: AtomicU64,
+    codes_held: AtomicU64,
+    codes_redeemed: AtomicU64,
     events_kept: AtomicU64,
     events_bytes: AtomicU64,
+    /// The version of entries that is enabled.
+    format: AtomicU64,
     /// In milliseconds since the epoch; 0 for none.
     events_oldest_at: AtomicU64,
+    users_forgotten: AtomicU64,
+    images_loading: AtomicU64,
 }
 
 impl Figures {
     fn note(&self, state: &State) {
-        self.applied.store(state.applied().0, Ordering::Relaxed);
+        self.applied.store(state.applied().0, Ordering::Release);
         self.logged_at.store(state.now().0, Ordering::Relaxed);
+        self.format.store(u64::from(state.format()), Ordering::Relaxed);
         self.redemptions.store(state.redemptions(), Ordering::Relaxed);
         self.idempotency_records.store(state.idempotency_records(), Ordering::Relaxed);
         self.idempotency_bytes.store(state.idempotency_bytes(), Ordering::Relaxed);
-        self.tables_bytes.store(state.tables_bytes(), Ordering::Relaxed);
-        self.records_bytes.store(state.records_bytes(), Ordering::Relaxed);
+        let (tables, records) = (state.discarded_tables_bytes(), state.discarded_records_bytes());
+        self.tables_bytes.store(state.tables_bytes() + tables, Ordering::Relaxed);
+        self.records_bytes.store(state.records_bytes() + records, Ordering::Relaxed);
         self.holds_expired.store(state.holds_expired(), Ordering::Relaxed);
+        self.users_forgotten.store(state.users_forgotten(), Ordering::Relaxed);
+        self.images_loading.store(state.images_loading(), Ordering::Relaxed);
+        let StateCounts { available, held, redeemed } = state.codes();
+        self.codes_available.store(available, Ordering::Relaxed);
+        self.codes_held.store(held, Ordering::Relaxed);
+        self.codes_redeemed.store(redeemed, Ordering::Relaxed);
+    }
+
+    fn codes(&self) -> StateCounts {
+        StateCounts {
+            available: self.codes_available.load(Ordering::Relaxed),
+            held: self.codes_held.load(Ordering::Relaxed),
+            redeemed: self.codes_redeemed.load(Ordering::Relaxed),
+        }
     }
 
     fn note_events(&self, events: EventFigures) {
@@ -193,11 +243,26 @@ struct Inner {
     /// When the last backup was completed, in milliseconds since the epoch; 0 for never.
     latest_backup: AtomicU64,
     figures: Arc<Figures>,
+    /// Set once a replicated log is open.
+    replication: OnceLock<Arc<Replication>>,
+    /// What is known about the snapshots that the nodes share.
+    sharing: parking_lot::Mutex<SharingFigures>,
+    /// The last entry applied, for those who wait for a position; only a shared log's is published.
+    applied: watch::Sender<Seq>,
     /// The number of the last event.
     events_last: watch::Sender<u64>,
     event_waiters: Semaphore,
+    /// Held by whoever takes a snapshot for an image.
+    image_turn: tokio::sync::Mutex<()>,
     requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
+}
+
+impl Inner {
+    fn info_position(&self) -> Seq {
+        // Whoever sees a position must see what was published before it.
+        Seq(self.figures.applied.load(Ordering::Acquire))
+    }
 }
 
 impl Engine {
@@ -227,8 +292,9 @@ impl Engine {
 
     /// Why the clock forbids writes now, if it does. Updates the clock's metrics.
     pub fn clock_unsure(&self) -> Option<ClockUnsure> {
-        let Inner { clock, figures, metrics, .. } = &*self.inner;
-        let unsure = clock.stamp(Timestamp(figures.logged_at.load(Ordering::Relaxed))).err();
+        let Inner { clock, figures, metrics, replication, .. } = &*self.inner;
+        let logged = Timestamp(figures.logged_at.load(Ordering::Relaxed));
+        let unsure = timekeeping::stamp(clock, replication.get().map(|known| &**known), logged).err();
         metrics.note_clock(unsure.is_some(), clock.offset_seconds());
         unsure
     }
@@ -250,7 +316,10 @@ impl Engine {
     }
 
     /// The filter of this name. There is none before recovery is done.
-    pub fn find(&self, kind: Kind, name: &Name) -> Option<Arc<FilterView>> {
+    pub fn find<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<Arc<FilterView>>
+    where
+        Name: Borrow<N>,
+    {
         self.inner.view.get()?.find(kind, name)
     }
 
@@ -337,25 +406,12 @@ impl Engine {
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 
-    /// Begins a backup as of now: the newest snapshot and the log after it. Writes go on meanwhile.
-    ///
-    /// # Errors
-    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
-    pub async fn backup(&self) -> Result<Backup, SubmitError> {
-        self.refuse_unless_ready()?;
-        let token = Arc::new(());
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Backup(Arc::downgrade(&token), reply))?;
-        let id = answer.await.unwrap_or(Err(SubmitError::StorageFailed))?;
-        Ok(Backup { engine: self.clone(), id, _token: token })
-    }
-
     fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
         match *self.inner.status.borrow() {
             Status::Ready => Ok(()),
             Status::Recovering(_) => Err(SubmitError::Recovering),
             Status::Draining => Err(SubmitError::Draining),
-            Status::Failed(_) => Err(SubmitError::StorageFailed),
+            Status::Failed(_) | Status::Diverged(_) => Err(SubmitError::StorageFailed),
         }
     }
 
@@ -385,13 +441,11 @@ impl Engine {
         let layout = plan::layout_of(&spec)?;
         let mut secret = [0; SECRET_BYTES];
         fill_random(&mut secret);
-        let mut id = [0; 8];
-        fill_random(&mut id);
-        let id = FilterId(u64::from_le_bytes(id).max(1));
+        let id = self.filter_id();
         Ok(Command::Create { kind, name, id, secret: Secret::new(secret), spec, layout, window })
     }
 
-    /// Builds the command that changes a filter's window or capacity, and chooses the layout for the capacity.
+    /// Builds the command that changes a filter's window, capacity or stock, and chooses the layout for the capacity.
     ///
     /// # Errors
     /// A message that names the field, if no layout fits the capacity.
@@ -401,6 +455,7 @@ impl Engine {
         starts_at: Option<Option<Timestamp>>,
         ends_at: Option<Option<Timestamp>>,
         capacity: Option<u64>,
+        stock: Option<u64>,
     ) -> Result<Command, LayoutError> {
         let spec = &filter.spec;
         let layout = |capacity| match spec.growth {
@@ -410,7 +465,21 @@ impl Engine {
         };
         let capacity =
             capacity.map(|capacity| layout(capacity).map(|layout| Raise { capacity, layout })).transpose()?;
-        Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity })
+        Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock })
+    }
+
+    /// Draws the identity of a new filter.
+    pub fn filter_id(&self) -> FilterId {
+        let mut id = [0; 8];
+        fill_random(&mut id);
+        FilterId(u64::from_le_bytes(id).max(1))
+    }
+
+    /// Draws what an image is known by while it comes in.
+    pub fn upload_id(&self) -> UploadId {
+        let mut id = [0; 16];
+        fill_random(&mut id);
+        UploadId(u128::from_le_bytes(id))
     }
 
     /// Draws the id of a new redemption.
@@ -439,11 +508,14 @@ impl Engine {
     pub fn info(&self) -> Info {
         let inner = &self.inner;
         let figures = &inner.figures;
+        let count = |kind| inner.view.get().map_or(0, |view| view.count(kind) as u64);
         Info {
             durability: inner.options.journal.durability(),
             last_seq: Seq(figures.applied.load(Ordering::Relaxed)),
             snapshot: *inner.latest_snapshot.borrow(),
-            filters: inner.view.get().map_or(0, |view| view.len() as u64),
+            campaigns: count(Kind::Campaign),
+            coupons: count(Kind::Coupon),
+            codes: figures.codes(),
             line_ups: inner.view.get().map_or(0, |view| view.line_ups_len() as u64),
             redemptions: figures.redemptions.load(Ordering::Relaxed),
             idempotency_records: figures.idempotency_records.load(Ordering::Relaxed),
@@ -458,31 +530,10 @@ impl Engine {
             queue_commands: (inner.requests.max_capacity() - inner.requests.capacity()) as u64,
             holds_expired: figures.holds_expired.load(Ordering::Relaxed),
             events: figures.events(),
+            users_forgotten: figures.users_forgotten.load(Ordering::Relaxed),
+            images_loading: figures.images_loading.load(Ordering::Relaxed),
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
-    }
-}
-
-/// A running backup. Dropping it ends it.
-pub struct Backup {
-    engine: Engine,
-    id: u64,
-    _token: Arc<()>,
-}
-
-impl Backup {
-    /// The next piece of the archive; `None` after the last one. An archive without its end is refused when it is read.
-    pub async fn next(&mut self) -> Option<Result<Bytes, SubmitError>> {
-        let (reply, answer) = oneshot::channel();
-        if self.engine.inner.requests.send(Request::BackupPart(self.id, reply)).await.is_err() {
-            return Some(Err(SubmitError::Draining));
-        }
-        let part = answer.await.unwrap_or(Err(SubmitError::StorageFailed));
-        if matches!(part, Ok(None)) {
-            let inner = &self.engine.inner;
-            inner.latest_backup.store(inner.clock.read().0, Ordering::Relaxed);
-        }
-        part.map(|part| part.map(Bytes::from)).transpose()
     }
 }
 

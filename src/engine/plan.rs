@@ -68,6 +68,10 @@ fn reason(spec: &Spec) -> String {
     match (spec.sizing, spec.growth) {
         (Sizing::Exact, _) => "a strict slot holds 62 bits of digest and 2 of state".to_string(),
         (Sizing::Layout { .. }, _) => "the layout was given".to_string(),
+        (Sizing::ErrorRate(rate), _) if spec.forget.is_some() => format!(
+            "buckets of eight slots, because users come again and again; besides a fingerprint that keeps {rate} for all steps together, \
+             a slot says in which step its user was added"
+        ),
         (Sizing::ErrorRate(rate), Growth::Fixed) => {
             format!("the smallest table whose error stays within {rate} even when it is full")
         }
@@ -80,9 +84,14 @@ fn reason(spec: &Spec) -> String {
 /// The layout of the first table of this spec.
 pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
     match spec.sizing {
-        Sizing::ErrorRate(rate) => Layout::compact(spec.capacity, rate, spec.growth),
+        Sizing::ErrorRate(rate) => match spec.forget {
+            None => Layout::compact(spec.capacity, rate, spec.growth),
+            Some(forget) => Layout::forgetting(spec.capacity, rate, spec.growth, forget.steps()),
+        },
         Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-            Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)
+            let layout =
+                Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)?;
+            spec.forget.map_or(Ok(layout), |forget| layout.with_steps(forget.steps()))
         }
         Sizing::Exact => Layout::strict(spec.capacity),
     }

@@ -2,6 +2,7 @@
 
 use super::admission::{Admission, Verdict};
 use super::event_log::EventLog;
+use super::formats;
 use crate::domain::{Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError};
@@ -27,7 +28,8 @@ const SPARE_BYTES: u64 = 16 << 20;
 /// The most bytes in a chunk of redemptions or answers.
 const SLAB_CHUNK_BYTES: u64 = 8_000;
 
-/// Memory for each byte of redemptions or answers in a snapshot, their own bytes included; rounded up.
+/// Memory for each byte of redemptions or answers in a snapshot, their own bytes included; rounded up. A ledger with few redemptions in
+/// many pages takes more, and is reserved by itself.
 const SLAB_MEMORY_FACTOR: u64 = 6;
 
 /// Why the engine can't start.
@@ -125,6 +127,7 @@ pub fn recover(
         }
     }
     let (mut state, manifest) = found.unwrap_or_else(|| (State::new(), None));
+    formats::check_state(&state, journal.understands())?;
     let first = journal.first_available();
     if first > state.applied().next() {
         return Err(RecoveryError::NoWholeSnapshot {
@@ -192,14 +195,17 @@ impl Sections for StoredSections<'_> {
         let Some(section) = self.find(id) else { return Ok(false) };
         if chunk == 0 {
             self.report_one();
-            let bytes = u64::from(section.chunks) * SLAB_CHUNK_BYTES * SLAB_MEMORY_FACTOR;
-            Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES + bytes)?;
+            self.reserve(u64::from(section.chunks) * SLAB_CHUNK_BYTES * SLAB_MEMORY_FACTOR)?;
         }
         if chunk >= section.chunks {
             return Ok(false);
         }
         self.store.read_chunk(section, chunk, out)?;
         Ok(true)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), LoadError> {
+        Ok(Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes))?)
     }
 
     /// Loads a table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
@@ -239,14 +245,16 @@ fn replay(
     journal: &mut dyn Journal,
     report: &mut dyn FnMut(Progress),
 ) -> Result<u64, RecoveryError> {
-    let Seq(from) = state.applied();
-    let total = journal.last().0.saturating_sub(from);
+    let (Seq(from), understands) = (state.applied(), journal.understands());
+    // A replicated log does not know its end before it has come to it.
+    let total = journal.last().0.checked_sub(from).filter(|total| *total > 0);
     let mut replayed = 0;
     let (mut admission, mut refused) = (Admission::new(u64::MAX, SPARE_BYTES), None);
     let read = journal.read(Seq(from), &mut |entry| {
         if replayed % REPORT_EVERY == 0 {
-            report(Progress { phase: "replay", done: replayed, total: Some(total) });
+            report(Progress { phase: "replay", done: replayed, total });
         }
+        formats::check(&entry, understands)?;
         let Proposal { command, idempotency, .. } = &entry.proposal;
         if let Verdict::NoMemory(bytes) = admission.judge(state, command, idempotency.is_some()) {
             refused = Some(bytes);
@@ -255,6 +263,8 @@ fn replay(
         state.apply(entry);
         events.take(store, state)?;
         admission.settle();
+        // Nobody waits for a command.
+        state.free_discarded(u64::MAX);
         replayed += 1;
         Ok(ControlFlow::Continue(()))
     });

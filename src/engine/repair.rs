@@ -6,7 +6,7 @@ use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use crate::clock::Clock;
 use crate::domain::{Command, Outcome, Proposal, Seq, Timestamp};
-use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions};
+use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
 use crate::store::{Store, StoreError, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +55,10 @@ pub struct TurnedBack {
 /// [`RepairError`]; nothing acknowledged has changed then.
 pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<ClockRepair, RepairError> {
     let store = Arc::new(Store::open(path, options)?);
+    if is_of_replicated_log(&store) {
+        let what = "the directory belongs to a replicated log, whose nodes compare their clocks: set this machine's clock right";
+        return Err(JournalError::Failed(what.to_owned()).into());
+    }
     let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
     let (mut state, mut events) = (recovered.state, recovered.events);

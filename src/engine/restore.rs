@@ -1,11 +1,14 @@
 //! Restores an archive into a data directory.
 
 use crate::domain::{ClockReading, Command, Event, Proposal, Seq, Timestamp};
-use crate::journal::{Durability, Journal, JournalError, LocalJournal, LocalOptions};
+use crate::journal::{
+    Durability, Journal, JournalError, LocalJournal, LocalOptions, SharedSnapshot, read_shared,
+};
 use crate::store::archive::{self, Piece};
 use crate::store::{
     EventPack, EventTree, EventTreeSize, Manifest, SnapshotWriter, Store, StoreError, StoreOptions,
 };
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,21 +30,34 @@ pub fn restore(
 ) -> Result<Seq, StoreError> {
     archive::read(file, archive::open(file)?, |_| Ok(()))?;
     let store = Arc::new(Store::open_for_restore(dir, options)?);
-    let mut target = Target {
-        store: &store,
-        manifest: None,
-        writer: None,
-        events: None,
-        events_until: Timestamp(0),
-        journal: None,
-        unsynced_bytes: 0,
-    };
+    let mut target = Target::new(&store);
     archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
-    let last = target.finish()?;
+    let last = target.finish(clock.wall)?;
     // However old the archive is, this machine's clock counts from now on.
     store.keep_clock(clock);
     store.seal()?;
     Ok(last)
+}
+
+/// Writes a snapshot that nodes share into a directory that was opened to be filled. `progress` is told how many bytes it has come to.
+///
+/// # Errors
+/// Those of the archive. The directory can't be served then.
+pub(super) fn load_shared(
+    store: &Arc<Store>,
+    snapshot: &SharedSnapshot,
+    from: impl Read,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), StoreError> {
+    let (mut target, mut bytes) = (Target::new(store), 0);
+    read_shared(snapshot, from, |piece| {
+        if let Piece::Chunk { bytes: chunk, .. } = &piece {
+            bytes += chunk.len() as u64;
+            progress(bytes);
+        }
+        target.write(piece)
+    })?;
+    target.finish_snapshot().map(drop)
 }
 
 /// Bytes of a tree of events after which the next one begins.
@@ -66,7 +82,19 @@ struct Target<'a> {
     unsynced_bytes: usize,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    fn new(store: &'a Arc<Store>) -> Target<'a> {
+        Target {
+            store,
+            manifest: None,
+            writer: None,
+            events: None,
+            events_until: Timestamp(0),
+            journal: None,
+            unsynced_bytes: 0,
+        }
+    }
+
     fn write(&mut self, piece: Piece<'_>) -> Result<(), StoreError> {
         match piece {
             Piece::Manifest(manifest) => {
@@ -145,7 +173,8 @@ impl Target<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<Seq, StoreError> {
+    /// Completes the snapshot, if there is one. Returns its position.
+    fn finish_snapshot(&mut self) -> Result<Seq, StoreError> {
         let mut seq = Seq(0);
         if let (Some(manifest), Some(mut writer)) = (self.manifest.take(), self.writer.take()) {
             for section in &manifest.sections {
@@ -161,9 +190,14 @@ impl Target<'_> {
             writer.cover_events(manifest.events_last);
             writer.finish(self.store, manifest.taken_at, manifest.meta)?;
         }
+        Ok(seq)
+    }
+
+    fn finish(mut self, clock: Timestamp) -> Result<Seq, StoreError> {
+        let seq = self.finish_snapshot()?;
         let journal = self.log_after(seq)?;
         // At the time of the entry before it, whatever this machine's clock says.
-        let appended = journal.append(vec![Proposal::new(Timestamp(0), Command::Restored)]);
+        let appended = journal.append(vec![Proposal::new(Timestamp(0), Command::Restored { clock })]);
         let (last, settled) = (journal.last(), appended.and_then(|_| journal.settle()));
         settled.map_err(|error| self.failed(error)).map(|()| last)
     }

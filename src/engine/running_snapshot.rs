@@ -30,7 +30,7 @@ pub struct RunningSnapshot {
     began: Instant,
 }
 
-fn key(id: SectionId) -> SectionKey {
+pub(super) fn key(id: SectionId) -> SectionKey {
     SectionKey { owner: id.epoch.0, part: id.table }
 }
 

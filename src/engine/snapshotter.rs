@@ -305,7 +305,15 @@ mod tests {
             id: FilterId(1),
             secret: Secret::new([7; 192]),
             layout: layout.unwrap(),
-            spec: Spec { capacity: 1_000_000, mode, growth, sizing, ignore_case: false },
+            spec: Spec {
+                capacity: 1_000_000,
+                mode,
+                growth,
+                sizing,
+                ignore_case: false,
+                stock: None,
+                forget: None,
+            },
             window: Window::default(),
         };
         apply(&mut state, create);

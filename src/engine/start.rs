@@ -1,22 +1,28 @@
 //! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down.
 
 use super::admission::Admission;
+use super::bootstrap::{Bootstrap, Opened};
+use super::cluster::ClusterOptions;
+use super::downloads::Downloads;
 use super::event_reader::EVENT_WAITERS_MAX;
+use super::held_up::HeldUp;
 use super::inbox::Inbox;
 use super::recovery::{Recovered, RecoveryError, recover};
 use super::request::Request;
+use super::sharing::Sharing;
+use super::snapshot_sharing::SnapshotSharing;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::waiting::WaitingList;
 use super::writer::Writer;
-use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, Status};
+use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
 use crate::clock::Clock;
-use crate::domain::{Command, Ending, ImportState, Proposal, Settings, Target, Timestamp};
+use crate::domain::{Command, Ending, ImportState, Proposal, Seq, Settings, Target, Timestamp};
 use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOptions};
 use crate::state::State;
-use crate::store::{Store, StoreOptions};
+use crate::store::StoreOptions;
 use arc_swap::ArcSwapOption;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -36,6 +42,13 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// seconds or is in trouble.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
+const SHARED_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Among several nodes, an import that has made no progress for so long has lost its upload. An upload ends itself after the
+/// pause that `server.body_timeout` allows.
+const UPLOAD_IDLE_MAX: Duration = Duration::from_secs(600);
+
 /// Time between two log lines about a long phase of recovery.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -48,6 +61,8 @@ pub struct EngineOptions {
     pub store: StoreOptions,
     /// Which journal the engine runs on.
     pub journal: JournalOptions,
+    /// What holds if other nodes share the log.
+    pub cluster: ClusterOptions,
     /// Settings of the state machine; logged as an entry when they differ from those in the log.
     pub settings: Settings,
     /// When snapshots are taken.
@@ -71,6 +86,7 @@ impl EngineOptions {
             path: path.into(),
             store: StoreOptions::default(),
             journal: JournalOptions::default(),
+            cluster: ClusterOptions::default(),
             settings: Settings::default(),
             snapshots: SnapshotOptions::default(),
             memory_max_bytes: 1 << 30,
@@ -85,6 +101,16 @@ impl EngineOptions {
     pub fn on_local_journal(mut self, journal: LocalOptions) -> Self {
         self.store.sync_snapshots = journal.durability == Durability::Fsync;
         self.journal = JournalOptions::Local(journal);
+        self
+    }
+}
+
+impl EngineOptions {
+    /// Shares a log with other nodes. Callers can try another node, so they are told sooner that an outcome is unknown.
+    pub fn on_shared_journal(mut self, journal: JournalOptions, cluster: ClusterOptions) -> Self {
+        self.store.sync_snapshots = true;
+        self.commit_patience = SHARED_COMMIT_PATIENCE;
+        (self.journal, self.cluster) = (journal, cluster);
         self
     }
 }
@@ -105,8 +131,12 @@ impl Engine {
             latest_snapshot: watch::Sender::new(None),
             latest_backup: AtomicU64::new(0),
             figures: Arc::new(Figures::default()),
+            replication: OnceLock::new(),
+            sharing: parking_lot::Mutex::new(SharingFigures::default()),
+            applied: watch::Sender::new(Seq(0)),
             events_last: watch::Sender::new(0),
             event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
+            image_turn: tokio::sync::Mutex::default(),
             requests,
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             options,
@@ -152,8 +182,10 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
                 }
                 recovering
             });
+            let sharing = SnapshotSharing::start(inner);
             // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
             let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
+            drop(sharing);
             inner.store.store(None);
             match ended {
                 // Answered only now that the store is closed: the caller may open it again at once.
@@ -175,23 +207,24 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
 fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let options = &inner.options;
     let began = Instant::now();
-    let store = Arc::new(Store::open(&options.path, &options.store)?);
+    let EngineOptions { path, store, journal, .. } = options;
+    let bootstrap = Bootstrap { path, store, journal, clock: inner.clock.reading() };
+    let Opened { store, mut journal, is_filled } = bootstrap.open(&mut report_progress(inner))?;
     inner.store.store(Some(store.clone()));
-    let mut journal = options.journal.open(&store)?;
+    let sharing = Sharing::new(inner, &*journal);
     let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
     let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
     let logged = recovered.state.now();
-    let mut time =
-        Timekeeper::new(inner.clock.clone(), store.clone(), inner.metrics.clone(), logged, snapshot_at);
+    let (clock, metrics) = (inner.clock.clone(), inner.metrics.clone());
+    let mut time = Timekeeper::new(clock, store.clone(), metrics, journal.replication(), logged, snapshot_at);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
-    configure(&mut *journal, &mut waiting, &recovered.state, &options.settings, at)?;
-    end_uploads(&mut *journal, &mut waiting, &recovered.state, at)?;
-    note_recovered(&inner.metrics, &recovered, began.elapsed());
+    log_beginning(&mut *journal, &mut waiting, &recovered.state, options, at)?;
+    note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     inner.figures.note(&recovered.state);
@@ -219,18 +252,23 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         patience: options.commit_patience,
         waker,
         snapshot_waiters: Vec::new(),
-        backups: BTreeMap::new(),
-        backups_begun: 0,
+        sharing,
+        downloads: Downloads::default(),
+        held_up: HeldUp::default(),
         failed: false,
     };
     writer.apply_committed();
+    // Nobody waits for a command yet.
+    writer.state.free_discarded(u64::MAX);
     writer.note_figures();
     writer.note_snapshot();
     Ok(writer)
 }
 
 /// Logs the end of recovery and records its metrics.
-fn note_recovered(metrics: &Metrics, recovered: &Recovered, took: Duration) {
+fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: Duration) {
+    inner.sharing.lock().bootstrap = is_filled.then_some(took);
+    let metrics = &inner.metrics;
     metrics.recovery_seconds.set(took.as_secs_f64());
     metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
     metrics.replayed_entries.set(recovered.replayed as i64);
@@ -261,15 +299,78 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     }
 }
 
-/// Ends the imports whose uploads died with the last process: no other can be running, and their staged tables take memory.
+/// Logs what a start has to log.
+fn log_beginning(
+    journal: &mut dyn Journal,
+    waiting: &mut WaitingList,
+    state: &State,
+    options: &EngineOptions,
+    at: Timestamp,
+) -> Result<(), JournalError> {
+    if holds_settings(options, state) {
+        tell_of_other_settings(&options.settings, state.settings());
+    } else {
+        configure(journal, waiting, state, &options.settings, at)?;
+    }
+    let dead_before = uploads_dead_before(options, at);
+    give_images_up(journal, waiting, state, at, dead_before)?;
+    end_uploads(journal, waiting, state, at, dead_before)
+}
+
+/// Whether the log's settings hold, whatever this node's are: others share the log, and have begun it.
+fn holds_settings(options: &EngineOptions, state: &State) -> bool {
+    options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0)
+}
+
+fn tell_of_other_settings(ours: &Settings, logs: &Settings) {
+    if ours != logs {
+        tracing::warn!(
+            ?ours,
+            ?logs,
+            "this node is configured otherwise than the log: the log's settings hold (cluster.configure changes them; idempotency.room is a \
+             tenth of limits.memory unless it is set)"
+        );
+    }
+}
+
+/// An import that has made no progress since then has lost its upload. A node on its own knows that all of them have. Among several
+/// nodes another one may have it, and would have ended it if it were idle for so long.
+fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
+    if !matches!(options.journal, JournalOptions::Nats(_)) {
+        return Timestamp::MAX;
+    }
+    Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
+}
+
+/// Gives up the images that were coming in when a process died, and have made no progress since `before`: their tables take memory.
+fn give_images_up(
+    journal: &mut dyn Journal,
+    waiting: &mut WaitingList,
+    state: &State,
+    at: Timestamp,
+    before: Timestamp,
+) -> Result<(), JournalError> {
+    let images = state.images_unmoved_since(before).into_iter();
+    let given_up: Vec<_> = images.map(|upload| Proposal::new(at, Command::ImageAbandon { upload })).collect();
+    if given_up.is_empty() {
+        return Ok(());
+    }
+    // Later entries drop what makes no progress.
+    propose_unless_full(journal, waiting, given_up, "images that were coming in are not given up")
+}
+
+/// Ends the imports whose uploads died with a process, and have made no progress since `before`: their staged tables take memory.
 fn end_uploads(
     journal: &mut dyn Journal,
     waiting: &mut WaitingList,
     state: &State,
     at: Timestamp,
+    before: Timestamp,
 ) -> Result<(), JournalError> {
     let imports = state.view().imports();
-    let running = imports.into_iter().filter(|import| import.state == ImportState::Running);
+    let running = imports
+        .into_iter()
+        .filter(|import| import.state == ImportState::Running && import.changed_at < before);
     let ends: Vec<Proposal> = running
         .map(|import| {
             let target = Target(import.filter);

@@ -27,6 +27,14 @@ pub enum SubmitError {
     /// The disk's free space is below the watermark.
     #[error("the disk is too full")]
     DiskFull,
+    /// This node has not applied the position that was asked for, or may be too far behind the log.
+    #[error("this node is too far behind the log")]
+    TooFarBehind,
+    /// The log did not pass a barrier in time: most of its servers may be gone, or this node can't reach them.
+    #[error(
+        "the log does not answer: without most of its servers nobody can tell what is acknowledged elsewhere"
+    )]
+    NoQuorum,
     /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
     #[error(transparent)]
     ClockUnsure(#[from] ClockUnsure),

@@ -4,6 +4,7 @@
 use super::metrics::Metrics;
 use crate::clock::{Clock, ClockUnsure};
 use crate::domain::{ClockReading, Timestamp};
+use crate::journal::{LogTime, Replication};
 use crate::store::{KeptClock, Store};
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
@@ -12,10 +13,29 @@ use std::time::{Duration, Instant};
 /// Time between two saved readings. A stop seems longer than it was by up to this much.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 
+/// The time for the next entry, by a clock that is compared with that of a log that several nodes share, if there is one.
+///
+/// # Errors
+/// [`ClockUnsure`].
+pub(super) fn stamp(
+    clock: &Clock,
+    replication: Option<&Replication>,
+    last_logged: Timestamp,
+) -> Result<Timestamp, ClockUnsure> {
+    match replication.map(Replication::log_time) {
+        Some(None) => return Err(ClockUnsure::Uncompared { clock: clock.reading().wall }),
+        Some(Some(LogTime { log, sent, seen })) => clock.compare(log, sent.elapsed(), seen.elapsed()),
+        None => {}
+    }
+    clock.stamp(last_logged)
+}
+
 pub(super) struct Timekeeper {
     clock: Clock,
     store: Arc<Store>,
     metrics: Metrics,
+    /// What is known about a shared log, its clock among it.
+    replication: Option<Arc<Replication>>,
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Discriminant<ClockUnsure>>,
     keep_at: Instant,
@@ -28,6 +48,7 @@ impl Timekeeper {
         clock: Clock,
         store: Arc<Store>,
         metrics: Metrics,
+        replication: Option<Arc<Replication>>,
         logged: Timestamp,
         snapshot_at: Option<Timestamp>,
     ) -> Self {
@@ -43,7 +64,7 @@ impl Timekeeper {
             };
             clock.resume(last.reading, last.same_boot);
         }
-        let mut keeper = Self { clock, store, metrics, reported: None, keep_at: Instant::now() };
+        let mut keeper = Self { clock, store, metrics, replication, reported: None, keep_at: Instant::now() };
         keeper.keep(logged);
         keeper
     }
@@ -53,7 +74,7 @@ impl Timekeeper {
     /// # Errors
     /// [`ClockUnsure`]; logged when it begins and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let stamp = self.clock.stamp(last_logged);
+        let stamp = stamp(&self.clock, self.replication.as_deref(), last_logged);
         let trouble = stamp.as_ref().err().map(discriminant);
         if trouble != self.reported {
             match &stamp {

@@ -1,8 +1,8 @@
 //! Verifies a data directory: its log, its snapshots and events, and that the state can be rebuilt from them.
 
-use super::recovery::{RecoveryError, recover};
+use super::recovery::{RecoveryError, load, recover};
 use crate::domain::{Event, Seq};
-use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions};
+use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
 use crate::store::verify::{Findings, check_snapshots};
 use crate::store::{Store, StoreError};
 use std::ops::ControlFlow;
@@ -12,6 +12,10 @@ use std::sync::Arc;
 /// acknowledged position. If nothing is wrong it rebuilds the state.
 pub fn verify(store: &Arc<Store>) -> Findings {
     let mut findings = Findings::default();
+    if is_of_replicated_log(store) {
+        verify_without_log(store, &mut findings);
+        return findings;
+    }
     let opened = LocalJournal::open(store.clone(), LocalOptions::default()).map_err(JournalError::from);
     let mut journal = match opened {
         Ok(journal) => journal,
@@ -40,6 +44,22 @@ pub fn verify(store: &Arc<Store>) -> Findings {
     findings
 }
 
+/// The servers have the log: the directory has snapshots and events alone.
+fn verify_without_log(store: &Store, findings: &mut Findings) {
+    findings.notes.push("log: a replicated one, which its servers have".to_owned());
+    let checked = check_snapshots(store, Seq(0), true, findings);
+    let checked = checked.and_then(|()| check_events(store, findings)).and_then(|()| store.manifests());
+    match checked.map(|manifests| manifests.into_iter().next()) {
+        Err(error) => findings.faults.push(error.to_string()),
+        Ok(Some(newest)) if findings.faults.is_empty() => {
+            if let Err(error) = load(store, &newest, &mut |_| ()) {
+                findings.faults.push(error.to_string());
+            }
+        }
+        Ok(_) => {}
+    }
+}
+
 fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), JournalError> {
     let (first, last) = (journal.first_available(), journal.last());
     let mut entries = 0u64;
@@ -61,8 +81,11 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
     for tree in store.event_trees() {
         store.scan_packs(tree, &[], |pack| {
             let Some(pack) = pack else { return ControlFlow::Continue(()) };
-            if last.is_some_and(|last| pack.previous != last) || pack.first < tree.first {
+            if last.is_some_and(|last| pack.previous != last) {
                 faults.push(format!("events before event {} are missing", pack.first));
+            }
+            if pack.first < tree.first {
+                faults.push(format!("event {} is in a tree of later ones", pack.first));
             }
             if let Some((bad, _)) = pack.events().find(|(_, event)| Event::decode(event).is_none()) {
                 faults.push(format!("event {bad} can't be decoded"));

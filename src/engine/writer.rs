@@ -3,11 +3,13 @@
 //! a thread of its own because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
-use super::backup::ArchiveSource;
+use super::downloads::Downloads;
 use super::event_log::EventLog;
-use super::inbox::{Event, Inbox};
+use super::held_up::HeldUp;
+use super::inbox::{Inbox, Wake};
 use super::metrics::Metrics;
 use super::request::{EventsAnswer, Reply, Request, Submission};
+use super::sharing::Sharing;
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::waiting::{Waiting, WaitingList};
@@ -17,8 +19,9 @@ use crate::domain::{Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
@@ -28,12 +31,6 @@ pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 
 /// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
-
-/// The most backups that may run at once.
-const BACKUPS_MAX: usize = 4;
-
-/// Bytes of old events that one step reads or drops. A commit may have to wait for it.
-const OLD_EVENTS_STEP_BYTES: u64 = 64 << 10;
 
 /// How long after an answer the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
@@ -63,8 +60,9 @@ pub(super) struct Writer {
     /// Wakes the writer when the journal has news.
     pub(super) waker: Waker,
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
-    pub(super) backups: BTreeMap<u64, (Weak<()>, ArchiveSource)>,
-    pub(super) backups_begun: u64,
+    pub(super) sharing: Sharing,
+    pub(super) downloads: Downloads,
+    pub(super) held_up: HeldUp,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
 }
@@ -103,23 +101,21 @@ impl Writer {
     pub(super) fn run(mut self, mut inbox: Inbox) -> Option<oneshot::Sender<()>> {
         let mut go_on = Instant::now();
         let done = loop {
-            // A client that was just answered may send again at once, so a snapshot waits for it. Then the snapshot goes on, but
-            // leaves half of the time to readers, which share its processors.
-            let snapshot_at = self.has_background_work().then_some(go_on);
-            let first = match inbox.wait(self.wake_at(snapshot_at)) {
-                Event::Request(request) => Some(request),
-                Event::Woken => None,
-                Event::Closed => break None,
+            // A client that was just answered may send again at once, so what can wait does.
+            let quiet_at = self.has_quiet_work().then_some(go_on);
+            let first = match inbox.wait(self.wake_at(quiet_at)) {
+                Wake::Request(request) => Some(request),
+                Wake::Woken => None,
+                Wake::Closed => break None,
             };
-            let quiet = first.is_none() && snapshot_at.is_some_and(|at| at <= Instant::now());
+            let quiet = first.is_none() && quiet_at.is_some_and(|at| at <= Instant::now());
             let shutdown = self.gather(&mut inbox, first);
             let had_work = !self.pending.is_empty();
             if self.make_progress() || had_work {
                 go_on = Instant::now() + QUIET;
             }
             self.time.keep_if_due(self.state.now());
-            self.go_on_with_snapshot(quiet, &mut go_on);
-            self.remove_old_events();
+            go_on = go_on.max(self.step_between_commits(quiet));
             if let Some(done) = shutdown {
                 self.drain(&mut inbox);
                 break Some(done);
@@ -129,20 +125,16 @@ impl Writer {
         done
     }
 
-    /// Whether there is something to do between commits.
-    fn has_background_work(&self) -> bool {
-        self.snapshotter.has_work() || self.may_remove_events() && self.events.has_old(self.time.read())
-    }
-
     /// When there is work to do even if no request comes and the journal has no news.
-    fn wake_at(&self, snapshot_at: Option<Instant>) -> Option<Instant> {
+    fn wake_at(&self, quiet_at: Option<Instant>) -> Option<Instant> {
         if self.failed {
             return None;
         }
         let pending = self.pending.front().map(|submission| submission.since);
         let give_up_at =
             self.waiting.oldest().into_iter().chain(pending).min().map(|since| since + self.patience);
-        let times = [self.journal.poll_at(), snapshot_at, give_up_at, Some(self.time.wake_at())];
+        let times =
+            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.wake_at())];
         times.into_iter().flatten().min()
     }
 
@@ -197,43 +189,11 @@ impl Writer {
             any |= self.apply_committed();
         }
         self.give_up_overdue();
+        if !self.failed {
+            self.sharing.barriers.answer(&*self.journal);
+        }
+        self.enable_understood();
         any
-    }
-
-    fn go_on_with_snapshot(&mut self, quiet: bool, go_on: &mut Instant) {
-        if !self.failed && self.snapshotter.is_due(&self.state) {
-            self.begin_snapshot();
-        }
-        if self.snapshotter.has_work() {
-            let began = Instant::now();
-            self.step_snapshot(quiet);
-            let took = began.elapsed();
-            self.metrics.snapshot_step_seconds.observe(took.as_secs_f64());
-            if quiet {
-                *go_on = Instant::now() + took;
-            }
-        }
-    }
-
-    /// Events go only while the clock can be trusted, and while no backup reads them.
-    fn may_remove_events(&self) -> bool {
-        !self.failed
-            && self.time.is_trusted()
-            && !self.backups.values().any(|(token, _)| token.strong_count() > 0)
-    }
-
-    fn remove_old_events(&mut self) {
-        let now = self.time.read();
-        if !self.may_remove_events() || !self.events.has_old(now) {
-            return;
-        }
-        let began = Instant::now();
-        let removed = self.events.remove_old(&self.store, now, OLD_EVENTS_STEP_BYTES);
-        self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.figures.note_events(self.events.figures());
-        if let Err(error) = removed {
-            self.storage_error(&error.into());
-        }
     }
 
     /// Judges the pending commands and proposes them in one group commit. Some may have to wait until the others are applied.
@@ -304,7 +264,15 @@ impl Writer {
         if self.is_partly_applied {
             return Ok(Verdict::Later);
         }
-        Ok(self.admission.judge(&self.state, &submission.command, submission.key.is_some()))
+        let Submission { command, key, .. } = submission;
+        if self.state.has_to_move_first(command) {
+            return Err(SubmitError::Overloaded);
+        }
+        let mut verdict = self.admission.judge(&self.state, command, key.is_some());
+        while matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_)) && self.free_in_need() {
+            verdict = self.admission.judge(&self.state, command, key.is_some());
+        }
+        Ok(verdict)
     }
 
     fn propose(&mut self, batch: Batch) {
@@ -312,7 +280,7 @@ impl Writer {
         if !proposals.is_empty() {
             let first = self.waiting.next_ticket();
             self.waiting.extend(waiting);
-            let proposed = self.journal.propose(first, proposals);
+            let proposed = self.log(first, proposals);
             self.metrics.flush_seconds.observe(taken_up.elapsed().as_secs_f64());
             match proposed {
                 Ok(()) => {
@@ -325,6 +293,18 @@ impl Writer {
         self.settle_if_nothing_waits();
     }
 
+    /// Proposes commands, if there is room on the disk for the events of the holds that they will expire. An entry that takes a few bytes
+    /// in the log can expire a thousand.
+    pub(super) fn log(&mut self, first: Ticket, proposals: Vec<Proposal>) -> Result<(), JournalError> {
+        let at = proposals.last().map_or_else(Timestamp::default, |proposal| proposal.at);
+        let commands = proposals.iter().map(|proposal| &proposal.command);
+        let events_bytes = self.state.sweep_events_bytes(commands, at);
+        if events_bytes > 0 {
+            self.store.check_space_beyond(events_bytes)?;
+        }
+        self.journal.propose(first, proposals)
+    }
+
     /// Applies what the journal has committed, our entries and other nodes', and answers. Returns whether there was anything.
     pub(super) fn apply_committed(&mut self) -> bool {
         let mut any = false;
@@ -332,7 +312,7 @@ impl Writer {
             let polled = self.journal.poll(self.state.applied(), &mut Context::from_waker(&self.waker));
             match polled {
                 Poll::Pending => break,
-                Poll::Ready(Ok(committed)) => self.apply(committed),
+                Poll::Ready(Ok(committed)) => self.apply_understood(committed),
                 Poll::Ready(Err(error)) => self.refuse_from(Ticket(0), &error),
             }
             any = true;
@@ -341,7 +321,7 @@ impl Writer {
         any
     }
 
-    fn apply(&mut self, committed: Vec<Committed>) {
+    pub(super) fn apply(&mut self, committed: Vec<Committed>) {
         let began = Instant::now();
         self.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
@@ -350,6 +330,7 @@ impl Writer {
             if ticket.is_none() {
                 others_bytes += entry.proposal.command.weight_bytes();
             }
+            self.held_up.advance.take_if(|advance| Some(*advance) == ticket);
             let applied = self.state.apply(entry);
             stored = stored.and(self.events.take(&self.store, &mut self.state));
             if let Some(waiting) = ticket.and_then(|ticket| self.waiting.take(ticket)) {
@@ -381,8 +362,9 @@ impl Writer {
     }
 
     /// Refuses all callers with this ticket or a later one.
-    fn refuse_from(&mut self, first: Ticket, error: &JournalError) {
+    pub(super) fn refuse_from(&mut self, first: Ticket, error: &JournalError) {
         let refusal = self.storage_error(error);
+        self.held_up.advance.take_if(|advance| *advance >= first);
         for waiting in self.waiting.take_from(first) {
             waiting.answer(Err(refusal.clone()));
         }
@@ -400,29 +382,32 @@ impl Writer {
         }
     }
 
-    pub(super) fn note_figures(&self) {
-        let (tables, records) = (self.state.tables_bytes(), self.state.records_bytes());
-        self.metrics.tables_bytes.set(tables as i64);
-        self.metrics.records_bytes.set(records as i64);
-        self.metrics.applied_seq.set(self.state.applied().0 as i64);
+    pub(super) fn note_figures(&mut self) {
         self.figures.note(&self.state);
+        self.metrics.tables_bytes.set(self.figures.tables_bytes.load(Ordering::Relaxed) as i64);
+        self.metrics.records_bytes.set(self.figures.records_bytes.load(Ordering::Relaxed) as i64);
+        self.metrics.applied_seq.set(self.state.applied().0 as i64);
         self.figures.note_events(self.events.figures());
+        self.sharing.publish(self.state.applied());
+        self.sharing.compare(&mut *self.journal, self.state.last_hash());
         let last = self.state.events_last();
         self.events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
     }
 
     /// Maps a failure of storage to the callers' error, and ends writes if it is final.
-    fn storage_error(&mut self, error: &JournalError) -> SubmitError {
+    pub(super) fn storage_error(&mut self, error: &JournalError) -> SubmitError {
         if let JournalError::DiskFull(reason) = error {
             // The store logs when a full disk begins and ends.
             tracing::debug!(reason, "a write is refused");
             return SubmitError::DiskFull;
         }
-        tracing::error!(%error, "storage failed: reads go on, writes are refused");
+        tracing::error!(%error, "storage failed: nothing is written any more");
         self.failed = true;
         self.snapshotter.abort(&mut self.state);
         self.answer_snapshot(Err(SubmitError::StorageFailed));
-        self.status.send_replace(Status::Failed(error.to_string()));
+        let why = error.to_string();
+        let is_diverged = matches!(error, JournalError::Diverged { .. });
+        self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         for waiting in self.waiting.take_from(Ticket(0)) {
             waiting.answer(Err(SubmitError::StorageFailed));
         }
@@ -440,28 +425,47 @@ impl Writer {
                 }
                 self.begin_snapshot();
             }
-            Request::Backup(token, reply) => drop(reply.send(self.begin_backup(token))),
+            Request::Backup(token, reply) => {
+                drop(reply.send(self.downloads.begin_backup(&self.store, self.state.applied(), token)));
+            }
+            Request::Image(filter, token, reply) => {
+                drop(reply.send(self.downloads.begin_image(&self.store, filter, token)));
+            }
+            Request::ImageRecords(id, reply) => {
+                drop(reply.send(self.downloads.image_records(&self.store, id)))
+            }
+            Request::ShareSnapshot(_, reply) if self.failed => {
+                drop(reply.send(Err(SubmitError::StorageFailed)));
+            }
+            Request::ShareSnapshot(token, reply) => {
+                drop(reply.send(self.downloads.begin_sharing(&self.store, &*self.journal, token)));
+            }
             Request::Events { number, is_wanted, reply } => {
                 drop(reply.send(self.find_events(number, is_wanted)));
             }
-            Request::BackupPart(id, reply) => drop(reply.send(self.backup_part(id))),
+            Request::BackupPart(id, reply) => {
+                drop(reply.send(self.downloads.backup_part(&self.store, &mut *self.journal, id)));
+            }
+            Request::Barrier(reply) => self.sharing.barriers.begin(&mut *self.journal, reply),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
         }
     }
 
-    fn begin_snapshot(&mut self) {
+    pub(super) fn begin_snapshot(&mut self) {
         let (now, began) = (self.time.read(), Instant::now());
-        let begun = self.snapshotter.begin(&mut self.state, &mut self.events, now);
+        let noted = self.journal.note_snapshot(self.state.applied());
+        let begun =
+            noted.and_then(|()| Ok(self.snapshotter.begin(&mut self.state, &mut self.events, now)?));
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
         self.figures.note_events(self.events.figures());
         if let Err(error) = begun {
-            let error = self.storage_error(&error.into());
+            let error = self.storage_error(&error);
             self.answer_snapshot(Err(error));
         }
     }
 
     /// Continues the running snapshot, or removes leftovers of the last one; `quiet` if no command has come.
-    fn step_snapshot(&mut self, quiet: bool) {
+    pub(super) fn step_snapshot(&mut self, quiet: bool) {
         if self.failed {
             return;
         }
@@ -508,33 +512,6 @@ impl Writer {
         for reply in self.snapshot_waiters.drain(..) {
             let _ = reply.send(result.clone());
         }
-    }
-
-    fn begin_backup(&mut self, token: Weak<()>) -> Result<u64, SubmitError> {
-        self.backups.retain(|_, (token, _)| token.strong_count() > 0);
-        if self.backups.len() >= BACKUPS_MAX {
-            return Err(SubmitError::Overloaded);
-        }
-        let source = ArchiveSource::begin(&self.store, self.state.applied());
-        let source = source.map_err(|error| {
-            tracing::error!(%error, "a backup could not begin");
-            SubmitError::StorageFailed
-        })?;
-        self.backups_begun += 1;
-        self.backups.insert(self.backups_begun, (token, source));
-        Ok(self.backups_begun)
-    }
-
-    fn backup_part(&mut self, id: u64) -> Result<Option<Vec<u8>>, SubmitError> {
-        let Some((_, source)) = self.backups.get_mut(&id) else { return Err(SubmitError::StorageFailed) };
-        let part = source.next_part(&self.store, &mut *self.journal).map_err(|error| {
-            tracing::error!(%error, "a backup could not go on");
-            SubmitError::StorageFailed
-        });
-        if !matches!(part, Ok(Some(_))) {
-            self.backups.remove(&id);
-        }
-        part
     }
 
     /// Ends cleanly: with a snapshot of everything, so that the next start replays nothing.

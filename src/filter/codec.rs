@@ -2,7 +2,7 @@
 
 use super::layout::{Growth, Layout};
 use super::memory::OutOfMemory;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::steps::StepsImage;
 use super::table::Table;
 use super::words::AtomicU64;
@@ -42,6 +42,8 @@ pub struct FilterImage {
     pub(super) next_table: u64,
     /// Oldest first. Compact: the segments. Strict: the tables whose items are moving, and the one that they are moving to.
     pub(super) tables: Vec<TableImage>,
+    /// Strict: so many of them, from the oldest on, were cleared.
+    pub(super) cleared_tables: usize,
     /// Buckets that are empty already of the table that is being drained, if one is.
     pub(super) drained_buckets: u64,
     /// What a filter that forgets goes by.
@@ -59,12 +61,17 @@ pub(super) struct ForgettingImage {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct TableImage {
     pub(super) id: TableId,
-    pub(super) plan: Plan,
+    pub(super) plan: TablePlan,
     pub(super) items: u64,
     pub(super) changes: u64,
 }
 
 impl FilterImage {
+    /// Whether it is of a filter that forgets.
+    pub(super) fn is_forgetting(&self) -> bool {
+        self.forgetting.is_some()
+    }
+
     /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
         self.tables.iter().map(|table| (table.id, table.changes, table.chunks()))

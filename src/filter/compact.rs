@@ -11,16 +11,19 @@
 //! of the others don't depend on them, and those that are there nest as before.
 
 use super::codec::{FilterImage, Load, RestoreError};
+use super::copies::Copies;
+use super::dropped::Dropped;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
 use super::layout::{Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::segments::{self, Raise, plan};
 use super::slot_state::SlotState;
-use super::table::{GROUP, SegmentStats, Table};
+use super::table::{SegmentStats, Table};
 use super::table_set::TableSet;
 use super::writer::{NoPath, TableWriter};
 use arc_swap::{ArcSwap, Guard};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Buckets of a segment that is being folded which one remove empties.
@@ -45,8 +48,8 @@ pub struct CompactReader {
     shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
 }
 
-/// Whether the newest segment is nearly empty, and the older ones have ample room for what is left in it, as well as for the capacity
-/// that the filter was asked for.
+/// Whether the newest segment is nearly empty and can be spared. The older ones must have ample room for what is left in it. They must
+/// also be large enough for the capacity that the filter was asked for.
 fn is_worth_folding(older: &[TableWriter], newest: &TableWriter, first: &Layout) -> bool {
     newest.items() * FOLD_BELOW <= newest.table.slots()
         && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
@@ -91,6 +94,11 @@ impl CompactFilter {
     /// Its tables, for snapshots and figures.
     pub fn tables(&self) -> &TableSet {
         &self.set
+    }
+
+    /// All its tables, as dropped.
+    pub fn into_dropped(self) -> Dropped {
+        self.set.into_dropped()
     }
 
     /// Its tables, for snapshots.
@@ -162,24 +170,7 @@ impl CompactFilter {
                 outcomes.push(if added { Insert::Added } else { Insert::Saturated });
             });
         }
-        let rest = &digests[outcomes.len()..];
-        for group in rest.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.set.prefetch(digest));
-            for &digest in group {
-                match self.insert(digest, if_absent) {
-                    Ok(outcome) => outcomes.push(outcome),
-                    Err(full) => {
-                        let added = outcomes.iter().zip(digests).filter(|(o, _)| **o == Insert::Added);
-                        let added: Vec<Digest> = added.map(|(_, &digest)| digest).collect();
-                        for &digest in added.iter().rev() {
-                            self.remove(digest);
-                        }
-                        return Err(full);
-                    }
-                }
-            }
-        }
-        Ok(outcomes)
+        self.add_rest(digests, if_absent, outcomes)
     }
 
     /// Removes one copy of an item, from the newest segment that has one. Returns whether there was one.
@@ -193,31 +184,25 @@ impl CompactFilter {
 
     /// Removes one copy of each item, in order. Returns for each whether there was one.
     pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
-        let mut removed = Vec::with_capacity(digests.len());
         if let [only] = &mut self.set.tables[..] {
+            let mut removed = Vec::with_capacity(digests.len());
             only.remove_many(digests, |was_there| removed.push(was_there));
             return removed;
         }
-        for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.set.prefetch(digest));
-            removed.extend(group.iter().map(|&digest| self.remove(digest)));
-        }
-        removed
+        self.take_each(digests)
     }
 
     /// Removes every copy of an item. Returns how many there were.
     pub fn remove_all(&mut self, digest: Digest) -> u32 {
-        let mut removed = 0;
-        while self.remove(digest) {
-            removed += 1;
-        }
-        removed
+        self.take_all(digest)
     }
 
     /// Removes everything and shrinks to the first segment. Returns how many items there were.
     pub fn clear(&mut self) -> u64 {
         let items = self.set.items();
-        self.begin_anew(self.set.first);
+        if items > 0 || self.set.tables.len() > 1 {
+            self.begin_anew(self.set.first);
+        }
         items
     }
 
@@ -252,11 +237,7 @@ impl CompactFilter {
     /// # Errors
     /// [`Full`] as for [`Self::raise`].
     pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
-        Ok(match segments::plan_raise(&self.set, first)? {
-            Raise::Nothing => MemoryNeed::default(),
-            Raise::Anew => plan(first, 0).memory(),
-            Raise::Segment(k) => plan(&self.set.layout, k).memory(),
-        })
+        segments::raising(&self.set, first)
     }
 
     /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
@@ -288,9 +269,14 @@ impl CompactFilter {
         need
     }
 
-    /// The memory that [`Self::clear`] asks for before it gives the old segments back.
-    pub fn clearing(&self) -> MemoryNeed {
+    /// The memory of the segment that it begins with once it is empty.
+    pub fn beginning(&self) -> MemoryNeed {
         plan(&self.set.first, 0).memory()
+    }
+
+    /// The memory that [`Self::clear`] asks for before it drops the old segments. It does not count towards the limit.
+    pub fn clearing(&self) -> MemoryNeed {
+        self.beginning().passing()
     }
 
     fn grow(&mut self) -> Result<(), Full> {
@@ -343,15 +329,47 @@ impl CompactFilter {
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        Self::uncounted(image, |mode, image| TableSet::restore(mode, image, load))
+    }
+
+    /// A filter with tables that are made as an image says.
+    pub(super) fn uncounted<E>(
+        image: &FilterImage,
+        make: impl FnOnce(Mode, &FilterImage) -> Result<TableSet, RestoreError<E>>,
+    ) -> Result<Self, RestoreError<E>> {
         let plans = image.tables.iter().map(|table| table.plan);
         if image.layout.step_bits > 0 || !segments::are_in_place(&image.layout, plans) {
             return Err(RestoreError::Image("a segment is out of place"));
         }
-        let mut set = TableSet::restore(Mode::Compact, image, load)?;
+        if image.cleared_tables > 0 {
+            return Err(RestoreError::Image("a compact filter has no cleared tables"));
+        }
+        let mut set = make(Mode::Compact, image)?;
         if set.drained_buckets >= set.newest().table.plan.buckets() {
             return Err(RestoreError::Image("more buckets were drained than there are"));
         }
         Ok(Self::over(set))
+    }
+
+    /// How many slots are taken in some buckets of a table.
+    pub(super) fn count_in(&self, table: usize, buckets: Range<u64>) -> u64 {
+        let mut taken = 0;
+        self.set.tables[table].table.for_each_in(buckets, |_, _, _| taken += 1);
+        taken
+    }
+}
+
+impl Copies for CompactFilter {
+    fn prefetch(&self, digest: Digest) {
+        self.set.prefetch(digest);
+    }
+
+    fn add(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        self.insert(digest, if_absent)
+    }
+
+    fn take(&mut self, digest: Digest) -> bool {
+        self.remove(digest)
     }
 }
 

@@ -11,6 +11,8 @@
 //! forgotten, and is then dropped.
 
 use super::codec::{FilterImage, ForgettingImage, Load, RestoreError};
+use super::copies::Copies;
+use super::dropped::Dropped;
 use super::forgetting_view::{ForgettingReader, Shared};
 use super::hash::Digest;
 use super::insert::{Full, Insert};
@@ -20,15 +22,18 @@ use super::segments::{self, Raise, plan};
 use super::slot_state::SlotState;
 use super::slots::Lanes;
 use super::stepped::{LiveCopy, Stored};
-use super::steps::{NoTag, Steps, TAGS_MAX};
-use super::table::GROUP;
+use super::steps::{NoTag, Steps};
 use super::table_set::TableSet;
 use super::writer::{NoPath, TableWriter};
 use arc_swap::ArcSwap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Words that an insert frees of forgotten items at a time, if it finds no room.
 const WORDS_AT_ONCE: u64 = 1 << 16;
+
+/// How often it does so before the filter grows.
+const TRIES: usize = 4;
 
 /// The writer's side of a filter that forgets.
 pub struct ForgettingFilter {
@@ -137,7 +142,7 @@ impl ForgettingFilter {
             }
         }
         let tag = self.tag();
-        loop {
+        for _ in 0..=TRIES {
             let live = self.steps.live();
             for segment in &mut self.set.tables {
                 let has_room = self.set.growth == Growth::Fixed || segment.room() > 0;
@@ -145,7 +150,8 @@ impl ForgettingFilter {
                     return Ok(note(&mut self.steps, tag, stored));
                 }
             }
-            if self.retire(WORDS_AT_ONCE) == 0 {
+            // Slots of forgotten items count as free already, but a filter that grows may count as full because of them.
+            if self.set.growth == Growth::Fixed || self.retire(WORDS_AT_ONCE) == 0 {
                 break;
             }
         }
@@ -169,24 +175,7 @@ impl ForgettingFilter {
                 outcomes.push(note(&mut self.steps, tag, stored));
             });
         }
-        let rest = &digests[outcomes.len()..];
-        for group in rest.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.set.prefetch(digest));
-            for &digest in group {
-                match self.insert(digest, if_absent) {
-                    Ok(outcome) => outcomes.push(outcome),
-                    Err(full) => {
-                        let added = outcomes.iter().zip(digests).filter(|(o, _)| **o == Insert::Added);
-                        let added: Vec<Digest> = added.map(|(_, &digest)| digest).collect();
-                        for &digest in added.iter().rev() {
-                            self.remove(digest);
-                        }
-                        return Err(full);
-                    }
-                }
-            }
-        }
-        Ok(outcomes)
+        self.add_rest(digests, if_absent, outcomes)
     }
 
     /// The tag of items that are added now.
@@ -227,27 +216,20 @@ impl ForgettingFilter {
 
     /// Removes one copy of each item, in order. Returns for each whether there was one.
     pub fn remove_many(&mut self, digests: &[Digest]) -> Vec<bool> {
-        let mut removed = Vec::with_capacity(digests.len());
-        for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.set.prefetch(digest));
-            removed.extend(group.iter().map(|&digest| self.remove(digest)));
-        }
-        removed
+        self.take_each(digests)
     }
 
     /// Removes every copy of an item. Returns how many there were.
     pub fn remove_all(&mut self, digest: Digest) -> u32 {
-        let mut removed = 0;
-        while self.remove(digest) {
-            removed += 1;
-        }
-        removed
+        self.take_all(digest)
     }
 
     /// Removes everything and shrinks to the first segment. Returns how many items there were that are not forgotten.
     pub fn clear(&mut self) -> u64 {
         let items = self.items();
-        self.begin_anew(self.set.first);
+        if self.set.items() > 0 || self.set.tables.len() > 1 {
+            self.begin_anew(self.set.first);
+        }
         items
     }
 
@@ -283,11 +265,15 @@ impl ForgettingFilter {
     /// # Errors
     /// [`Full`] as for [`Self::raise`].
     pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
-        Ok(match segments::plan_raise(&self.set, first)? {
-            Raise::Nothing => MemoryNeed::default(),
-            Raise::Anew => plan(first, 0).memory(),
-            Raise::Segment(k) => plan(&self.set.layout, k).memory(),
-        })
+        let mut need = segments::raising(&self.set, first)?;
+        // Until then, slots of forgotten items may be freed, and segments dropped.
+        need += segments::raising_after_drops(&self.set, first).beyond(&need).passing();
+        Ok(need)
+    }
+
+    /// Forgotten items whose slots are not free yet.
+    pub fn forgotten_items(&self) -> u64 {
+        self.steps.forgotten_items()
     }
 
     /// Whether [`Self::retire`] has something to do.
@@ -331,8 +317,8 @@ impl ForgettingFilter {
         ((last - bucket) * bits).div_ceil(64)
     }
 
-    /// Whether the newest segment is empty, and the older ones are so empty that it will not be needed again soon, and large enough for
-    /// the capacity that the filter was asked for.
+    /// Whether the newest segment is empty and can be spared. The older ones must be so empty that it will not be needed again soon. They
+    /// must also be large enough for the capacity that the filter was asked for.
     fn has_spare_segment(&self) -> bool {
         let Some(idle) = self.set.idle() else { return false };
         let older = &self.set.tables[..idle];
@@ -373,9 +359,19 @@ impl ForgettingFilter {
         need
     }
 
-    /// The memory that [`Self::clear`] asks for before it gives the old segments back.
-    pub fn clearing(&self) -> MemoryNeed {
+    /// The memory of the segment that it begins with once it is empty.
+    pub fn beginning(&self) -> MemoryNeed {
         plan(&self.set.first, 0).memory()
+    }
+
+    /// The memory that [`Self::clear`] asks for before it drops the old segments. It does not count towards the limit.
+    pub fn clearing(&self) -> MemoryNeed {
+        self.beginning().passing()
+    }
+
+    /// All its tables, as dropped.
+    pub fn into_dropped(self) -> Dropped {
+        self.set.into_dropped()
     }
 
     fn grow(&mut self) -> Result<(), Full> {
@@ -400,6 +396,22 @@ impl ForgettingFilter {
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let mut filter = Self::uncounted(image, |mode, image| TableSet::restore(mode, image, load))?;
+        for table in 0..filter.set.tables.len() {
+            let buckets = 0..filter.set.tables[table].table.plan.buckets();
+            if filter.count_in(table, buckets).is_none() {
+                return Err(RestoreError::Image("the steps of a filter contradict its items"));
+            }
+        }
+        filter.finish_counting();
+        Ok(filter)
+    }
+
+    /// A filter with tables that are made as an image says. What is in them is yet to be counted.
+    pub(super) fn uncounted<E>(
+        image: &FilterImage,
+        make: impl FnOnce(Mode, &FilterImage) -> Result<TableSet, RestoreError<E>>,
+    ) -> Result<Self, RestoreError<E>> {
         let Some(ForgettingImage { steps, next }) = &image.forgetting else {
             return Err(RestoreError::Image("a filter that forgets has no steps"));
         };
@@ -413,20 +425,51 @@ impl ForgettingFilter {
         if !segments::are_in_place(&image.layout, image.tables.iter().map(|table| table.plan)) {
             return Err(RestoreError::Image("a segment is out of place"));
         }
-        let set = TableSet::restore(Mode::Compact, image, load)?;
-        let mut items = [0; TAGS_MAX];
-        let tags = (1 << image.layout.step_bits) - 1;
-        for segment in &set.tables {
-            let buckets = 0..segment.table.plan.buckets();
-            segment.table.for_each_in(buckets, |_, _, value| items[(value & tags) as usize] += 1);
+        if image.cleared_tables > 0 {
+            return Err(RestoreError::Image("a filter that forgets has no cleared tables"));
         }
-        let steps = Steps::restore(steps, u32::from(image.layout.step_bits), &items);
-        let steps = steps.ok_or(RestoreError::Image("the steps of a filter contradict its items"))?;
+        let set = make(Mode::Compact, image)?;
+        let steps = Steps::restore(steps, u32::from(image.layout.step_bits));
+        let steps = steps.ok_or(RestoreError::Image("the steps of a filter contradict each other"))?;
         let next = (usize::try_from(next.0).unwrap_or(usize::MAX), next.1);
         if set.tables.get(next.0).is_none_or(|segment| next.1 >= segment.table.plan.buckets()) {
             return Err(RestoreError::Image("the steps of a filter contradict its tables"));
         }
         Ok(Self::over(set, steps, next))
+    }
+
+    /// Counts the items in some buckets of a table by their steps. Returns how many slots are taken there; none if an item is of no step.
+    pub(super) fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Option<u64> {
+        let (mut taken, mut are_known) = (0, true);
+        let tags = (1 << self.set.layout.step_bits) - 1;
+        let steps = &self.steps;
+        self.set.tables[table].table.for_each_in(buckets, |_, _, value| {
+            let tag = (value & tags) as u32;
+            are_known &= steps.has(tag);
+            steps.count(tag);
+            taken += 1;
+        });
+        are_known.then_some(taken)
+    }
+
+    /// All items are counted: it is known which of them are forgotten.
+    pub(super) fn finish_counting(&mut self) {
+        self.steps.judge();
+        self.publish();
+    }
+}
+
+impl Copies for ForgettingFilter {
+    fn prefetch(&self, digest: Digest) {
+        self.set.prefetch(digest);
+    }
+
+    fn add(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        self.insert(digest, if_absent)
+    }
+
+    fn take(&mut self, digest: Digest) -> bool {
+        self.remove(digest)
     }
 }
 

@@ -36,6 +36,22 @@ impl ForgettingReader {
         let live = shared.steps.live(step);
         ForgettingView { shared, step, live }
     }
+
+    /// The most copies that [`ForgettingView::count`] can tell of items that look alike.
+    pub fn copies_max(&self) -> u32 {
+        self.shared.load().tables.first().map_or(0, |first| 2 * u32::from(first.plan.bucket_size()))
+    }
+
+    /// Prefetches the cache lines in which an item may lie.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.shared.load().tables.iter().for_each(|segment| segment.prefetch_item(digest));
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        self.shared.load().tables.iter().map(|segment| segment.memory_bytes()).sum()
+    }
 }
 
 impl ForgettingView {

@@ -5,12 +5,12 @@ use super::slots::{Lanes, OwnShape};
 
 /// A kind of table: how its slots lie in words, and how it places items. Hot code is compiled for each kind.
 #[derive(Clone, Copy)]
-pub(super) struct Kind<S, P> {
+pub(super) struct TableKind<S, P> {
     pub(super) shape: S,
     pub(super) place: P,
 }
 
-impl<S: OwnShape, P: Place> Kind<S, P> {
+impl<S: OwnShape, P: Place> TableKind<S, P> {
     #[inline(always)]
     pub(super) fn of(lanes: &Lanes, dimensions: &Dimensions) -> Self {
         Self { shape: S::of(lanes), place: P::of(dimensions) }
@@ -27,20 +27,20 @@ macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
         use $crate::filter::place::{First, Nested, Stepped, Whole};
         use $crate::filter::slots::{Fixed, Lanes, StrictShape};
-        use $crate::filter::plan::Plan;
-        let plan: Plan = $plan;
+        use $crate::filter::plan::TablePlan;
+        let plan: TablePlan = $plan;
         match plan {
-            Plan::Strict { .. } => {
+            TablePlan::Strict { .. } => {
                 type $shape = StrictShape;
                 type $place = Whole;
                 $body
             }
-            Plan::Segment { k: 0, step_bits: 0, .. } => {
+            TablePlan::Segment { k: 0, step_bits: 0, .. } => {
                 with_kind!(@segment plan, First, $shape, $place => $body)
             }
-            Plan::Segment { step_bits: 0, .. } => with_kind!(@segment plan, Nested, $shape, $place => $body),
+            TablePlan::Segment { step_bits: 0, .. } => with_kind!(@segment plan, Nested, $shape, $place => $body),
             // What is hot there has kinds of its own, in `super::stepped`.
-            Plan::Segment { .. } => {
+            TablePlan::Segment { .. } => {
                 type $shape = Lanes;
                 type $place = Stepped;
                 $body
@@ -76,17 +76,17 @@ pub(super) use with_kind;
 macro_rules! with_any_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {
         match $plan {
-            $crate::filter::plan::Plan::Strict { .. } => {
+            $crate::filter::plan::TablePlan::Strict { .. } => {
                 type $shape = $crate::filter::slots::StrictShape;
                 type $place = $crate::filter::place::Whole;
                 $body
             }
-            $crate::filter::plan::Plan::Segment { step_bits: 0, .. } => {
+            $crate::filter::plan::TablePlan::Segment { step_bits: 0, .. } => {
                 type $shape = $crate::filter::slots::Lanes;
                 type $place = $crate::filter::place::Nested;
                 $body
             }
-            $crate::filter::plan::Plan::Segment { .. } => {
+            $crate::filter::plan::TablePlan::Segment { .. } => {
                 type $shape = $crate::filter::slots::Lanes;
                 type $place = $crate::filter::place::Stepped;
                 $body

@@ -3,13 +3,15 @@
 //! A thread that must not run out of memory later reserves it first ([`Reservation`]); the tables that it makes then take their
 //! memory from there.
 //!
-//! This is the only file with `unsafe`.
+//! This is the only file of the filter with `unsafe`.
 
+// Mappings are made by system calls, and handed out as slices.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::{AddAssign, Deref};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
@@ -40,6 +42,10 @@ pub struct OutOfMemory {
 pub struct MemoryNeed {
     /// Bytes that count towards the memory limit.
     pub bytes: u64,
+    /// Bytes that are taken as well. They count only for those who ask for tables.
+    pub uncounted: u64,
+    /// Whether tables are among what counts.
+    pub has_tables: bool,
     /// Bytes of address space of each table among it that is mapped.
     tables: Vec<u64>,
 }
@@ -49,17 +55,22 @@ impl MemoryNeed {
     pub fn table(bytes: u64) -> Self {
         let is_mapped = bytes >= HUGE_PAGE_BYTES as u64;
         let tables = is_mapped.then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
-        Self { bytes, tables: tables.into_iter().collect() }
+        Self { bytes, uncounted: 0, has_tables: bytes > 0, tables: tables.into_iter().collect() }
     }
 
     /// The need of so many bytes that are not a table's.
     pub fn other(bytes: u64) -> Self {
-        Self { bytes, tables: Vec::new() }
+        Self { bytes, ..Self::default() }
     }
 
     /// The same need, for memory that is given back before the operation ends: it does not count towards the limit.
     pub fn passing(self) -> Self {
-        Self { bytes: 0, ..self }
+        Self { bytes: 0, has_tables: false, ..self }
+    }
+
+    /// The same need, of which only so many bytes count towards the limit, and for whoever asks for tables the others too.
+    pub fn counting(self, bytes: u64) -> Self {
+        Self { bytes, uncounted: self.bytes.saturating_sub(bytes), has_tables: false, ..self }
     }
 
     /// What is left of it once another need is taken off. The order of their tables makes no difference.
@@ -69,7 +80,8 @@ impl MemoryNeed {
                 self.tables.remove(at);
             }
         }
-        Self { bytes: self.bytes.saturating_sub(other.bytes), ..self }
+        let bytes = self.bytes.saturating_sub(other.bytes);
+        Self { bytes, has_tables: self.has_tables && bytes > 0, ..self }
     }
 
     /// Whether there is no need at all.
@@ -86,6 +98,10 @@ impl MemoryNeed {
 impl AddAssign for MemoryNeed {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
+        self.uncounted = self.uncounted.saturating_add(other.uncounted);
+        if other.has_tables {
+            self.has_tables = true;
+        }
         self.tables.extend(other.tables);
     }
 }
@@ -199,6 +215,27 @@ impl Drop for Mapping {
     }
 }
 
+/// The memory of words that are gone, still to be given back.
+pub(super) struct Remains(Mapping);
+
+impl Remains {
+    /// Bytes that are left.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.bytes as u64
+    }
+
+    /// Gives so many bytes back, rounded up, or all if there are fewer. Returns how many those were.
+    pub(super) fn give_back(&mut self, bytes: u64) -> u64 {
+        let piece = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(HUGE_PAGE_BYTES);
+        let piece = piece.saturating_mul(HUGE_PAGE_BYTES).min(self.0.bytes);
+        self.0.bytes -= piece;
+        // SAFETY: the piece is the end of the mapping, which no longer owns it.
+        let start = unsafe { self.0.start.add(self.0.bytes) };
+        drop(Mapping { start, bytes: piece });
+        piece as u64
+    }
+}
+
 /// A fixed number of atomic words, all zero at first.
 pub(super) struct Words {
     first: NonNull<AtomicU64>,
@@ -210,9 +247,9 @@ pub(super) struct Words {
 enum Source {
     Heap(Layout),
     /// Gives itself back.
-    Mapping {
-        _mapping: Mapping,
-    },
+    Mapping(Mapping),
+    /// Nothing to give back: what came after it does.
+    Gone,
 }
 
 // SAFETY: `Words` owns its memory alone, and all access to it is through shared references to atomics.
@@ -252,7 +289,24 @@ impl Words {
         UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
         let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
         mapping.advise_huge_pages();
-        Ok(Self { first: mapping.start.cast(), len, source: Source::Mapping { _mapping: mapping } })
+        Ok(Self { first: mapping.start.cast(), len, source: Source::Mapping(mapping) })
+    }
+
+    /// Whether its memory is mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        matches!(self.source, Source::Mapping(_))
+    }
+
+    /// Its memory, to be given back a little at a time. If there is so little that this is not worth the while, it is given back at
+    /// once; the error says how many bytes that were.
+    pub(super) fn into_remains(mut self) -> Result<Remains, u64> {
+        match mem::replace(&mut self.source, Source::Gone) {
+            Source::Mapping(mapping) => Ok(Remains(mapping)),
+            small => {
+                self.source = small;
+                Err(self.len as u64 * 8)
+            }
+        }
     }
 
     /// Prefetches the cache line of a word. Any index will do, even one past the end.
@@ -336,6 +390,20 @@ mod tests {
         drop(reservation);
         assert!(reserved().is_empty());
         taken[0].store(7, Relaxed);
+    }
+
+    #[test]
+    fn a_table_goes_piece_by_piece() {
+        let words = Words::zeroed(5 * HUGE_PAGE_BYTES / 8);
+        words[0].store(7, Relaxed);
+        words[words.len() - 1].store(7, Relaxed);
+        let mut remains = words.into_remains().ok().unwrap();
+        let page = HUGE_PAGE_BYTES as u64;
+        assert_eq!((remains.bytes(), remains.give_back(1), remains.bytes()), (5 * page, page, 4 * page));
+        assert_eq!((remains.give_back(2 * page), remains.bytes()), (2 * page, 2 * page));
+        assert_eq!((remains.give_back(u64::MAX), remains.bytes()), (2 * page, 0));
+        assert_eq!(remains.give_back(u64::MAX), 0);
+        assert_eq!(Words::zeroed(100).into_remains().err(), Some(800));
     }
 
     #[test]

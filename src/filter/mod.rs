@@ -1,7 +1,8 @@
 //! Cuckoo filters (Fan et al., CoNEXT 2014): pure and synchronous. Knows nothing of HTTP, time or storage.
 //!
 //! [`compact`] filters keep fingerprints, and [`forgetting`] ones also the step in which each was added; [`strict`] ones keep 62 bits
-//! of each item's digest and a state. [`modes`] puts all behind one type. A filter has a writer's side, which one thread owns, and a reader's side, which takes no lock.
+//! of each item's digest and a state. [`modes`] puts all behind one type. A filter has a writer's side, which one thread owns, and a
+//! reader's side, which takes no lock.
 //!
 //! All keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
 //! slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] says how large it is, and [`place`] in which two
@@ -9,6 +10,9 @@
 
 pub mod codec;
 pub mod compact;
+mod copies;
+mod dropped;
+mod filling;
 pub mod forgetting;
 mod forgetting_view;
 pub mod hash;
@@ -30,6 +34,7 @@ mod slots;
 mod stepped;
 mod steps;
 pub mod strict;
+mod strict_move;
 mod strict_view;
 mod table;
 mod table_set;
@@ -41,6 +46,8 @@ mod writer;
 
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
 pub use compact::{CompactFilter, CompactReader, CompactView};
+pub use dropped::Dropped;
+pub use filling::{FillError, Filled};
 pub use forgetting::ForgettingFilter;
 pub use forgetting_view::{ForgettingReader, ForgettingView};
 pub use hash::{Digest, Secret};

@@ -1,30 +1,38 @@
-//! A filter of either mode, and its reader: one type each for those who use both modes.
+//! A filter of any kind, and its reader: one type each for those who use all kinds.
 
 use super::codec::{FilterImage, Load, RestoreError};
 use super::compact::{CompactFilter, CompactReader};
+use super::dropped::Dropped;
+use super::forgetting::ForgettingFilter;
+use super::forgetting_view::ForgettingReader;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
 use super::layout::{Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::slot_state::{SlotState, StateCounts};
+use super::steps::StepStats;
 use super::strict::{StrictFilter, Walk};
 use super::strict_view::StrictReader;
 use super::table::SegmentStats;
 use super::table_set::TableSet;
 
-/// The writer's side of a filter of either mode.
+/// The writer's side of a filter of any kind.
 pub enum Filter {
     /// Fingerprints: a multiset.
     Compact(CompactFilter),
+    /// Fingerprints, and when they were added: a multiset that forgets.
+    Forgetting(ForgettingFilter),
     /// Digests and states: a set.
     Strict(StrictFilter),
 }
 
-/// The reader's side of a filter of either mode. Takes no lock; clones are cheap.
+/// The reader's side of a filter of any kind. Takes no lock; clones are cheap.
 #[derive(Clone)]
 pub enum Reader {
     /// Fingerprints: a multiset.
     Compact(CompactReader),
+    /// Fingerprints, and when they were added: a multiset that forgets.
+    Forgetting(ForgettingReader),
     /// Digests and states: a set.
     Strict(StrictReader),
 }
@@ -42,14 +50,17 @@ pub struct FilterStats {
     pub states: Option<StateCounts>,
     /// The most copies that [`Reader::count`] can tell of one item.
     pub copies_max: u32,
+    /// If it forgets: the steps that have items, oldest first.
+    pub steps: Vec<StepStats>,
 }
 
 impl Filter {
-    /// An empty filter.
-    pub fn new(mode: Mode, layout: Layout, growth: Growth) -> Self {
-        match mode {
-            Mode::Compact => Self::Compact(CompactFilter::new(layout, growth)),
-            Mode::Strict => Self::Strict(StrictFilter::new(layout, growth)),
+    /// An empty filter. If it is compact, it may forget items after so many steps.
+    pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
+        match (mode, forget_steps) {
+            (Mode::Compact, None) => Self::Compact(CompactFilter::new(layout, growth)),
+            (Mode::Compact, Some(steps)) => Self::Forgetting(ForgettingFilter::new(layout, growth, steps)),
+            (Mode::Strict, _) => Self::Strict(StrictFilter::new(layout, growth)),
         }
     }
 
@@ -63,6 +74,9 @@ impl Filter {
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
         match mode {
+            Mode::Compact if image.is_forgetting() => {
+                ForgettingFilter::restore(image, load).map(Self::Forgetting)
+            }
             Mode::Compact => CompactFilter::restore(image, load).map(Self::Compact),
             Mode::Strict => StrictFilter::restore(image, load).map(Self::Strict),
         }
@@ -71,7 +85,7 @@ impl Filter {
     /// Its mode.
     pub fn mode(&self) -> Mode {
         match self {
-            Self::Compact(_) => Mode::Compact,
+            Self::Compact(_) | Self::Forgetting(_) => Mode::Compact,
             Self::Strict(_) => Mode::Strict,
         }
     }
@@ -80,6 +94,7 @@ impl Filter {
     pub fn reader(&self) -> Reader {
         match self {
             Self::Compact(filter) => Reader::Compact(filter.reader()),
+            Self::Forgetting(filter) => Reader::Forgetting(filter.reader()),
             Self::Strict(filter) => Reader::Strict(filter.reader()),
         }
     }
@@ -88,7 +103,17 @@ impl Filter {
     pub fn tables(&self) -> &TableSet {
         match self {
             Self::Compact(filter) => filter.tables(),
+            Self::Forgetting(filter) => filter.tables(),
             Self::Strict(filter) => filter.tables(),
+        }
+    }
+
+    /// All its tables, as dropped.
+    pub fn into_dropped(self) -> Dropped {
+        match self {
+            Self::Compact(filter) => filter.into_dropped(),
+            Self::Forgetting(filter) => filter.into_dropped(),
+            Self::Strict(filter) => filter.into_dropped(),
         }
     }
 
@@ -96,19 +121,58 @@ impl Filter {
     pub fn tables_mut(&mut self) -> &mut TableSet {
         match self {
             Self::Compact(filter) => filter.tables_mut(),
+            Self::Forgetting(filter) => filter.tables_mut(),
             Self::Strict(filter) => filter.tables_mut(),
+        }
+    }
+
+    /// Begins a snapshot of it as it is now. The image says everything but what lies in the chunks.
+    pub fn begin_snapshot(&mut self) -> FilterImage {
+        match self {
+            Self::Compact(filter) => filter.tables_mut().begin_snapshot(),
+            Self::Forgetting(filter) => filter.begin_snapshot(),
+            Self::Strict(filter) => filter.tables_mut().begin_snapshot(),
         }
     }
 
     /// How many items it holds; in a compact filter, every copy counts.
     pub fn items(&self) -> u64 {
-        self.tables().items()
+        match self {
+            Self::Compact(filter) => filter.tables().items(),
+            Self::Forgetting(filter) => filter.items(),
+            Self::Strict(filter) => filter.items(),
+        }
+    }
+
+    /// Items by state; none in a compact filter, which keeps no states.
+    pub fn counts(&self) -> Option<StateCounts> {
+        match self {
+            Self::Compact(_) | Self::Forgetting(_) => None,
+            Self::Strict(filter) => Some(filter.counts()),
+        }
+    }
+
+    /// If it forgets: itself.
+    pub fn forgetting(&self) -> Option<&ForgettingFilter> {
+        match self {
+            Self::Forgetting(filter) => Some(filter),
+            _ => None,
+        }
+    }
+
+    /// If it forgets: itself.
+    pub fn forgetting_mut(&mut self) -> Option<&mut ForgettingFilter> {
+        match self {
+            Self::Forgetting(filter) => Some(filter),
+            _ => None,
+        }
     }
 
     /// Copies of an item. Never too low; in a compact filter, items that look alike count too.
     pub fn count(&self, digest: Digest) -> u32 {
         match self {
             Self::Compact(filter) => filter.reader().view().count(digest),
+            Self::Forgetting(filter) => filter.count(digest),
             Self::Strict(filter) => u32::from(filter.get(digest).is_some()),
         }
     }
@@ -120,6 +184,7 @@ impl Filter {
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
         match self {
             Self::Compact(filter) => filter.insert_many(digests, if_absent),
+            Self::Forgetting(filter) => filter.insert_many(digests, if_absent),
             Self::Strict(filter) => filter.insert_many(digests),
         }
     }
@@ -128,6 +193,7 @@ impl Filter {
     pub fn remove(&mut self, digest: Digest) -> bool {
         match self {
             Self::Compact(filter) => filter.remove(digest),
+            Self::Forgetting(filter) => filter.remove(digest),
             Self::Strict(filter) => filter.remove(digest).is_some(),
         }
     }
@@ -137,16 +203,22 @@ impl Filter {
         match self {
             Self::Compact(filter) if all => digests.iter().map(|&digest| filter.remove_all(digest)).collect(),
             Self::Compact(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
+            Self::Forgetting(filter) if all => {
+                digests.iter().map(|&digest| filter.remove_all(digest)).collect()
+            }
+            Self::Forgetting(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
             Self::Strict(filter) => {
                 filter.remove_many(digests).into_iter().map(|state| u32::from(state.is_some())).collect()
             }
         }
     }
 
-    /// Removes everything except held and redeemed items, and gives memory back. Returns how many items were removed.
+    /// Removes everything except held and redeemed items, and gives memory back. Returns how many items were removed. It takes effect at
+    /// once; a large strict filter is emptied a little with every later change.
     pub fn clear(&mut self) -> u64 {
         match self {
             Self::Compact(filter) => filter.clear(),
+            Self::Forgetting(filter) => filter.clear(),
             Self::Strict(filter) => filter.clear(),
         }
     }
@@ -159,6 +231,7 @@ impl Filter {
     pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
         match self {
             Self::Compact(filter) => filter.raise(first),
+            Self::Forgetting(filter) => filter.raise(first),
             Self::Strict(filter) => filter.raise(first),
         }
     }
@@ -170,6 +243,7 @@ impl Filter {
     pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
         match self {
             Self::Compact(filter) => filter.raising(first),
+            Self::Forgetting(filter) => filter.raising(first),
             Self::Strict(filter) => filter.raising(first),
         }
     }
@@ -177,7 +251,7 @@ impl Filter {
     /// The state of an item; none if it is not there, and in a compact filter, which keeps no states.
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
         match self {
-            Self::Compact(_) => None,
+            Self::Compact(_) | Self::Forgetting(_) => None,
             Self::Strict(filter) => filter.get(digest),
         }
     }
@@ -211,7 +285,7 @@ impl Filter {
     /// Items by state; all zero in a compact filter, which keeps no states.
     pub fn state_counts(&self) -> StateCounts {
         match self {
-            Self::Compact(_) => StateCounts::default(),
+            Self::Compact(_) | Self::Forgetting(_) => StateCounts::default(),
             Self::Strict(filter) => filter.reader().view().counts(),
         }
     }
@@ -220,7 +294,7 @@ impl Filter {
     /// that were; none at the end.
     pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
         match self {
-            Self::Compact(_) => 0,
+            Self::Compact(_) | Self::Forgetting(_) => 0,
             Self::Strict(filter) => filter.walk(walk, buckets, visit),
         }
     }
@@ -229,6 +303,7 @@ impl Filter {
     pub fn copies_max(&self) -> u64 {
         match self {
             Self::Compact(filter) => u64::from(filter.copies_max()),
+            Self::Forgetting(filter) => u64::from(filter.copies_max()),
             Self::Strict(_) => 1,
         }
     }
@@ -237,6 +312,7 @@ impl Filter {
     pub fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
         match self {
             Self::Compact(filter) => filter.growth(items, removes),
+            Self::Forgetting(filter) => filter.growth(items),
             Self::Strict(filter) => filter.growth(items),
         }
     }
@@ -245,14 +321,44 @@ impl Filter {
     pub fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
         match self {
             Self::Compact(filter) => filter.growth_from_empty(items, removes),
+            Self::Forgetting(filter) => filter.growth_from_empty(items),
             Self::Strict(filter) => filter.growth_from_empty(items),
         }
     }
 
-    /// The memory that [`Self::clear`] asks for before it gives any back.
+    /// Whether items of a strict filter are moving to another table. Then every change moves some, and so does
+    /// [`Self::move_items`].
+    pub fn is_moving(&self) -> bool {
+        matches!(self, Self::Strict(filter) if filter.is_moving())
+    }
+
+    /// Whether so many tables of a strict filter are still to be emptied that it should get no other one by being cleared or raised.
+    pub fn has_many_tables(&self) -> bool {
+        matches!(self, Self::Strict(filter) if filter.has_many_tables())
+    }
+
+    /// Goes on with such a move: empties so many more buckets.
+    pub fn move_items(&mut self, buckets: u64) {
+        if let Self::Strict(filter) = self {
+            filter.move_items(buckets);
+        }
+    }
+
+    /// The memory of the table that a filter begins with once it is empty.
+    pub fn beginning(&self) -> MemoryNeed {
+        match self {
+            Self::Compact(filter) => filter.beginning(),
+            Self::Forgetting(filter) => filter.beginning(),
+            Self::Strict(filter) => filter.beginning(),
+        }
+    }
+
+    /// The memory that [`Self::clear`] asks for before it gives any back. It counts towards the limit as far as the filter takes more
+    /// afterwards.
     pub fn clearing(&self) -> MemoryNeed {
         match self {
             Self::Compact(filter) => filter.clearing(),
+            Self::Forgetting(filter) => filter.clearing(),
             Self::Strict(filter) => filter.clearing(),
         }
     }
@@ -260,11 +366,12 @@ impl Filter {
 
 impl Reader {
     /// Whether the filter holds an item, in a strict filter also whether `accepts` says yes to its state. A compact filter may take
-    /// another item for it, but never misses one that it holds.
+    /// another item for it, but never misses one that it holds. One that forgets is seen in this step.
     #[inline]
-    pub fn contains(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
+    pub fn contains(&self, digest: Digest, step: u64, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self {
             Self::Compact(reader) => reader.view().contains(digest),
+            Self::Forgetting(reader) => reader.view(step).contains(digest),
             Self::Strict(reader) => reader.view().get(digest).is_some_and(accepts),
         }
     }
@@ -273,11 +380,13 @@ impl Reader {
     pub fn contains_many(
         &self,
         digests: &[Digest],
+        step: u64,
         found: &mut Vec<bool>,
         accepts: impl Fn(Digest, SlotState) -> bool,
     ) {
         match self {
             Self::Compact(reader) => reader.view().contains_many(digests, found),
+            Self::Forgetting(reader) => reader.view(step).contains_many(digests, found),
             Self::Strict(reader) => {
                 let mut states = Vec::with_capacity(digests.len());
                 reader.view().get_many(digests, &mut states);
@@ -290,10 +399,11 @@ impl Reader {
         }
     }
 
-    /// Copies of an item. Never too low; in a compact filter, items that look alike count too.
-    pub fn count(&self, digest: Digest) -> u32 {
+    /// Copies of an item. Never too low; in a compact filter, items that look alike count too. One that forgets is seen in this step.
+    pub fn count(&self, digest: Digest, step: u64) -> u32 {
         match self {
             Self::Compact(reader) => reader.view().count(digest),
+            Self::Forgetting(reader) => reader.view(step).count(digest),
             Self::Strict(reader) => u32::from(reader.view().get(digest).is_some()),
         }
     }
@@ -302,6 +412,7 @@ impl Reader {
     pub fn copies_max(&self) -> u32 {
         match self {
             Self::Compact(reader) => reader.view().copies_max(),
+            Self::Forgetting(reader) => reader.copies_max(),
             Self::Strict(_) => 1,
         }
     }
@@ -311,6 +422,7 @@ impl Reader {
     pub fn prefetch(&self, digest: Digest) {
         match self {
             Self::Compact(reader) => reader.view().prefetch(digest),
+            Self::Forgetting(reader) => reader.prefetch(digest),
             Self::Strict(reader) => reader.view().prefetch(digest),
         }
     }
@@ -319,26 +431,37 @@ impl Reader {
     pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
         let mut states = Vec::with_capacity(digests.len());
         match self {
-            Self::Compact(_) => states.resize(digests.len(), None),
+            Self::Compact(_) | Self::Forgetting(_) => states.resize(digests.len(), None),
             Self::Strict(reader) => reader.view().get_many(digests, &mut states),
         }
         states
     }
 
-    /// Its figures.
-    pub fn stats(&self) -> FilterStats {
+    /// Its figures. One that forgets is seen in this step.
+    pub fn stats(&self, step: u64) -> FilterStats {
+        let figures = |items, memory_bytes, segments, copies_max| FilterStats {
+            items,
+            memory_bytes,
+            segments,
+            states: None,
+            copies_max,
+            steps: Vec::new(),
+        };
         match self {
             Self::Compact(reader) => {
                 let view = reader.view();
-                let (items, memory_bytes, copies_max) =
-                    (view.items(), view.memory_bytes(), view.copies_max());
-                FilterStats { items, memory_bytes, segments: view.segments(), states: None, copies_max }
+                figures(view.items(), view.memory_bytes(), view.segments(), view.copies_max())
+            }
+            Self::Forgetting(reader) => {
+                let view = reader.view(step);
+                let figures =
+                    figures(view.items(), view.memory_bytes(), view.segments(), reader.copies_max());
+                FilterStats { steps: view.steps(), ..figures }
             }
             Self::Strict(reader) => {
                 let view = reader.view();
-                let (items, memory_bytes) = (view.items(), view.memory_bytes());
-                let (segments, states) = (view.segments(), Some(view.counts()));
-                FilterStats { items, memory_bytes, segments, states, copies_max: 1 }
+                let figures = figures(view.items(), view.memory_bytes(), view.segments(), 1);
+                FilterStats { states: Some(view.counts()), ..figures }
             }
         }
     }
@@ -347,6 +470,7 @@ impl Reader {
     pub fn memory_bytes(&self) -> u64 {
         match self {
             Self::Compact(reader) => reader.view().memory_bytes(),
+            Self::Forgetting(reader) => reader.memory_bytes(),
             Self::Strict(reader) => reader.view().memory_bytes(),
         }
     }

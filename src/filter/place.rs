@@ -2,7 +2,7 @@
 
 use super::hash::Digest;
 use super::mixing::{mix, multiply_high, sum_of_mixed};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::slot_state::{STATE_BITS, STATE_MASK};
 
 /// The slot value of an item, and the two buckets in which it may lie.
@@ -26,15 +26,17 @@ pub(super) struct Dimensions {
 }
 
 impl Dimensions {
-    pub(super) fn of(plan: Plan) -> Self {
+    pub(super) fn of(plan: TablePlan) -> Self {
         debug_assert!(plan.buckets().is_multiple_of(2));
         match plan {
-            Plan::Segment { base_bits, step_bits, base_buckets, k, .. } => {
+            TablePlan::Segment { base_bits, step_bits, base_buckets, k, .. } => {
                 debug_assert!(u32::from(base_bits) + k <= 32 && base_buckets << k <= 1 << 32);
                 let fingerprints = ((1 << base_bits) - 1) << k;
                 Self { base_buckets, k, step_bits: u32::from(step_bits), fingerprints }
             }
-            Plan::Strict { buckets } => Self { base_buckets: buckets, k: 0, step_bits: 0, fingerprints: 0 },
+            TablePlan::Strict { buckets } => {
+                Self { base_buckets: buckets, k: 0, step_bits: 0, fingerprints: 0 }
+            }
         }
     }
 }
@@ -198,7 +200,7 @@ mod tests {
 
     fn segment<P: Place>(base_bits: u32, base_buckets: u64, k: u32) -> P {
         let plan =
-            Plan::Segment { base_bits: base_bits as u8, step_bits: 0, bucket_size: 4, base_buckets, k };
+            TablePlan::Segment { base_bits: base_bits as u8, step_bits: 0, bucket_size: 4, base_buckets, k };
         P::of(&Dimensions::of(plan))
     }
 
@@ -271,7 +273,7 @@ mod tests {
 
         #[test]
         fn strict_pairs_differ_and_ignore_the_state(digest: u64, half in 1_u64..=1 << 33) {
-            let place = Whole::of(&Dimensions::of(Plan::Strict { buckets: half * 2 }));
+            let place = Whole::of(&Dimensions::of(TablePlan::Strict { buckets: half * 2 }));
             let probe = check_pair(place, half * 2, digest)?;
             prop_assert_eq!(place.other(probe.buckets[0], probe.value | STATE_MASK), probe.buckets[1]);
             prop_assert_eq!(place.probe(Digest(digest ^ (1 << 63))), probe);

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 /// The plan of a table. A snapshot stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Plan {
+pub(super) enum TablePlan {
     /// Segment `k` of a compact filter. Where items are forgotten, `step_bits` of each slot say in which step its item was added.
     Segment { base_bits: u8, step_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
     /// A strict table.
     Strict { buckets: u64 },
 }
 
-impl Plan {
+impl TablePlan {
     pub(super) fn buckets(&self) -> u64 {
         match *self {
             Self::Segment { base_buckets, k, .. } => base_buckets << k,

@@ -2,7 +2,7 @@
 
 use super::codec::TableId;
 use super::hash::Digest;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::writer::TableWriter;
 
 fn scrambled(number: u64) -> Digest {
@@ -11,7 +11,7 @@ fn scrambled(number: u64) -> Digest {
 
 /// A table with as few buckets and slots as an insert needs to move an item.
 fn tiny() -> TableWriter {
-    let plan = Plan::Segment { base_bits: 16, step_bits: 0, bucket_size: 2, base_buckets: 4, k: 0 };
+    let plan = TablePlan::Segment { base_bits: 16, step_bits: 0, bucket_size: 2, base_buckets: 4, k: 0 };
     TableWriter::new(TableId(0), plan, 50)
 }
 
@@ -63,7 +63,8 @@ mod threads {
     /// item can move from the second bucket to the first just in between.
     #[test]
     fn a_reader_misses_nothing_while_items_move() {
-        let plan = Plan::Segment { base_bits: 16, step_bits: 0, bucket_size: 4, base_buckets: 512, k: 0 };
+        let plan =
+            TablePlan::Segment { base_bits: 16, step_bits: 0, bucket_size: 4, base_buckets: 512, k: 0 };
         let mut writer = TableWriter::new(TableId(0), plan, 2_000);
         let residents: Vec<Digest> = (0..1_000).map(scrambled).collect();
         for &digest in &residents {

@@ -4,7 +4,7 @@
 use super::insert::Full;
 use super::layout::{FINGERPRINT_BITS_MAX, Layout, SEGMENT_BUCKETS_MAX};
 use super::memory::MemoryNeed;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::table_set::TableSet;
 use super::writer::TableWriter;
 
@@ -19,8 +19,8 @@ pub(super) enum Raise {
 }
 
 /// The plan of segment `k`.
-pub(super) fn plan(layout: &Layout, k: u32) -> Plan {
-    Plan::Segment {
+pub(super) fn plan(layout: &Layout, k: u32) -> TablePlan {
+    TablePlan::Segment {
         base_bits: layout.fingerprint_bits,
         step_bits: layout.step_bits,
         bucket_size: layout.bucket_size,
@@ -70,15 +70,46 @@ pub(super) fn plan_raise(set: &TableSet, first: &Layout) -> Result<Raise, Full> 
         return Ok(Raise::Nothing);
     }
     let staying = &set.tables[..set.idle().unwrap_or(set.tables.len())];
-    let missing = first.capacity() - staying.iter().map(TableWriter::capacity).sum::<u64>();
+    further(set, staying, first).map(Raise::Segment).ok_or(Full)
+}
+
+/// The number of a further segment that gives these ones room for as many items as a filter of this layout begins with.
+fn further(set: &TableSet, staying: &[TableWriter], first: &Layout) -> Option<u32> {
+    let missing = first.capacity().saturating_sub(staying.iter().map(TableWriter::capacity).sum());
     let newest = staying.iter().map(number).max().unwrap_or(0);
     let mut further = (newest + 1..).take_while(|&k| can_be(&set.layout, k));
-    further.find(|&k| plan(&set.layout, k).fill_limit() >= missing).map(Raise::Segment).ok_or(Full)
+    further.find(|&k| plan(&set.layout, k).fill_limit() >= missing)
+}
+
+/// The memory that it takes to raise a filter to this layout.
+///
+/// # Errors
+/// [`Full`] as for [`plan_raise`].
+pub(super) fn raising(set: &TableSet, first: &Layout) -> Result<MemoryNeed, Full> {
+    Ok(match plan_raise(set, first)? {
+        Raise::Nothing => MemoryNeed::default(),
+        Raise::Anew => plan(first, 0).memory(),
+        Raise::Segment(k) => plan(&set.layout, k).memory(),
+    })
+}
+
+/// The memory of every table that it may take to raise a filter, if it is emptied before, or any of its newest segments are.
+pub(super) fn raising_after_drops(set: &TableSet, first: &Layout) -> MemoryNeed {
+    let mut need = plan(first, 0).memory();
+    for staying in (1..=set.tables.len()).map(|count| &set.tables[..count]) {
+        let capacity: u64 = staying.iter().map(TableWriter::capacity).sum();
+        if capacity < first.capacity()
+            && let Some(k) = further(set, staying, first)
+        {
+            need += plan(&set.layout, k).memory();
+        }
+    }
+    need
 }
 
 /// Whether these segments of an image are a filter's: in order, and each of the right shape.
-pub(super) fn are_in_place(layout: &Layout, plans: impl Iterator<Item = Plan>) -> bool {
-    let plans: Vec<Plan> = plans.collect();
+pub(super) fn are_in_place(layout: &Layout, plans: impl Iterator<Item = TablePlan>) -> bool {
+    let plans: Vec<TablePlan> = plans.collect();
     plans.first().is_some_and(|first| first.segment() == 0)
         && plans.is_sorted_by(|older, newer| older.segment() < newer.segment())
         && plans.iter().all(|own| own.segment() < 32 && *own == plan(layout, own.segment()))

@@ -9,8 +9,8 @@
 //!   chosen by `2b + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`.
 //!   This is the first term of the union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation
 //!   and dictionaries with tightly packed constant size bins", 2007). Where it is what limits, the other terms add up to less.
-//! - *A crowded table.* Items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table with buckets of 2, 4 or 8 slots (Fernholz
-//!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007). How many items a table of `s` slots really takes varies
+//! - *A crowded table.* With buckets of 2, 4 or 8 slots, items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table. (Fernholz
+//!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007.) How many items a table of `s` slots really takes varies
 //!   by 0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven standard deviations are kept free. In a small table another
 //!   effect weighs more: some buckets are chosen by fewer items than they have slots. For that, two buckets and two slots are kept
 //!   free. With both, [`fill_limit`] lies below what all but one of a hundred million fillings take. For small tables the union bound
@@ -98,8 +98,8 @@ impl Layout {
         if !(STEPS_MIN..=STEPS_MAX).contains(&steps) {
             return Err(LayoutError::Steps(steps));
         }
-        // The current step beside those that are kept, and two whose items are being removed.
-        let tags = steps + 3;
+        // The current step beside those that are kept, and four whose items are being removed.
+        let tags = steps + 5;
         Ok(Self { step_bits: tags.next_power_of_two().trailing_zeros() as u8, ..self })
     }
 

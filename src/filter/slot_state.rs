@@ -1,5 +1,7 @@
 //! The state of an item in a strict filter, as two bits of its slot.
 
+use std::ops::{AddAssign, SubAssign};
+
 /// Bits of a strict slot that hold the state; the digest lies above them.
 pub(super) const STATE_BITS: u32 = 2;
 
@@ -44,4 +46,20 @@ pub struct StateCounts {
     pub held: u64,
     /// Items that have been used.
     pub redeemed: u64,
+}
+
+impl AddAssign for StateCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.available += other.available;
+        self.held += other.held;
+        self.redeemed += other.redeemed;
+    }
+}
+
+impl SubAssign for StateCounts {
+    fn sub_assign(&mut self, other: Self) {
+        self.available -= other.available;
+        self.held -= other.held;
+        self.redeemed -= other.redeemed;
+    }
 }

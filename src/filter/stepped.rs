@@ -2,10 +2,10 @@
 //! to as if they were free.
 
 use super::hash::Digest;
-use super::kind::Kind;
+use super::kind::TableKind;
 use super::live::{Live, LiveTags, Tagged};
 use super::place::{Place, Probe, Stepped, SteppedFirst};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::slots::{Fixed, Lanes, OwnShape, Shape};
 use super::table::{GROUP, Table};
 use super::writer::{NoPath, TableWriter};
@@ -41,21 +41,21 @@ macro_rules! with_stepped_shape {
 impl Table {
     /// The table's kind, seen in a step.
     #[inline(always)]
-    fn live_kind<S: OwnShape, P: Place>(&self, live: LiveTags) -> Kind<Live<S>, P> {
-        let Kind { place, .. } = self.kind::<S, P>();
-        Kind { shape: Live::new(&self.lanes, live), place }
+    fn live_kind<S: OwnShape, P: Place>(&self, live: LiveTags) -> TableKind<Live<S>, P> {
+        let TableKind { place, .. } = self.kind::<S, P>();
+        TableKind { shape: Live::new(&self.lanes, live), place }
     }
 
     /// The table's kind, seen by somebody to whom no item in it is forgotten.
     #[inline(always)]
-    fn tagged_kind<S: OwnShape, P: Place>(&self, live: LiveTags) -> Kind<Tagged<S>, P> {
-        let Kind { place, .. } = self.kind::<S, P>();
-        Kind { shape: Tagged::new(&self.lanes, live), place }
+    fn tagged_kind<S: OwnShape, P: Place>(&self, live: LiveTags) -> TableKind<Tagged<S>, P> {
+        let TableKind { place, .. } = self.kind::<S, P>();
+        TableKind { shape: Tagged::new(&self.lanes, live), place }
     }
 
     /// Whether the usual code will do: for the first segment while nothing in it is forgotten.
     fn is_usual(&self, live: LiveTags) -> bool {
-        live.all && matches!(self.plan, Plan::Segment { k: 0, .. })
+        live.all && matches!(self.plan, TablePlan::Segment { k: 0, .. })
     }
 
     /// Whether the table holds an item, or one that looks alike, of a live step.
@@ -70,7 +70,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn contains_of<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> bool {
+    fn contains_of<S: Shape, P: Place>(&self, kind: TableKind<S, P>, digest: Digest) -> bool {
         let (probe, before) = (kind.place.probe(digest), self.version());
         let hit = self.holds_either(kind, &probe, || ());
         hit || (!self.is_sure(before) && self.holds_moving(kind, &probe))
@@ -82,7 +82,7 @@ impl Table {
     /// may have seen half of the change. Then the slot is still on record, or the third look sees it whole.
     #[cold]
     #[inline(never)]
-    fn holds_moving<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) -> bool {
+    fn holds_moving<S: Shape, P: Place>(&self, kind: TableKind<S, P>, probe: &Probe) -> bool {
         let holds = || self.holds_either(kind, probe, || ());
         loop {
             let before = self.version();
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Whether a copy of this item is getting another tag. Only live copies do, and only live tags.
-    fn is_tagging<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) -> bool {
+    fn is_tagging<S: Shape, P: Place>(&self, kind: TableKind<S, P>, probe: &Probe) -> bool {
         self.tagging().is_some_and(|number| {
             let slots = u64::from(kind.shape.lanes().slots);
             let (bucket, slot) = (number / slots, (number % slots) as u32);
@@ -205,7 +205,7 @@ impl TableWriter {
     #[inline(never)]
     fn insert_many_of<S: Shape, P: Place>(
         &mut self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         digests: &[Digest],
         tag: u32,
         live: LiveTags,
@@ -229,7 +229,11 @@ impl TableWriter {
 
     /// Stores an item unless both its buckets are full of copies, and returns what its slot held before.
     #[inline(always)]
-    fn store<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: Probe) -> Result<Option<u64>, NoPath> {
+    fn store<S: Shape, P: Place>(
+        &mut self,
+        kind: TableKind<S, P>,
+        probe: Probe,
+    ) -> Result<Option<u64>, NoPath> {
         let replaced = match self.table.vacant_of_pair(kind, &probe) {
             Some((bucket, slot)) => {
                 let replaced = self.table.slot(kind, bucket, slot);
@@ -330,7 +334,8 @@ mod tests {
     /// A tag that lies in two words is changed in two stores. A reader that comes in between does not miss the item.
     #[test]
     fn an_item_is_found_while_its_tag_changes() {
-        let plan = Plan::Segment { base_bits: 19, step_bits: 4, bucket_size: 4, base_buckets: 100, k: 0 };
+        let plan =
+            TablePlan::Segment { base_bits: 19, step_bits: 4, bucket_size: 4, base_buckets: 100, k: 0 };
         // The tags 7 and 8 have no bit in common.
         let live = LiveTags::new(4, 7, 2, true);
         let mut writer = TableWriter::new(TableId(0), plan, 100);

@@ -32,6 +32,12 @@ pub struct StepStats {
     pub items: u64,
 }
 
+impl StepsImage {
+    pub(super) fn kept(&self) -> u32 {
+        self.kept
+    }
+}
+
 type Items = Arc<[AtomicU64; TAGS_MAX]>;
 
 /// The steps of one filter, as its writer sees them.
@@ -124,8 +130,9 @@ impl Steps {
         steps
     }
 
-    /// Restores the steps; `items` are those in the tables, by tag. None if one has a tag of no step.
-    pub(super) fn restore(image: &StepsImage, bits: u32, items: &[u64; TAGS_MAX]) -> Option<Self> {
+    /// Restores the steps. The items in the tables are yet to be counted, and then [judged](Self::judge). None if there can't be such
+    /// steps.
+    pub(super) fn restore(image: &StepsImage, bits: u32) -> Option<Self> {
         let StepsImage { kept, now, first, ref numbers } = *image;
         let tags = 1 << bits;
         let is_possible = kept <= STEPS_MAX
@@ -138,12 +145,13 @@ impl Steps {
             return None;
         }
         let known = Known { kept, bits, first, numbers: numbers.clone(), items: no_items() };
-        let mut left = items.iter().sum::<u64>();
-        for tag in (0..numbers.len()).map(|index| known.tag(index) as usize) {
-            known.items[tag].store(items[tag], Relaxed);
-            left -= items[tag];
-        }
-        (left == 0).then(|| Self::over(now, known))
+        Some(Self::over(now, known))
+    }
+
+    /// Whether a step has this tag.
+    pub(super) fn has(&self, tag: u32) -> bool {
+        let Known { first, bits, numbers, .. } = &self.known;
+        (tag.wrapping_sub(*first) & ((1 << bits) - 1)) < numbers.len() as u32
     }
 
     /// What a snapshot says of them. The numbers of items are in the tables.
@@ -259,7 +267,7 @@ impl Steps {
     }
 
     /// Judges which steps are forgotten now.
-    fn judge(&mut self) {
+    pub(super) fn judge(&mut self) {
         let now = self.now.unwrap_or_default();
         self.live = self.known.live(now);
         self.forgotten = (0..self.known.forgotten(now)).map(|index| self.known.items_at(index)).sum();

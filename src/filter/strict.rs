@@ -1,37 +1,27 @@
 //! Strict filters: a set that keeps 62 bits of each item's digest, and a state. With `n` items in it, about `n` in 2^62 strangers
 //! are taken for one of them.
 //!
-//! A filter whose table is full gets a second one, twice as large, and one whose capacity is raised gets one that is large enough.
-//! Every later change moves the items of a few buckets there, so that no single one pays for all. While an item moves it is in both
-//! tables for a moment, and always in at least one. A filter may need a still larger table before the move is over. Then all tables are
-//! emptied into the newest, the oldest first.
+//! A filter may have several tables, while its items move from one to the other (see [`super::strict_move`]). Items are added to the
+//! newest one only. Of a table that was cleared, only held and redeemed items are still there.
 
 use super::codec::{FilterImage, Load, RestoreError, TableId};
+use super::dropped::Dropped;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
 use super::layout::{BUCKETS_MAX, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::place::stored_digest;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::sizing::sure_strict_items;
-use super::slot_state::{STATE_MASK, SlotState};
-use super::strict_view::{Shared, StrictReader};
-use super::table::GROUP;
+use super::slot_state::{SlotState, StateCounts};
+use super::strict_view::{Shared, Shown, StrictReader, state_in};
+use super::table::{GROUP, Table};
 use super::table_set::TableSet;
 use super::writer::{NoPath, TableWriter};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-
-/// Buckets of the oldest table whose items every change moves to the newest one. After growth the move is over long before that one
-/// is full: a quarter of a bucket with every change would be enough.
-const BUCKETS_MOVED: u64 = 4;
-
-/// Tables of fewer buckets are moved all at once.
-const BUCKETS_AT_ONCE: u64 = 1 << 10;
-
-/// The most tables of a filter. Only many raises of its capacity in a short time lead to so many. Then the oldest is emptied at once.
-const TABLES_MAX: usize = 8;
 
 /// How far a walk over the items of a strict filter has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,16 +39,22 @@ impl Walk {
 /// The writer's side of a strict filter.
 pub struct StrictFilter {
     /// One table, or several while items move: they go to the newest.
-    set: TableSet,
-    shared: Arc<Shared>,
+    pub(super) set: TableSet,
+    pub(super) shared: Arc<Shared>,
 }
 
-fn plan(buckets: u64) -> Plan {
-    Plan::Strict { buckets }
+/// The most tables of a filter.
+pub(super) const TABLES_MAX: usize = 16;
+
+/// Tables from which on a filter should be neither cleared nor raised. The others are for growth.
+pub(super) const TABLES_MANY: usize = 8;
+
+pub(super) fn plan(buckets: u64) -> TablePlan {
+    TablePlan::Strict { buckets }
 }
 
 /// The memory of all tables that are tried, each twice as large as the one before, from so many buckets on until so many items fit.
-fn tables_up_to(items: u64, mut buckets: u64) -> MemoryNeed {
+pub(super) fn tables_up_to(items: u64, mut buckets: u64) -> MemoryNeed {
     let mut need = MemoryNeed::default();
     while buckets <= BUCKETS_MAX {
         need += plan(buckets).memory();
@@ -87,6 +83,11 @@ impl StrictFilter {
         &self.set
     }
 
+    /// All its tables, as dropped.
+    pub fn into_dropped(self) -> Dropped {
+        self.set.into_dropped()
+    }
+
     /// Its tables, for snapshots.
     pub fn tables_mut(&mut self) -> &mut TableSet {
         &mut self.set
@@ -97,14 +98,35 @@ impl StrictFilter {
         StrictReader { shared: self.shared.clone() }
     }
 
-    fn publish(&self) {
-        self.shared.tables.store(Arc::new(self.set.shared()));
+    pub(super) fn publish(&self) {
+        let shown = Shown { tables: self.set.shared(), cleared: self.set.cleared };
+        self.shared.tables.store(Arc::new(shown));
         self.shared.published.fetch_add(1, Release);
+    }
+
+    /// Items in it.
+    pub fn items(&self) -> u64 {
+        let live = &self.set.tables[self.set.cleared..];
+        live.iter().map(TableWriter::items).sum::<u64>() + self.shared.staying.load(Relaxed)
+    }
+
+    /// Items by state.
+    pub fn counts(&self) -> StateCounts {
+        let (held, redeemed) = (self.shared.held.load(Relaxed), self.shared.redeemed.load(Relaxed));
+        StateCounts { available: self.items() - held - redeemed, held, redeemed }
     }
 
     /// The state of an item, if it is there.
     pub fn get(&self, digest: Digest) -> Option<SlotState> {
-        self.set.tables.iter().find_map(|table| table.table.get(digest)).map(SlotState::of)
+        self.locate(digest).map(|(_, state)| state)
+    }
+
+    /// The table that has an item, and the item's state.
+    pub(super) fn locate(&self, digest: Digest) -> Option<(usize, SlotState)> {
+        let mut tables = self.set.tables.iter().enumerate();
+        tables.find_map(|(table, writer)| {
+            state_in(table, self.set.cleared, writer.table.get(digest)?).map(|state| (table, state))
+        })
     }
 
     /// Adds an item, in the state available. If it is there already it keeps its state.
@@ -123,7 +145,8 @@ impl StrictFilter {
         if let Some(state) = self.get(digest) {
             return Ok(Insert::Present(state));
         }
-        if self.set.growth == Growth::Auto && self.set.newest().room() <= self.waiting() {
+        if (self.set.growth == Growth::Auto || self.is_moving()) && self.set.newest().room() <= self.waiting()
+        {
             self.grow()?;
         }
         if self.set.newest().insert(digest, AVAILABLE).is_err() {
@@ -132,7 +155,7 @@ impl StrictFilter {
             }
             // This hardly ever happens: there is no path, though the table counts as having room.
             let buckets = self.newest_buckets();
-            self.rebuild(buckets * 2, |_| true)?;
+            self.rebuild(self.set.cleared, buckets * 2, |_| true)?;
             self.set.newest().insert(digest, AVAILABLE).map_err(|NoPath| Full)?;
         }
         Ok(Insert::Added)
@@ -165,8 +188,12 @@ impl StrictFilter {
 
     /// Changes the state of an item that is there, and returns the state from before.
     pub fn set(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
-        let held = self.set.tables.iter_mut().find_map(|table| table.set_state(digest, state.bits()))?;
-        let before = SlotState::of(held);
+        let before = if self.set.cleared == 0 {
+            let held = self.set.tables.iter_mut().find_map(|table| table.set_state(digest, state.bits()))?;
+            SlotState::of(held)
+        } else {
+            self.set_in_cleared(digest, state)?
+        };
         self.count(before, -1);
         self.count(state, 1);
         Some(before)
@@ -175,8 +202,17 @@ impl StrictFilter {
     /// Removes an item, if it is there, and returns its state.
     pub fn remove(&mut self, digest: Digest) -> Option<SlotState> {
         self.move_on();
-        let held = self.set.tables.iter_mut().find_map(|table| table.remove(digest))?;
-        let state = SlotState::of(held);
+        let state = if self.set.cleared == 0 {
+            let held = self.set.tables.iter_mut().find_map(|table| table.remove(digest))?;
+            SlotState::of(held)
+        } else {
+            let (table, state) = self.locate(digest)?;
+            self.set.tables[table].remove(digest);
+            if table < self.set.cleared {
+                self.note_left_cleared();
+            }
+            state
+        };
         self.count(state, -1);
         Some(state)
     }
@@ -191,46 +227,44 @@ impl StrictFilter {
         removed
     }
 
-    /// Removes all available items, and shrinks to the smallest table that the others fit into. Returns how many were removed.
-    pub fn clear(&mut self) -> u64 {
-        let available = self.reader().view().counts().available;
-        // If the others don't fit into a table of the first one's size, larger ones are tried, up to the present one's.
-        let rebuilt = self.rebuild(self.set.first.buckets, |state| state != SlotState::Available);
-        if rebuilt.is_err() {
-            let mut leaving = Vec::new();
-            self.for_each(|digest, state| {
-                if state == SlotState::Available {
-                    leaving.push(digest);
-                }
-            });
-            self.remove_many(&leaving);
-        }
-        available
-    }
-
     /// Calls `visit` with 62 bits of digest and the state of every item, in the order of their slots.
     pub fn for_each(&self, mut visit: impl FnMut(Digest, SlotState)) {
-        for table in &self.set.tables {
-            table.table.for_each_in(0..table.table.plan.buckets(), |_, _, value| {
-                visit(stored_digest(value), SlotState::of(value));
-            });
+        for table in 0..self.set.tables.len() {
+            self.for_each_in(table, 0..u64::MAX, &mut visit);
         }
+    }
+
+    /// [`Self::for_each`] for some buckets of a table. Returns how many there are.
+    fn for_each_in(
+        &self,
+        table: usize,
+        buckets: Range<u64>,
+        mut visit: impl FnMut(Digest, SlotState),
+    ) -> u64 {
+        let Table { plan, .. } = &*self.set.tables[table].table;
+        let last = plan.buckets().min(buckets.end);
+        self.set.tables[table].table.for_each_in(buckets.start..last, |_, _, value| {
+            if let Some(state) = state_in(table, self.set.cleared, value) {
+                visit(stored_digest(value), state);
+            }
+        });
+        last.saturating_sub(buckets.start)
     }
 
     /// Goes on with a walk: calls `visit` with the items of up to so many more buckets. Returns how many buckets that were; none at the
     /// end. If the filter changes between two calls, an item that moves may be visited once, twice or not at all.
-    pub fn walk(&self, walk: &mut Walk, buckets: u64, mut visit: impl FnMut(Digest, SlotState)) -> u64 {
-        let Some(table) = self.set.tables.iter().find(|table| table.id >= walk.table) else { return 0 };
-        let first = if table.id == walk.table { walk.bucket } else { 0 };
-        let all = table.table.plan.buckets();
-        let last = all.min(first.saturating_add(buckets));
-        table.table.for_each_in(first..last, |_, _, value| visit(stored_digest(value), SlotState::of(value)));
-        *walk = if last == all {
-            Walk { table: TableId(table.id.0 + 1), bucket: 0 }
+    pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
+        let tables = &self.set.tables;
+        let Some(index) = tables.iter().position(|table| table.id >= walk.table) else { return 0 };
+        let id = tables[index].id;
+        let first = if id == walk.table { walk.bucket } else { 0 };
+        let walked = self.for_each_in(index, first..first.saturating_add(buckets), visit);
+        *walk = if first + walked >= tables[index].table.plan.buckets() {
+            Walk { table: TableId(id.0 + 1), bucket: 0 }
         } else {
-            Walk { table: table.id, bucket: last }
+            Walk { table: id, bucket: first + walked }
         };
-        last.saturating_sub(first)
+        walked
     }
 
     /// The most memory that so many more items can make the filter ask for.
@@ -239,7 +273,7 @@ impl StrictFilter {
             return MemoryNeed::default();
         }
         let buckets = self.newest_buckets();
-        let items = self.set.items() + additional;
+        let items = self.items() + additional;
         if items <= sure_strict_items(buckets) {
             MemoryNeed::default()
         } else {
@@ -257,13 +291,12 @@ impl StrictFilter {
         }
     }
 
-    /// The memory that [`Self::clear`] asks for before it gives the old tables back.
-    pub fn clearing(&self) -> MemoryNeed {
-        let counts = self.reader().view().counts();
-        tables_up_to(counts.held + counts.redeemed, self.set.first.buckets)
+    /// The memory of the table that it begins with once it is empty.
+    pub fn beginning(&self) -> MemoryNeed {
+        plan(self.set.first.buckets).memory()
     }
 
-    fn count(&self, state: SlotState, change: i64) {
+    pub(super) fn count(&self, state: SlotState, change: i64) {
         let counter = match state {
             SlotState::Available => return,
             SlotState::Held => &self.shared.held,
@@ -272,163 +305,57 @@ impl StrictFilter {
         counter.store(counter.load(Relaxed).wrapping_add_signed(change), Relaxed);
     }
 
-    /// Makes room for as many items as a filter of this layout begins with.
-    ///
-    /// # Errors
-    /// [`Full`] if no table can be so large. Then nothing has changed.
-    pub fn raise(&mut self, first: Layout) -> Result<(), Full> {
-        if first.buckets > self.newest_buckets() {
-            if self.set.items() == 0 && first.buckets <= BUCKETS_MAX {
-                let table = self.set.make(plan(first.buckets));
-                self.set.replace_all(table);
-                self.publish();
-            } else {
-                self.enlarge(first.buckets)?;
-            }
-        }
-        self.set.first = first;
-        Ok(())
-    }
-
-    /// The memory that [`Self::raise`] asks for.
-    ///
-    /// # Errors
-    /// [`Full`] as for [`Self::raise`].
-    pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
-        match first.buckets {
-            ..=BUCKETS_MAX if first.buckets <= self.newest_buckets() => Ok(MemoryNeed::default()),
-            ..=BUCKETS_MAX if self.is_moved_at_once() => Ok(tables_up_to(self.set.items(), first.buckets)),
-            ..=BUCKETS_MAX => Ok(plan(first.buckets).memory()),
-            _ => Err(Full),
-        }
-    }
-
-    /// Adds a table of twice the size.
-    fn grow(&mut self) -> Result<(), Full> {
-        self.enlarge(self.newest_buckets() * 2)
-    }
-
-    /// Adds a table of so many buckets. Later changes move the items there.
-    fn enlarge(&mut self, buckets: u64) -> Result<(), Full> {
-        if buckets > BUCKETS_MAX {
-            return Err(Full);
-        }
-        if self.is_moved_at_once() {
-            return self.rebuild(buckets, |_| true);
-        }
-        while self.set.tables.len() >= TABLES_MAX {
-            self.move_buckets(u64::MAX);
-        }
-        self.set.put_newest(plan(buckets));
-        self.publish();
-        Ok(())
-    }
-
-    fn is_moved_at_once(&self) -> bool {
-        self.set.tables.iter().map(|table| table.table.plan.buckets()).sum::<u64>() < BUCKETS_AT_ONCE
-    }
-
-    fn newest_buckets(&self) -> u64 {
-        self.set.tables.last().map_or(0, |newest| newest.table.plan.buckets())
-    }
-
-    /// Items that have still to be moved to the newest table.
-    fn waiting(&self) -> u64 {
-        match &self.set.tables[..] {
-            [_] => 0,
-            tables => tables[..tables.len() - 1].iter().map(TableWriter::items).sum(),
-        }
-    }
-
-    /// Goes on with a move to the newest table, if there is one.
-    #[inline]
-    fn move_on(&mut self) {
-        if self.set.tables.len() > 1 {
-            self.move_buckets(BUCKETS_MOVED);
-        }
-    }
-
-    /// Moves the items of so many more buckets of the oldest table to the newest one.
-    #[inline(never)]
-    fn move_buckets(&mut self, buckets: u64) {
-        let [oldest, .., newest] = &mut self.set.tables[..] else { return };
-        let last = oldest.table.plan.buckets().min(self.set.drained_buckets.saturating_add(buckets));
-        let mut moving = Vec::new();
-        oldest.table.for_each_in(self.set.drained_buckets..last, |bucket, slot, value| {
-            moving.push((bucket, slot, value))
-        });
-        for (bucket, slot, value) in moving {
-            if newest.insert(stored_digest(value), value & STATE_MASK).is_err() {
-                // This hardly ever happens in a table that is not full. Then all items move at once to a new one.
-                let buckets = newest.table.plan.buckets();
-                let _ = self.rebuild(buckets * 2, |_| true);
-                return;
-            }
-            oldest.free_slot(bucket, slot);
-        }
-        self.set.drained_buckets = last;
-        if last == oldest.table.plan.buckets() {
-            self.set.drop_drained(0);
-            self.publish();
-        }
-    }
-
-    /// Replaces all tables by a new one of at least so many buckets, with the items that `keep` picks.
-    fn rebuild(&mut self, mut buckets: u64, keep: impl Fn(SlotState) -> bool) -> Result<(), Full> {
-        let rebuilt = loop {
-            if buckets > BUCKETS_MAX {
-                return Err(Full);
-            }
-            let mut rebuilt = self.set.make(plan(buckets));
-            if self.set.tables.iter().try_for_each(|table| copy_items(table, &mut rebuilt, &keep)).is_ok() {
-                break rebuilt;
-            }
-            buckets *= 2;
-        };
-        self.set.replace_all(rebuilt);
-        self.publish();
-        Ok(())
-    }
-
     /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.
     ///
     /// # Errors
     /// When a chunk is missing, damaged or belongs elsewhere, or the image contradicts itself.
     pub fn restore<E>(image: &FilterImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
+        let mut filter = Self::uncounted(image, |mode, image| TableSet::restore(mode, image, load))?;
+        for table in 0..filter.set.tables.len() {
+            filter.count_in(table, 0..u64::MAX);
+        }
+        Ok(filter)
+    }
+
+    /// A filter with tables that are made as an image says. What is in them is yet to be counted.
+    pub(super) fn uncounted<E>(
+        image: &FilterImage,
+        make: impl FnOnce(Mode, &FilterImage) -> Result<TableSet, RestoreError<E>>,
+    ) -> Result<Self, RestoreError<E>> {
         if !(1..=TABLES_MAX).contains(&image.tables.len()) {
             return Err(RestoreError::Image("a strict filter has a wrong number of tables"));
         }
         if !image.tables.iter().all(|table| table.plan.is_sane()) {
             return Err(RestoreError::Image("a table has an impossible shape"));
         }
-        if !image.tables.iter().all(|table| matches!(table.plan, Plan::Strict { .. })) {
+        if !image.tables.iter().all(|table| matches!(table.plan, TablePlan::Strict { .. })) {
             return Err(RestoreError::Image("a table is out of place"));
         }
         let drained_max = if image.tables.len() > 1 { image.tables[0].plan.buckets() } else { 0 };
         if image.drained_buckets > drained_max {
             return Err(RestoreError::Image("more buckets were drained than there are"));
         }
-        let filter = Self::over(TableSet::restore(Mode::Strict, image, load)?);
-        filter.for_each(|_, state| filter.count(state, 1));
-        Ok(filter)
-    }
-}
-
-/// Copies the items that `keep` picks into another table.
-///
-/// # Errors
-/// [`NoPath`] if one of them finds no place there.
-fn copy_items(
-    from: &TableWriter,
-    to: &mut TableWriter,
-    keep: impl Fn(SlotState) -> bool,
-) -> Result<(), NoPath> {
-    let mut copied = Ok(());
-    from.table.for_each_in(0..from.table.plan.buckets(), |_, _, value| {
-        // An item that is being moved may be in both tables.
-        if copied.is_ok() && keep(SlotState::of(value)) && to.table.get(stored_digest(value)).is_none() {
-            copied = to.insert(stored_digest(value), value & STATE_MASK);
+        if image.cleared_tables >= image.tables.len() {
+            return Err(RestoreError::Image("the newest table was cleared"));
         }
-    });
-    copied
+        Ok(Self::over(make(Mode::Strict, image)?))
+    }
+
+    /// Counts the items in some buckets of a table by their states. Returns how many slots are taken there.
+    pub(super) fn count_in(&mut self, table: usize, buckets: Range<u64>) -> u64 {
+        let Table { plan, .. } = &*self.set.tables[table].table;
+        let (mut taken, mut staying) = (0, 0);
+        let buckets = buckets.start..buckets.end.min(plan.buckets());
+        self.set.tables[table].table.for_each_in(buckets, |_, _, value| {
+            taken += 1;
+            if let Some(state) = state_in(table, self.set.cleared, value) {
+                staying += 1;
+                self.count(state, 1);
+            }
+        });
+        if table < self.set.cleared {
+            self.shared.staying.store(self.shared.staying.load(Relaxed) + staying, Relaxed);
+        }
+        taken
+    }
 }

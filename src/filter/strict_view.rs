@@ -8,15 +8,40 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// The tables of a strict filter as readers see them.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// One table, or several while items move: they go from the oldest to the newest.
+    pub(super) tables: Vec<Arc<Table>>,
+    /// So many of them, from the oldest on, were cleared.
+    pub(super) cleared: usize,
+}
+
 /// What the readers of a strict filter share with its writer.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// One table, or several while items move: they go from the oldest to the newest.
-    pub(super) tables: ArcSwap<Vec<Arc<Table>>>,
+    pub(super) tables: ArcSwap<Shown>,
     /// How often `tables` has been replaced. The writer counts after it has stored them, and before it moves an item.
     pub(super) published: AtomicU64,
     pub(super) held: AtomicU64,
     pub(super) redeemed: AtomicU64,
+    /// Held and redeemed items in tables that were cleared.
+    pub(super) staying: AtomicU64,
+}
+
+/// The state of an item that a table holds; none if the table is one of the first `cleared` and the item is gone.
+#[inline]
+pub(super) fn state_in(table: usize, cleared: usize, held: u64) -> Option<SlotState> {
+    let state = SlotState::of(held);
+    (table >= cleared || state != SlotState::Available).then_some(state)
+}
+
+impl Shown {
+    #[inline]
+    fn get(&self, digest: Digest) -> Option<SlotState> {
+        let mut tables = self.tables.iter().enumerate();
+        tables.find_map(|(index, table)| state_in(index, self.cleared, table.get(digest)?))
+    }
 }
 
 /// A reader's side of a strict filter. Takes no lock; clones are cheap.
@@ -29,7 +54,7 @@ pub struct StrictReader {
 /// moved there.
 pub struct StrictView<'a> {
     shared: &'a Shared,
-    tables: Guard<Arc<Vec<Arc<Table>>>>,
+    shown: Guard<Arc<Shown>>,
     published: u64,
 }
 
@@ -40,7 +65,7 @@ impl StrictReader {
         // The count must be loaded first. If the tables are newer than the count, that costs a second look; if they were older,
         // an item could be missed.
         let published = self.shared.published.load(Acquire);
-        StrictView { shared: &self.shared, tables: self.shared.tables.load(), published }
+        StrictView { shared: &self.shared, shown: self.shared.tables.load(), published }
     }
 }
 
@@ -48,9 +73,8 @@ impl StrictView<'_> {
     /// The state of an item, if it is there.
     #[inline]
     pub fn get(&self, digest: Digest) -> Option<SlotState> {
-        let held = self.tables.iter().find_map(|table| table.get(digest));
-        match held {
-            Some(held) => Some(SlotState::of(held)),
+        match self.shown.get(digest) {
+            Some(state) => Some(state),
             None if self.is_current() => None,
             None => self.get_anew(digest),
         }
@@ -60,7 +84,9 @@ impl StrictView<'_> {
     pub fn get_many(&self, digests: &[Digest], states: &mut Vec<Option<SlotState>>) {
         states.clear();
         states.resize(digests.len(), None);
-        self.tables.iter().for_each(|table| table.get_many(digests, states, SlotState::of));
+        for (index, table) in self.shown.tables.iter().enumerate() {
+            table.get_many(digests, states, |held| state_in(index, self.shown.cleared, held));
+        }
         if !self.is_current() {
             for (state, &digest) in states.iter_mut().zip(digests).filter(|(state, _)| state.is_none()) {
                 *state = self.get_anew(digest);
@@ -78,9 +104,8 @@ impl StrictView<'_> {
     fn get_anew(&self, digest: Digest) -> Option<SlotState> {
         loop {
             let published = self.shared.published.load(Acquire);
-            let tables = self.shared.tables.load();
-            if let Some(held) = tables.iter().find_map(|table| table.get(digest)) {
-                return Some(SlotState::of(held));
+            if let Some(state) = self.shared.tables.load().get(digest) {
+                return Some(state);
             }
             if self.shared.published.load(Acquire) == published {
                 return None;
@@ -99,12 +124,13 @@ impl StrictView<'_> {
     /// Prefetches the cache lines in which an item may lie.
     #[inline]
     pub fn prefetch(&self, digest: Digest) {
-        self.tables.iter().for_each(|table| table.prefetch_item(digest));
+        self.shown.tables.iter().for_each(|table| table.prefetch_item(digest));
     }
 
     /// Items in it.
     pub fn items(&self) -> u64 {
-        self.tables.iter().map(|table| table.items()).sum()
+        let live = &self.shown.tables[self.shown.cleared..];
+        live.iter().map(|table| table.items()).sum::<u64>() + self.shared.staying.load(Relaxed)
     }
 
     /// Items by state.
@@ -115,14 +141,19 @@ impl StrictView<'_> {
 
     /// Bytes of all tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.memory_bytes()).sum()
+        self.shown.tables.iter().map(|table| table.memory_bytes()).sum()
     }
 
     /// The figures of its table, or of all while items move. Only the newest has a capacity: the others take nothing more.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        let mut segments: Vec<_> = self.tables.iter().map(|table| table.stats()).collect();
+        let mut segments: Vec<_> = self.shown.tables.iter().map(|table| table.stats()).collect();
         if let Some((_, moving)) = segments.split_last_mut() {
             moving.iter_mut().for_each(|table| table.capacity = 0);
+        }
+        // Nobody counts by table what is held or redeemed.
+        let mut staying = self.shared.staying.load(Relaxed);
+        for table in &mut segments[..self.shown.cleared] {
+            table.items = std::mem::take(&mut staying);
         }
         segments
     }

@@ -11,12 +11,12 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::hash::Digest;
-use super::kind::{Kind, with_any_kind, with_kind};
+use super::kind::{TableKind, with_any_kind, with_kind};
 use super::memory::OutOfMemory;
 use super::place::{Dimensions, Place, Probe, Whole};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::slots::{Lanes, OwnShape, Shape, StrictShape};
-use super::words::{AtomicU64, Words};
+use super::words::{AtomicU64, Remains, Words};
 
 /// One table of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub(super) const GROUP: usize = 32;
 /// What the writer changes beside the slots. It has a cache line of its own, so that the rest stays in every reader's cache.
 #[derive(Default)]
 #[repr(align(64))]
-struct Progress {
+struct Header {
     version: AtomicU64,
     items: AtomicU64,
     /// One more than the number of the slot whose tag is being changed; 0 while none is. See [`super::live`].
@@ -51,19 +51,19 @@ pub(super) struct Table {
     pub(super) words: Words,
     pub(super) lanes: Lanes,
     dimensions: Dimensions,
-    pub(super) plan: Plan,
+    pub(super) plan: TablePlan,
     /// [`Table::contains_in`] compiled for this kind of table. To choose it for each look-up would take a fifth of its instructions.
     contains: fn(&Table, Digest) -> bool,
-    progress: Progress,
+    header: Header,
 }
 
-fn words(plan: Plan) -> usize {
+fn words(plan: TablePlan) -> usize {
     usize::try_from(plan.words()).expect("a table fits the address space")
 }
 
 impl Table {
     /// An empty table. The process ends if the system has no memory left for it.
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: TablePlan) -> Self {
         Self::over(Words::zeroed(words(plan)), plan)
     }
 
@@ -71,31 +71,31 @@ impl Table {
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has no memory left for it.
-    pub(super) fn try_new(plan: Plan) -> Result<Self, OutOfMemory> {
+    pub(super) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
         Ok(Self::over(Words::try_zeroed(words(plan))?, plan))
     }
 
-    fn over(words: Words, plan: Plan) -> Self {
+    fn over(words: Words, plan: TablePlan) -> Self {
         Self {
             words,
             lanes: plan.lanes(),
             dimensions: Dimensions::of(plan),
             plan,
             contains: with_kind!(plan, S, P => Self::contains_in::<S, P>),
-            progress: Progress::default(),
+            header: Header::default(),
         }
     }
 
     /// The table's kind, named by its two types.
     #[inline(always)]
-    pub(super) fn kind<S: OwnShape, P: Place>(&self) -> Kind<S, P> {
-        Kind::of(&self.lanes, &self.dimensions)
+    pub(super) fn kind<S: OwnShape, P: Place>(&self) -> TableKind<S, P> {
+        TableKind::of(&self.lanes, &self.dimensions)
     }
 
     /// The kind of a strict table.
     #[inline(always)]
-    pub(super) fn strict_kind(&self) -> Kind<StrictShape, Whole> {
-        debug_assert!(matches!(self.plan, Plan::Strict { .. }));
+    pub(super) fn strict_kind(&self) -> TableKind<StrictShape, Whole> {
+        debug_assert!(matches!(self.plan, TablePlan::Strict { .. }));
         self.kind()
     }
 
@@ -103,25 +103,35 @@ impl Table {
         self.words.len() as u64 * 8
     }
 
+    /// Whether its memory is mapped: that of large tables is.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.words.is_mapped()
+    }
+
+    /// See [`Words::into_remains`].
+    pub(super) fn into_remains(self) -> Result<Remains, u64> {
+        self.words.into_remains()
+    }
+
     pub(super) fn slots(&self) -> u64 {
         self.plan.buckets() * u64::from(self.plan.bucket_size())
     }
 
     pub(super) fn items(&self) -> u64 {
-        self.progress.items.load(Relaxed)
+        self.header.items.load(Relaxed)
     }
 
     pub(super) fn set_items(&self, items: u64) {
-        self.progress.items.store(items, Relaxed);
+        self.header.items.store(items, Relaxed);
     }
 
     /// The number of the slot whose tag is being changed in two words, if there is one.
     pub(super) fn tagging(&self) -> Option<u64> {
-        self.progress.tagging.load(Acquire).checked_sub(1)
+        self.header.tagging.load(Acquire).checked_sub(1)
     }
 
     pub(super) fn set_tagging(&self, slot: Option<u64>) {
-        self.progress.tagging.store(slot.map_or(0, |slot| slot + 1), Release);
+        self.header.tagging.store(slot.map_or(0, |slot| slot + 1), Release);
     }
 
     pub(super) fn stats(&self) -> SegmentStats {
@@ -137,7 +147,7 @@ impl Table {
     /// The version of the sequence lock: odd while items move. A reader loads it before a look-up and after a miss.
     #[inline(always)]
     pub(super) fn version(&self) -> u64 {
-        self.progress.version.load(Acquire)
+        self.header.version.load(Acquire)
     }
 
     /// Whether a look-up that began at this version and found nothing can be believed: the version was even and is unchanged.
@@ -151,7 +161,7 @@ impl Table {
     /// Steps the version: the writer calls this before the first and after the last store of a path. Those stores are `Release`, so
     /// a reader that sees one of them sees the step too.
     pub(super) fn step_version(&self) {
-        self.progress.version.store(self.progress.version.load(Relaxed) + 1, Release);
+        self.header.version.store(self.header.version.load(Relaxed) + 1, Release);
     }
 
     /// Whether the table holds the item, or one with the same fingerprint and buckets.
@@ -202,7 +212,7 @@ impl Table {
 
     /// [`Table::count`], if one looks at the table in this way.
     #[inline(never)]
-    pub(super) fn count_of<S: Shape, P: Place>(&self, kind: Kind<S, P>, digest: Digest) -> u32 {
+    pub(super) fn count_of<S: Shape, P: Place>(&self, kind: TableKind<S, P>, digest: Digest) -> u32 {
         let probe = kind.place.probe(digest);
         let mut most = 0;
         loop {
@@ -227,7 +237,7 @@ impl Table {
     #[inline(never)]
     pub(super) fn contains_many_of<S: Shape, P: Place>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         digests: &[Digest],
         found: &mut [bool],
     ) {
@@ -250,14 +260,19 @@ impl Table {
         });
     }
 
-    /// [`Table::get`] for each item that has nothing in `found` yet; `of` turns its slot value into what is wanted.
-    pub(super) fn get_many<T>(&self, digests: &[Digest], found: &mut [Option<T>], of: impl Fn(u64) -> T) {
+    /// [`Table::get`] for each item that has nothing in `found` yet; `of` turns its slot value into what is wanted, if it is.
+    pub(super) fn get_many<T>(
+        &self,
+        digests: &[Digest],
+        found: &mut [Option<T>],
+        of: impl Fn(u64) -> Option<T>,
+    ) {
         let kind = self.strict_kind();
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
             let found = found.next().unwrap_or_default().iter_mut();
             for (found, probe) in found.zip(probes).filter(|(found, _)| found.is_none()) {
-                *found = self.look(|| self.locate(kind, probe).map(|(_, _, held)| of(held)));
+                *found = self.look(|| self.locate(kind, probe)).and_then(|(_, _, held)| of(held));
             }
             ControlFlow::Continue(())
         });
@@ -268,7 +283,7 @@ impl Table {
     #[inline(always)]
     pub(super) fn for_each_group<S: Shape, P: Place>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         digests: &[Digest],
         mut work: impl FnMut(&[Probe]) -> ControlFlow<()>,
     ) {
@@ -289,7 +304,7 @@ impl Table {
     #[inline(always)]
     fn probe_group<S: Shape, P: Place>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         digests: &[Digest],
         probes: &mut [Probe; GROUP],
     ) -> usize {
@@ -327,7 +342,7 @@ impl Table {
     #[inline(always)]
     pub(super) fn holds_either<S: Shape, P: Place>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: &Probe,
         pause: impl Fn(),
     ) -> bool {
@@ -351,13 +366,13 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) {
+    pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, probe: &Probe) {
         probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));
     }
 
     /// Prefetches a bucket's cache line.
     #[inline(always)]
-    pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) {
+    pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) {
         let lanes = kind.shape.lanes();
         self.words.prefetch(lanes.position(bucket, 0).0);
         if lanes.slots * lanes.bits > 64 {
@@ -367,13 +382,13 @@ impl Table {
 
     /// One part of a bucket.
     #[inline(always)]
-    pub(super) fn part<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
+    pub(super) fn part<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64, part: u32) -> u64 {
         part_of(&self.words, kind, bucket, part)
     }
 
     /// Copies of a value in a bucket pair.
     #[inline(always)]
-    pub(super) fn copies<S: Shape, P: Copy>(&self, kind: Kind<S, P>, probe: &Probe) -> u32 {
+    pub(super) fn copies<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, probe: &Probe) -> u32 {
         let lanes = kind.shape.lanes();
         let mut copies = 0;
         for bucket in probe.buckets {
@@ -389,7 +404,7 @@ impl Table {
     #[inline(always)]
     pub(super) fn locate<S: Shape, P: Copy>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: &Probe,
     ) -> Option<(u64, u32, u64)> {
         let lanes = kind.shape.lanes();
@@ -415,7 +430,7 @@ impl Table {
 
     /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
     #[inline(always)]
-    fn first_vacant<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
+    fn first_vacant<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) -> u32 {
         let lanes = kind.shape.lanes();
         let mut slot = lanes.slots;
         for part in (0..lanes.parts()).rev() {
@@ -427,7 +442,7 @@ impl Table {
 
     /// The first vacant slot of a bucket, if there is one.
     #[inline(always)]
-    pub(super) fn vacant<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
+    pub(super) fn vacant<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) -> Option<u32> {
         let slot = self.first_vacant(kind, bucket);
         (slot < kind.shape.lanes().slots).then_some(slot)
     }
@@ -437,7 +452,7 @@ impl Table {
     #[inline(always)]
     pub(super) fn vacant_of_pair<S: Shape, P: Copy>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: &Probe,
     ) -> Option<(u64, u32)> {
         let [first, second] =
@@ -450,7 +465,7 @@ impl Table {
 
     /// The value of a slot; zero if it is free.
     #[inline(always)]
-    pub(super) fn slot<S: Shape, P: Copy>(&self, kind: Kind<S, P>, bucket: u64, slot: u32) -> u64 {
+    pub(super) fn slot<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64, slot: u32) -> u64 {
         let lanes = kind.shape.lanes();
         let part = self.part(kind, bucket, slot / lanes.part_slots);
         (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
@@ -484,7 +499,7 @@ impl Table {
 
 /// One part of a bucket. It takes the words as a slice: a caller that loads many parts looks the slice up once.
 #[inline(always)]
-fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
+fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: TableKind<S, P>, bucket: u64, part: u32) -> u64 {
     let lanes = kind.shape.lanes();
     let (word, shift) = lanes.position(bucket, part * lanes.part_slots);
     let low = words[word].load(Acquire);
@@ -497,7 +512,7 @@ fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64
 
 /// Whether a bucket holds `value`.
 #[inline(always)]
-fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
+fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: TableKind<S, P>, bucket: u64, value: u64) -> bool {
     let lanes = kind.shape.lanes();
     (0..lanes.parts())
         .fold(false, |found, part| found | kind.shape.any_held(part_of(words, kind, bucket, part), value))
@@ -512,8 +527,13 @@ mod tests {
     /// starts over.
     #[test]
     fn a_miss_is_believed_only_if_nothing_moved_meanwhile() {
-        let table =
-            Table::new(Plan::Segment { base_bits: 8, step_bits: 0, bucket_size: 4, base_buckets: 2, k: 0 });
+        let table = Table::new(TablePlan::Segment {
+            base_bits: 8,
+            step_bits: 0,
+            bucket_size: 4,
+            base_buckets: 2,
+            k: 0,
+        });
         let looks = Cell::new(0);
         let look = |moves_at: Option<u32>, found_at: Option<u32>| {
             looks.set(0);

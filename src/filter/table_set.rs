@@ -1,9 +1,10 @@
 //! The tables of one filter: how they are numbered, replaced and snapshotted, which is the same in both modes.
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
+use super::dropped::Dropped;
 use super::hash::Digest;
 use super::layout::{Growth, Layout, Mode};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::table::Table;
 use super::writer::TableWriter;
 use std::sync::Arc;
@@ -22,24 +23,34 @@ pub struct TableSet {
     next_table: u64,
     /// Oldest first; never empty.
     pub(super) tables: Vec<TableWriter>,
+    /// So many of the oldest tables of a strict filter were cleared: what is available there is gone.
+    pub(super) cleared: usize,
     /// Buckets that are empty already of the table that is being drained: the newest of a compact filter, whose items are
     /// folded into older segments, or the oldest of a strict one, whose items move to the newest.
     pub(super) drained_buckets: u64,
     /// Tables that the filter has dropped, but the running snapshot still needs.
     retired: Vec<TableWriter>,
+    /// Tables that it has dropped.
+    dropped: Dropped,
+}
+
+fn bytes(tables: &[TableWriter]) -> u64 {
+    tables.iter().map(|table| table.table.memory_bytes()).sum()
 }
 
 impl TableSet {
     /// One empty table.
-    pub(super) fn new(layout: Layout, growth: Growth, first: Plan) -> Self {
+    pub(super) fn new(layout: Layout, growth: Growth, first: TablePlan) -> Self {
         let mut set = Self {
             layout,
             first: layout,
             growth,
             next_table: 0,
             tables: Vec::new(),
+            cleared: 0,
             drained_buckets: 0,
             retired: Vec::new(),
+            dropped: Dropped::default(),
         };
         set.add(first);
         set
@@ -66,20 +77,20 @@ impl TableSet {
     }
 
     /// Makes an empty table, which does not belong to the set yet.
-    pub(super) fn make(&mut self, plan: Plan) -> TableWriter {
+    pub(super) fn make(&mut self, plan: TablePlan) -> TableWriter {
         let id = TableId(self.next_table);
         self.next_table += 1;
         TableWriter::new(id, plan, self.layout.max_search)
     }
 
     /// Adds an empty table.
-    pub(super) fn add(&mut self, plan: Plan) {
+    pub(super) fn add(&mut self, plan: TablePlan) {
         let table = self.make(plan);
         self.tables.push(table);
     }
 
     /// Adds an empty table, in the place of the newest one if that is empty too.
-    pub(super) fn put_newest(&mut self, plan: Plan) {
+    pub(super) fn put_newest(&mut self, plan: TablePlan) {
         if let Some(idle) = self.idle() {
             let idle = self.tables.remove(idle);
             self.retire(idle);
@@ -95,8 +106,16 @@ impl TableSet {
 
     /// Puts one table in the place of all.
     pub(super) fn replace_all(&mut self, table: TableWriter) {
-        let replaced = std::mem::replace(&mut self.tables, vec![table]);
-        self.drained_buckets = 0;
+        self.replace_from(0, table);
+    }
+
+    /// Puts one table in the place of all from this one on. If the oldest is not among them, it goes on being drained.
+    pub(super) fn replace_from(&mut self, from: usize, table: TableWriter) {
+        let replaced: Vec<_> = self.tables.drain(from..).collect();
+        self.tables.push(table);
+        if from == 0 {
+            (self.cleared, self.drained_buckets) = (0, 0);
+        }
         replaced.into_iter().for_each(|table| self.retire(table));
     }
 
@@ -104,15 +123,42 @@ impl TableSet {
     pub(super) fn drop_drained(&mut self, index: usize) {
         let drained = self.tables.remove(index);
         debug_assert_eq!(drained.items(), 0, "every bucket was emptied, and nothing was put in since");
+        self.cleared = self.cleared.saturating_sub(1);
         self.drained_buckets = 0;
         self.retire(drained);
+    }
+
+    /// Counts all tables but the newest as cleared.
+    pub(super) fn clear_all_but_newest(&mut self) {
+        self.cleared = self.tables.len() - 1;
+    }
+
+    /// Drops the tables that were cleared: nothing is left in them that counts.
+    pub(super) fn drop_cleared(&mut self) {
+        let cleared: Vec<_> = self.tables.drain(..self.cleared).collect();
+        cleared.into_iter().for_each(|table| self.retire(table));
+        (self.cleared, self.drained_buckets) = (0, 0);
     }
 
     fn retire(&mut self, table: TableWriter) {
         // A table that was made after the snapshot began does not belong to it.
         if table.is_in_snapshot() {
             self.retired.push(table);
+        } else {
+            self.dropped.push(table.table);
         }
+    }
+
+    /// The tables that were dropped since the last call. Whoever takes them gives their memory back; until then it is held.
+    pub fn take_dropped(&mut self) -> Dropped {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// All tables, as dropped.
+    pub(super) fn into_dropped(mut self) -> Dropped {
+        let tables = self.tables.drain(..).chain(self.retired.drain(..));
+        tables.for_each(|table| self.dropped.push(table.table));
+        self.dropped
     }
 
     /// Items in all tables.
@@ -126,9 +172,24 @@ impl TableSet {
         self.tables.iter().for_each(|table| table.prefetch(digest));
     }
 
-    /// Bytes of all tables, including those that only the running snapshot still needs.
+    /// Bytes of all tables, including those that only the running snapshot still needs. Tables that were cleared count only as far as
+    /// they are larger than the others: a filter may be cleared though memory is short. Until it is done, only those are refused for that
+    /// who ask for tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.tables.iter().chain(&self.retired).map(|table| table.table.memory_bytes()).sum()
+        let (cleared, live) = self.tables.split_at(self.cleared);
+        bytes(cleared).max(bytes(live)) + bytes(&self.retired)
+    }
+
+    /// Bytes of tables that [`Self::memory_bytes`] leaves out.
+    pub fn uncounted_bytes(&self) -> u64 {
+        let (cleared, live) = self.tables.split_at(self.cleared);
+        bytes(cleared).min(bytes(live))
+    }
+
+    /// How many bytes more that will be once all tables are cleared, and there is another one.
+    pub(super) fn growth_when_cleared(&self, newest: TablePlan) -> u64 {
+        let cleared = bytes(&self.tables).max(newest.memory().bytes);
+        cleared.saturating_sub(self.memory_bytes() - bytes(&self.retired))
     }
 
     /// Begins a snapshot of the tables as they are now. The image says everything but what lies in the chunks.
@@ -148,6 +209,7 @@ impl TableSet {
             first: self.first,
             growth: self.growth,
             tables: tables.collect(),
+            cleared_tables: self.cleared,
             next_table: self.next_table,
             drained_buckets: self.drained_buckets,
             forgetting: None,
@@ -176,12 +238,25 @@ impl TableSet {
 
     /// Ends the running snapshot, whether all of it was taken or not.
     pub fn end_snapshot(&mut self) {
-        self.retired.clear();
+        self.retired.drain(..).for_each(|table| self.dropped.push(table.table));
         self.tables.iter_mut().for_each(TableWriter::end_snapshot);
     }
 
     fn find(&mut self, table: TableId) -> Option<&mut TableWriter> {
         self.tables.iter_mut().chain(&mut self.retired).find(|writer| writer.id == table)
+    }
+
+    /// Builds tables as those of an image, but empty. The caller has judged what its mode asks of the image, and that there is memory.
+    ///
+    /// # Errors
+    /// When the image contradicts itself.
+    pub(super) fn hollow<E>(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<E>> {
+        Self::build(mode, image, |table| {
+            if !table.plan.is_sane() {
+                return Err(RestoreError::Image("a table has an impossible shape"));
+            }
+            Ok(TableWriter::new(table.id, table.plan, image.layout.max_search))
+        })
     }
 
     /// Builds the tables of a snapshot. The caller has judged what its mode asks of the image.
@@ -193,6 +268,17 @@ impl TableSet {
         image: &FilterImage,
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
+        Self::build(mode, image, |table| {
+            let restored = restore_table(table, load)?;
+            Ok(TableWriter::resume(table.id, restored, table.changes, image.layout.max_search))
+        })
+    }
+
+    fn build<E>(
+        mode: Mode,
+        image: &FilterImage,
+        mut make: impl FnMut(&TableImage) -> Result<TableWriter, RestoreError<E>>,
+    ) -> Result<Self, RestoreError<E>> {
         if image.first.check(mode).is_err() {
             return Err(RestoreError::Image("a filter can't begin with this layout"));
         }
@@ -202,12 +288,21 @@ impl TableSet {
             if table.id.0 >= next_table {
                 return Err(RestoreError::Image("a table has a number that was never given"));
             }
-            let restored = restore_table(table, load)?;
-            tables.push(TableWriter::resume(table.id, restored, table.changes, layout.max_search));
+            tables.push(make(table)?);
         }
         if tables.is_empty() {
             return Err(RestoreError::Image("a filter has no table"));
         }
-        Ok(Self { layout, first, growth, next_table, tables, drained_buckets, retired: Vec::new() })
+        Ok(Self {
+            layout,
+            first,
+            growth,
+            next_table,
+            tables,
+            cleared: image.cleared_tables,
+            drained_buckets,
+            retired: Vec::new(),
+            dropped: Dropped::default(),
+        })
     }
 }

@@ -3,7 +3,7 @@
 use super::codec::TableId;
 use super::hash::Digest;
 use super::kind::with_kind;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::slot_state::STATE_MASK;
 use super::table::Table;
 use super::writer::TableWriter;
@@ -11,13 +11,13 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-fn plans() -> impl Strategy<Value = Plan> {
+fn plans() -> impl Strategy<Value = TablePlan> {
     let segment = (4_u8..=28, prop_oneof![Just(2_u8), Just(4), Just(8)], 1_u64..300, 0_u32..=4);
     prop_oneof![
         4 => segment.prop_map(|(base_bits, bucket_size, half, k)| {
-            Plan::Segment { base_bits, step_bits: 0, bucket_size, base_buckets: 2 * half, k }
+            TablePlan::Segment { base_bits, step_bits: 0, bucket_size, base_buckets: 2 * half, k }
         }),
-        1 => (1_u64..600).prop_map(|half| Plan::Strict { buckets: 2 * half }),
+        1 => (1_u64..600).prop_map(|half| TablePlan::Strict { buckets: 2 * half }),
     ]
 }
 
@@ -26,13 +26,13 @@ fn digest(number: u64) -> Digest {
 }
 
 /// A table that has taken as many of these items as it could, and how often it has taken each.
-fn filled(plan: Plan, items: &[u64]) -> (TableWriter, BTreeMap<u64, u32>) {
+fn filled(plan: TablePlan, items: &[u64]) -> (TableWriter, BTreeMap<u64, u32>) {
     let mut writer = TableWriter::new(TableId(0), plan, 200);
     let mut taken = BTreeMap::new();
     for &item in items {
         let added = match plan {
-            Plan::Strict { .. } => writer.insert_if_absent(digest(item), 1) == Ok(None),
-            Plan::Segment { .. } => writer.insert_unless_saturated(digest(item)) == Ok(true),
+            TablePlan::Strict { .. } => writer.insert_if_absent(digest(item), 1) == Ok(None),
+            TablePlan::Segment { .. } => writer.insert_unless_saturated(digest(item)) == Ok(true),
         };
         if added {
             *taken.entry(item).or_default() += 1;
@@ -93,13 +93,13 @@ proptest! {
     /// A strict table returns an item's state, for one and for many; what was found before stays.
     #[test]
     fn a_strict_table_tells_states(half in 1_u64..300, items in proptest::collection::vec(0_u64..2_000, 0..1_000)) {
-        let (mut writer, taken) = filled(Plan::Strict { buckets: 2 * half }, &items);
+        let (mut writer, taken) = filled(TablePlan::Strict { buckets: 2 * half }, &items);
         for &item in taken.keys() {
             writer.set_state(digest(item), item % 3 + 1);
         }
         let digests: Vec<Digest> = (0..3_000).map(digest).collect();
         let mut found: Vec<Option<u64>> = (0..3_000).map(|number| (number % 7 == 0).then_some(9)).collect();
-        writer.table.get_many(&digests, &mut found, |held| held & STATE_MASK);
+        writer.table.get_many(&digests, &mut found, |held| Some(held & STATE_MASK));
         for (number, found) in (0..).zip(found) {
             let state = taken.contains_key(&number).then_some(number % 3 + 1);
             prop_assert_eq!(writer.table.get(digest(number)).map(|held| held & STATE_MASK), state);

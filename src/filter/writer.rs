@@ -2,9 +2,9 @@
 
 use super::codec::{CHUNK_WORDS, TableId, chunks, encode_chunk};
 use super::hash::Digest;
-use super::kind::{Kind, with_any_kind, with_kind};
+use super::kind::{TableKind, with_any_kind, with_kind};
 use super::place::{Place, Probe};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::slots::{OwnShape, Shape};
 use super::table::Table;
 use std::ops::ControlFlow;
@@ -55,7 +55,7 @@ type Insert = fn(&mut TableWriter, Digest) -> Result<bool, NoPath>;
 type Remove = fn(&mut TableWriter, Digest) -> Option<u64>;
 
 impl TableWriter {
-    pub(super) fn new(id: TableId, plan: Plan, max_search: u32) -> Self {
+    pub(super) fn new(id: TableId, plan: TablePlan, max_search: u32) -> Self {
         Self::resume(id, Table::new(plan), 0, max_search)
     }
 
@@ -176,7 +176,7 @@ impl TableWriter {
     #[inline(always)]
     fn place_unless_saturated<S: OwnShape, P: Place>(
         &mut self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: Probe,
     ) -> Result<bool, NoPath> {
         let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else {
@@ -249,7 +249,7 @@ impl TableWriter {
     }
 
     #[inline(always)]
-    fn take<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Option<u64> {
+    fn take<S: Shape, P: Place>(&mut self, kind: TableKind<S, P>, probe: &Probe) -> Option<u64> {
         let (bucket, slot, held) = self.table.locate(kind, probe)?;
         self.change_slot(kind, bucket, slot, held, 0);
         self.table.set_items(self.items() - 1);
@@ -257,7 +257,7 @@ impl TableWriter {
     }
 
     #[inline(always)]
-    fn place<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, probe: &Probe) -> Result<(), NoPath> {
+    fn place<S: Shape, P: Place>(&mut self, kind: TableKind<S, P>, probe: &Probe) -> Result<(), NoPath> {
         if let Some((bucket, slot)) = self.table.vacant_of_pair(kind, probe) {
             self.change_slot(kind, bucket, slot, 0, probe.value);
         } else {
@@ -273,7 +273,7 @@ impl TableWriter {
     #[inline(never)]
     pub(super) fn relocate<S: Shape, P: Place>(
         &mut self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: Probe,
     ) -> Result<u64, NoPath> {
         let mut nodes = std::mem::take(&mut self.nodes);
@@ -305,7 +305,7 @@ impl TableWriter {
     /// so far has a vacant slot: most searches end early, and what lies in a vacant slot is never moved.
     fn search<S: Shape, P: Place>(
         &self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         probe: &Probe,
         nodes: &mut Vec<Node>,
     ) -> Option<(Node, u32)> {
@@ -336,7 +336,7 @@ impl TableWriter {
     #[inline(always)]
     pub(super) fn change_slot<S: Shape, P: Place>(
         &mut self,
-        kind: Kind<S, P>,
+        kind: TableKind<S, P>,
         bucket: u64,
         slot: u32,
         held: u64,
@@ -371,6 +371,16 @@ impl TableWriter {
         {
             records.push(((word % CHUNK_WORDS) as u32, before));
             undo.records += 1;
+        }
+    }
+
+    /// Sets words of a table that is being filled, in which they are zero so far.
+    pub(super) fn fill(&mut self, first: usize, words: &[[u8; 8]]) {
+        for (word, bytes) in (first..).zip(words) {
+            let value = u64::from_le_bytes(*bytes);
+            if value != 0 {
+                self.set_word(word, 0, value);
+            }
         }
     }
 

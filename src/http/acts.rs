@@ -3,7 +3,7 @@
 use super::answer::problem::Code;
 use super::openapi;
 use crate::access::{Access, Caller, Denied, Seldom};
-use axum::extract::{ConnectInfo, MatchedPath, Request};
+use axum::extract::{ConnectInfo, Request};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -99,12 +99,19 @@ impl Refusals {
 
     /// Logs that a key was refused; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a
     /// code.
-    pub(super) fn key(&self, denied: &Denied, caller: Option<&Caller>, request: &Request, id: &HeaderValue) {
+    pub(super) fn key(
+        &self,
+        denied: &Denied,
+        caller: Option<&Caller>,
+        request: &Request,
+        route: Option<&str>,
+        id: &HeaderValue,
+    ) {
         let Some(untold) = self.access.tells(denied) else { return };
         let key = caller.map(Caller::name);
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
         let peer = peer.map(tracing::field::display);
-        let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+        let route = route.unwrap_or("none");
         let (method, request_id) = (request.method(), id.to_str().ok());
         tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
     }

@@ -2,13 +2,13 @@
 
 use super::answer::problem::Problem;
 use super::answer::reply;
-use super::api::{Api, Sender};
-use super::filters::representation::{Asked, GrowthName, ModeName, mode};
+use super::api::{Api, caller};
+use super::filters::spec::{Asked, GrowthName, ModeName};
 use super::request::query;
 use super::request::time::Time;
 use super::schema::Bytes;
 use crate::access::Caller;
-use crate::engine::{Backup, Durability, Mode};
+use crate::engine::{Backup, Durability};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -131,7 +131,7 @@ struct StorageInfo {
     responses((status = 200, description = "As of now", body = Info))
 )]
 pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let key = KeyInfo::of(&Sender::of(&api, &request)?.caller);
+    let key = KeyInfo::of(&caller(&request)?);
     let info = api.engine.info();
     let body = Info {
         version: env!("CARGO_PKG_VERSION"),
@@ -142,7 +142,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Resul
             Durability::Flush => DurabilityName::Flush,
             Durability::Relaxed => DurabilityName::Relaxed,
         },
-        filters: info.filters,
+        filters: info.campaigns + info.coupons,
         line_ups: info.line_ups,
         redemptions: info.redemptions,
         idempotency_records: info.idempotency_records,
@@ -181,6 +181,12 @@ struct PlanQuery {
     mode: Option<ModeName>,
     /// `auto` by default.
     growth: Option<GrowthName>,
+    /// As for a campaign: it forgets each user after this time.
+    #[param(example = "7d", pattern = "^[0-9]+[smhd]$")]
+    forget_after: Option<String>,
+    /// 8 by default; only with `forget_after`.
+    #[param(minimum = 2, maximum = 32)]
+    forget_steps: Option<u32>,
 }
 
 /// The layout and memory of a planned filter.
@@ -214,9 +220,10 @@ struct PlanAnswer {
     responses((status = 200, description = "Its first table", body = PlanAnswer))
 )]
 pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let PlanQuery { capacity, error_rate, mode: name, growth } = query::parse(&request)?;
-    let mode = name.map_or(Mode::Compact, mode);
-    let spec = Asked { capacity, mode, error_rate, growth, layout: None, ignore_case: false }.spec()?;
+    let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
+        query::parse(&request)?;
+    let plain = Asked::new(capacity, mode.unwrap_or(ModeName::Compact));
+    let spec = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.spec()?;
     let plan = api.engine.plan(&spec)?;
     let body = PlanAnswer {
         fingerprint_bits: plan.layout.fingerprint_bits,
@@ -254,7 +261,7 @@ struct SnapshotAnswer {
     responses((status = 200, description = "Taken", body = SnapshotAnswer))
 )]
 pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    Sender::of(&api, &request)?.caller.require_all_names()?;
+    caller(&request)?.require_all_names()?;
     let report = api.engine.snapshot().await?;
     let body = SnapshotAnswer {
         seq: report.seq.0,
@@ -273,15 +280,18 @@ pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> R
     path = "/v1/backup",
     operation_id = "backup",
     tag = "operations",
-    responses((
-        status = 200,
-        description = "The archive, streamed",
-        body = inline(Bytes),
-        content_type = "application/octet-stream"
-    ))
+    responses(
+        (
+            status = 200,
+            description = "The archive, streamed",
+            body = inline(Bytes),
+            content_type = "application/octet-stream"
+        ),
+        (status = 503, description = "`overloaded`: too many backups are running; `draining`, `storage-failed`"),
+    )
 )]
 pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    Sender::of(&api, &request)?.caller.require_all_names()?;
+    caller(&request)?.require_all_names()?;
     let backup = api.engine.backup().await?;
     let parts = stream::unfold(backup, async |mut backup: Backup| {
         let part = backup.next().await?;

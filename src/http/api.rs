@@ -1,15 +1,16 @@
 //! What all handlers share: the engine, the identity of the caller, and how commands are submitted.
 
-use super::answer::problem::{Code, Problem, retry};
+use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::request::body::{ReadBody, Reading};
-use super::request::body_memory::BodyMemory;
+use super::request::body_memory;
 use super::request::idempotency::{self, Resource};
 use super::request::json;
 use super::stopping::Stopping;
-use crate::access::{Access, Caller, Client};
+use crate::access::{Access, Caller, Client, Guesser};
+use crate::budget::Budget;
 use crate::domain::{Applied, Command, Kind, Name, Outcome, Status, Target};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, FilterView};
@@ -55,8 +56,8 @@ impl Api {
         let Parts { access, stopping, live_imports, metrics, document } = parts;
         let limits = &options.limits;
         let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
-        let memory = BodyMemory::new(limits.bodies_bytes_max, taken, refused);
-        let longest = usize::try_from(memory.body_bytes_max()).unwrap_or(usize::MAX);
+        let budget = Budget::new(limits.bodies_bytes_max, taken, refused);
+        let longest = usize::try_from(body_memory::body_bytes_max(&budget)).unwrap_or(usize::MAX);
         if limits.body_bytes_max > longest {
             tracing::warn!(
                 bytes = longest,
@@ -64,9 +65,9 @@ impl Api {
             );
         }
         let bytes_max = limits.body_bytes_max.min(longest);
-        let (memory, timeout) = (Arc::new(memory), options.timeouts.body);
+        let (budget, timeout) = (Arc::new(budget), options.timeouts.body);
         Self {
-            reading: Reading { memory, bytes_max, timeout, stopping: stopping.clone() },
+            reading: Reading { budget, bytes_max, timeout, stopping: stopping.clone() },
             access,
             live_imports,
             stopping,
@@ -80,6 +81,22 @@ impl Api {
     /// The filter of this name.
     pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
         self.engine.find(kind, &parse_name(kind, name)?).ok_or_else(|| refusals::not_found(kind))
+    }
+
+    /// The end user of a request, if the number of invalid codes is limited.
+    pub(super) fn client(&self, request: &Request) -> Result<Option<Client>, Problem> {
+        let named = request.headers().get("x-client-id").map(HeaderValue::as_bytes);
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let address = peer.map(|ConnectInfo(peer)| peer.ip());
+        Ok(self.access.guessing.client(&caller(request)?, named, address))
+    }
+
+    /// A request that reveals whether items of a filter are valid. It is refused before its body is read if its end user has no guess
+    /// left.
+    pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesser<'_>, Problem> {
+        let has_secrets = view.has_secret_codes();
+        let client = if has_secrets { self.client(request)? } else { None };
+        Ok(self.access.guessing.guesser(has_secrets, client)?)
     }
 
     /// Reads the request's whole JSON body.
@@ -134,8 +151,9 @@ impl Api {
         let timeout = self.options.timeouts.request;
         let submitted = self.engine.submit_by(sender.caller.key_name(), command, key);
         let Ok(applied) = tokio::time::timeout(timeout, submitted).await else {
-            let detail = "the answer took too long; whether the write took effect is unknown: retry it";
-            return Err(Problem::new(Code::Overloaded, detail).retry_after(retry::MOMENT));
+            let detail = "the answer took too long; whether the write took effect is unknown: retry it, with the same idempotency key if \
+                          it had one";
+            return Err(Problem::new(Code::StorageFailed, detail));
         };
         let Applied { outcome, replayed } = applied?;
         match outcome {
@@ -159,26 +177,24 @@ pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
     Name::new(name).map_err(|error| Problem::invalid_at(pointer, error.to_string()))
 }
 
-/// The sender of a request, with the key that marks repeated requests.
+/// Who has sent a request.
+pub(super) fn caller(request: &Request) -> Result<Caller, Problem> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "nobody has looked at the key"))
+}
+
+/// The sender of a write, with the key that marks repeated requests.
 pub(super) struct Sender {
     /// The holder of the key.
     pub(super) caller: Caller,
-    /// The end user, for the limit on guessing.
-    pub(super) client: Option<Client>,
     idempotency_key: Option<HeaderValue>,
 }
 
 impl Sender {
-    /// Identifies the sender of a request.
-    pub(super) fn of(api: &Api, request: &Request) -> Result<Self, Problem> {
-        let caller = request.extensions().get::<Caller>().cloned();
-        let caller =
-            caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "nobody has looked at the key"))?;
-        let headers = request.headers();
-        let named = headers.get("x-client-id").map(HeaderValue::as_bytes);
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let client = api.access.guessing.client(&caller, named, peer.map(|ConnectInfo(peer)| peer.ip()));
-        Ok(Self { client, idempotency_key: idempotency::header(headers)?.cloned(), caller })
+    /// Identifies the sender of a write.
+    pub(super) fn of(request: &Request) -> Result<Self, Problem> {
+        let idempotency_key = idempotency::header(request.headers())?.cloned();
+        Ok(Self { caller: caller(request)?, idempotency_key })
     }
 
     /// Whether the request has an `Idempotency-Key`.

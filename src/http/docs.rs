@@ -44,14 +44,13 @@ const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
 pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
-    let text = (api.document)(!api.access.entry.is_open());
-    reply::json_bytes(StatusCode::OK, false, text.to_owned().into_bytes())
+    reply::json_text((api.document)(!api.access.entry.is_open()))
 }
 
 /// The page and its parts. Their links are relative, so that they work behind a proxy that adds a prefix.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
-        .route("/docs", get(async || Redirect::permanent("/docs/")))
+        .route("/docs", get(async || Redirect::temporary("docs/")))
         .route("/docs/", get(async || answer("text/html; charset=utf-8", None, PAGE.as_bytes())))
         .route("/docs/{part}", get(part))
 }

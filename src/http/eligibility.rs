@@ -1,8 +1,9 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
+use super::answer::held::Held;
 use super::answer::problem::{Fault, Problem};
 use super::answer::{refusals, reply};
-use super::api::{Api, Sender};
+use super::api::{Api, caller};
 use super::filters::representation::error_rate_now;
 use super::filters::selection::{self, Exclusion};
 use super::request::faults::Faults;
@@ -10,7 +11,7 @@ use super::request::item_lists;
 use super::request::json::{self, Text};
 use crate::access::Caller;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::domain::{Name, WindowPosition};
+use crate::domain::{Name, Timestamp, WindowPosition};
 use crate::engine::{self, Question};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -23,7 +24,8 @@ use utoipa::ToSchema;
 /// The most requests in one batch.
 const REQUESTS_MAX: usize = 1_000;
 
-/// Requests answered before others get their turn: with 256 campaigns each, less than a millisecond of work.
+/// Requests answered before others get their turn: with 256 campaigns each, less than a millisecond of work. An explained one takes as
+/// long by itself.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// The user and the campaigns to choose from.
@@ -150,13 +152,13 @@ struct EligibilityResults {
     )
 )]
 pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
+    let caller = caller(&request)?;
     let body = api.body(request).await?;
     let request: EligibilityRequest<'_> = json::parse(&body)?;
     let mut faults = Faults::default();
-    request.check("", &sender.caller, &mut faults)?;
+    request.check("", &caller, &mut faults)?;
     faults.check()?;
-    request.answer(&api, &sender.caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
+    request.answer(&api, &caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
 }
 
 /// Select the campaigns that several users may see
@@ -172,8 +174,8 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     )
 )]
 pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
-    let mut share = api.reading.share()?;
+    let caller = caller(&request)?;
+    let mut share = api.reading.share();
     let body = api.body(request).await?;
     let EligibilityBatch { requests } = json::parse(&body)?;
     let mut faults = Faults::default();
@@ -182,7 +184,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         return Err(faults.check().err().unwrap_or_else(|| Problem::invalid(Vec::new())));
     }
     for (index, request) in requests.iter().enumerate() {
-        request.check(&format!("/requests/{index}"), &sender.caller, &mut faults)?;
+        request.check(&format!("/requests/{index}"), &caller, &mut faults)?;
     }
     faults.check()?;
     let taken: usize = requests.iter().map(EligibilityRequest::memory_bytes).sum();
@@ -191,17 +193,20 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
         if index > 0 {
             results.push(b',');
         }
-        request.answer(&api, &sender.caller, &format!("/requests/{index}"), |answer| {
+        let is_explained = request.explain;
+        request.answer(&api, &caller, &format!("/requests/{index}"), |answer| {
             serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
         })??;
-        if (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
+        if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // The parsed requests and the answers stay in memory while others get their turn.
             share.hold((taken + results.capacity()) as u64)?;
             tokio::task::yield_now().await;
         }
     }
     results.extend_from_slice(b"]}");
-    Ok(reply::json_bytes(StatusCode::OK, false, results))
+    // A slow client keeps the answer in memory until it has accepted it.
+    share.hold(results.capacity() as u64)?;
+    Ok(reply::json_held(Held::new(results, share)))
 }
 
 impl<'a> EligibilityRequest<'a> {
@@ -244,7 +249,7 @@ impl<'a> EligibilityRequest<'a> {
             let question = Question { user: &user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
             let found = api.engine.evaluate(&question);
             let found = found.map_err(|uncountable| selection::uncountable(&uncountable, at))?;
-            return Ok(write(Eligibility::new(found, explain)));
+            return Ok(write(Eligibility::new(found, explain, api.engine.now())));
         };
         let at = || format!("{at}/line_up");
         let line_up = Name::new(&name).ok().and_then(|name| api.engine.line_up(&name));
@@ -261,20 +266,21 @@ impl<'a> EligibilityRequest<'a> {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)
         })?;
-        Ok(write(Eligibility::new(found, explain)))
+        Ok(write(Eligibility::new(found, explain, api.engine.now())))
     }
 }
 
 impl<'a> Eligibility<'a> {
-    fn new(found: engine::Eligibility<'a>, explain: bool) -> Self {
+    fn new(found: engine::Eligibility<'a>, explain: bool, now: Timestamp) -> Self {
         let engine::Eligibility { eligible, evaluated, unknown, inactive, excluded, explanations } = found;
-        let explanations = explain.then(|| explanations.iter().map(Explanation::new).collect());
+        let explanations =
+            explain.then(|| explanations.iter().map(|one| Explanation::new(one, now)).collect());
         Self { eligible, evaluated, unknown, inactive, excluded, explanations }
     }
 }
 
 impl<'a> Explanation<'a> {
-    fn new(explanation: &engine::Explanation<'a>) -> Self {
+    fn new(explanation: &engine::Explanation<'a>, now: Timestamp) -> Self {
         Self {
             campaign: explanation.campaign,
             present: explanation.present,
@@ -284,7 +290,7 @@ impl<'a> Explanation<'a> {
                 WindowPosition::After => PositionName::After,
             },
             excluded_by: explanation.excluded_by,
-            error_rate: error_rate_now(&explanation.view.describe().stats.segments),
+            error_rate: error_rate_now(&explanation.view.describe(now).stats.segments),
             eligible: explanation.is_eligible(),
         }
     }

@@ -1,7 +1,8 @@
 //! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
 
 use super::answer::problem::{Code, Problem};
-use super::api::{Api, Sender};
+use super::answer::reply;
+use super::api::{Api, caller};
 use super::imports::representation::{ImportModeName, ImportStateName, failure};
 use super::redemptions::RedemptionStatus;
 use super::request::query;
@@ -13,9 +14,8 @@ use crate::domain::{
 use crate::engine::{EventReader, NumberedEvent};
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::{StreamExt, stream};
-use http::{HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io;
@@ -29,8 +29,6 @@ const LIMIT_MAX: usize = 10_000;
 
 /// The longest time to wait for the next event, in seconds.
 const WAIT_MAX: u64 = 30;
-
-const NDJSON: &str = "application/x-ndjson";
 
 fn limit_default() -> usize {
     LIMIT_DEFAULT
@@ -74,7 +72,7 @@ pub(super) enum EventName {
     /// A coupon was created.
     #[serde(rename = "coupon.created")]
     CouponCreated,
-    /// Its capacity, `starts_at` or `ends_at` was changed. All are as they are now.
+    /// Its capacity, stock, `starts_at` or `ends_at` was changed. All are as they are now.
     #[serde(rename = "coupon.changed")]
     CouponChanged,
     /// All codes that were neither held nor redeemed were removed.
@@ -128,7 +126,7 @@ pub(super) enum EventName {
     /// A hold expired.
     #[serde(rename = "redemption.expired")]
     RedemptionExpired,
-    /// A hold that only a wrong clock had ended is active again.
+    /// A hold that only a wrong clock had ended is active again. At most 10 000 of them are told one by one.
     #[serde(rename = "redemption.reinstated")]
     RedemptionReinstated,
     /// `cuckood repair clock` has turned the time back.
@@ -165,6 +163,8 @@ pub(super) struct EventAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    stock: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     starts_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ends_at: Option<Time>,
@@ -182,6 +182,10 @@ pub(super) struct EventAnswer {
     /// When the hold expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Time>,
+    /// In an open pool: the redemption's number. No other has it while this one is held or redeemed; an end frees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, example = 17)]
+    ordinal: Option<u64>,
     /// The id of the import.
     #[serde(skip_serializing_if = "Option::is_none")]
     import: Option<String>,
@@ -231,12 +235,14 @@ impl EventAnswer {
             coupon: None,
             line_up: None,
             capacity: None,
+            stock: None,
             starts_at: None,
             ends_at: None,
             id: None,
             reference: None,
             status: None,
             expires_at: None,
+            ordinal: None,
             import: None,
             mode: None,
             state: None,
@@ -284,11 +290,12 @@ impl From<NumberedEvent> for EventAnswer {
                     ..plain.of(kind, name)
                 }
             }
-            Happened::Redemption { coupon, id, reference, status, expires_at, .. } => EventAnswer {
+            Happened::Redemption { coupon, id, reference, status, expires_at, ordinal, .. } => EventAnswer {
                 id: Some(id.to_string()),
                 reference: Some(reference.into_owned()),
                 status: Some(status.into()),
                 expires_at: expires_at.map(Time),
+                ordinal,
                 ..plain.of(Kind::Coupon, coupon)
             },
             Happened::TurnedBack { redemptions, holds } => {
@@ -302,9 +309,9 @@ impl From<NumberedEvent> for EventAnswer {
 fn of_filter(plain: EventAnswer, change: FilterChange) -> EventAnswer {
     match change {
         FilterChange::Created | FilterChange::Deleted => plain,
-        FilterChange::Updated { window: Window { starts_at, ends_at }, capacity } => {
+        FilterChange::Updated { window: Window { starts_at, ends_at }, capacity, stock } => {
             let (starts_at, ends_at) = (starts_at.map(Time), ends_at.map(Time));
-            EventAnswer { capacity: Some(capacity), starts_at, ends_at, ..plain }
+            EventAnswer { capacity: Some(capacity), stock, starts_at, ends_at, ..plain }
         }
         FilterChange::Cleared(removed) | FilterChange::Removed(removed) => {
             EventAnswer { removed: Some(removed), ..plain }
@@ -374,7 +381,7 @@ fn name(what: &Happened<'_>) -> EventName {
     )
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    Sender::of(&api, &request)?.caller.require_all_names()?;
+    caller(&request)?.require_all_names()?;
     let EventQuery { after, limit, wait } = query::parse(&request)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Problem::invalid_at("/limit", format!("expected 1 to {LIMIT_MAX}")));
@@ -419,9 +426,7 @@ fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize) -> Respo
         };
         Some((piece.0, (reader, None, piece.1)))
     });
-    let mut response = Body::from_stream(pieces.fuse()).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    response
+    reply::ndjson(Body::from_stream(pieces.fuse()))
 }
 
 fn lines(events: Vec<NumberedEvent>) -> io::Result<Vec<u8>> {

@@ -7,11 +7,12 @@ use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
 use super::api::Api;
 use super::openapi;
+use super::positions::{self, POSITION};
 use super::request::origin;
 use crate::access::{Caller, Denied, Scope};
+use crate::domain::Seq;
 use crate::engine::Status;
-use axum::extract::{MatchedPath, Request, State};
-use axum::middleware::Next;
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -29,11 +30,20 @@ const SCHEME: &[u8] = b"Bearer ";
 /// The longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
+/// What the document says about an operation that requires a key.
+#[derive(Clone, Copy)]
+struct Operation {
+    /// The scope that it requires.
+    scope: Scope,
+    /// Whether it changes nothing.
+    is_read: bool,
+}
+
 /// State of the gate.
 pub(super) struct Gate {
     api: Arc<Api>,
-    /// The scope that each method of a route requires.
-    scopes: HashMap<String, Vec<(Method, Scope)>>,
+    /// The operations of each route, by method.
+    operations: HashMap<String, Vec<(Method, Operation)>>,
     acts: Acts,
     refusals: Refusals,
     ids: RequestIds,
@@ -42,17 +52,32 @@ pub(super) struct Gate {
 impl Gate {
     /// Creates a gate for the routes of this document.
     pub(super) fn new(api: Arc<Api>, document: &serde_json::Value) -> Self {
-        let mut scopes: HashMap<String, Vec<(Method, Scope)>> = HashMap::new();
+        let mut operations: HashMap<String, Vec<(Method, Operation)>> = HashMap::new();
         for (path, method, scope) in openapi::scopes(document) {
-            if let (Ok(method), Some(scope)) = (method.parse(), scope.as_deref().and_then(Scope::named)) {
-                scopes.entry(path).or_default().push((method, scope));
+            let Some(scope) = scope else { continue };
+            let is_read = !openapi::is_write(&path, &method, &scope);
+            if let (Ok(method), Some(scope)) = (method.parse(), Scope::named(&scope)) {
+                operations.entry(path).or_default().push((method, Operation { scope, is_read }));
             }
         }
         let (acts, refusals) = (Acts::new(document), Refusals::new(api.access.clone()));
-        Self { api, scopes, acts, refusals, ids: RequestIds::default() }
+        Self { api, operations, acts, refusals, ids: RequestIds::default() }
     }
 
-    fn admit(&self, request: &mut Request, route: Option<&str>, id: &HeaderValue) -> Result<(), Problem> {
+    /// The operation that a request is for, if it is one that requires a key. `HEAD` is answered as `GET` is.
+    fn operation(&self, route: Option<&str>, method: &Method) -> Option<Operation> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let (_, operation) = self.operations.get(route?)?.iter().find(|(known, _)| known == method)?;
+        Some(*operation)
+    }
+
+    fn admit(
+        &self,
+        request: &mut Request,
+        route: Option<&str>,
+        operation: Option<Operation>,
+        id: &HeaderValue,
+    ) -> Result<(), Problem> {
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(route, Some("/livez" | "/readyz"));
         if !is_probe && self.api.access.entry.is_open() {
@@ -67,12 +92,17 @@ impl Gate {
         {
             return refusals::unready(status).map_or(Ok(()), Err);
         }
+        if let Some(status) = self.api.engine.has_stopped()
+            && !matches!(route, Some("/readyz" | "/metrics"))
+        {
+            return refusals::unready(status).map_or(Ok(()), Err);
+        }
         let path = request.uri().path();
         if !route.unwrap_or(path).starts_with("/v1") {
             return Ok(());
         }
         let refused = |denied: Denied, caller: Option<&Caller>| {
-            self.refusals.key(&denied, caller, request, id);
+            self.refusals.key(&denied, caller, request, route, id);
             Problem::from(denied)
         };
         let entry = &self.api.access.entry;
@@ -80,7 +110,7 @@ impl Gate {
             entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
         let admitted = entry.admit(&caller, || self.api.engine.now());
         let permitted = admitted.and_then(|()| match route {
-            Some(route) => self.permit(&caller, route, request.method(), path),
+            Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),
         });
         permitted.map_err(|denied| refused(denied, Some(&caller)))?;
@@ -88,21 +118,26 @@ impl Gate {
         Ok(())
     }
 
-    fn permit(&self, caller: &Caller, route: &str, method: &Method, path: &str) -> Result<(), Denied> {
-        let method = if method == Method::HEAD { &Method::GET } else { method };
-        let methods = self.scopes.get(route).map(Vec::as_slice).unwrap_or_default();
-        if let Some((_, scope)) = methods.iter().find(|(known, _)| known == method) {
-            caller.require(*scope)?;
-        }
-        // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
-        let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
-        if is_named.iter().any(|collection| route.starts_with(collection))
-            && let Some(name) = path.split('/').nth(3)
-        {
-            caller.require_name(name)?;
-        }
-        Ok(())
+    /// The position that this node has applied, for an answer under `/v1` of one of several nodes.
+    fn position(&self, route: Option<&str>) -> Option<Seq> {
+        let engine = &self.api.engine;
+        (engine.is_shared() && route.is_some_and(|route| route.starts_with("/v1"))).then(|| engine.position())
     }
+}
+
+/// Refuses a caller that lacks the operation's scope, or may not use the name in the path.
+fn permit(caller: &Caller, route: &str, operation: Option<Operation>, path: &str) -> Result<(), Denied> {
+    if let Some(Operation { scope, .. }) = operation {
+        caller.require(scope)?;
+    }
+    // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
+    let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
+    if is_named.iter().any(|collection| route.starts_with(collection))
+        && let Some(name) = path.split('/').nth(3)
+    {
+        caller.require_name(name)?;
+    }
+    Ok(())
 }
 
 /// The key in the `Authorization` header, if there is exactly one.
@@ -113,20 +148,31 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
 }
 
-/// Admits a request or refuses it. Counts the answer, and renders its problem if it has one.
-pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
+/// Admits a request or refuses it. Counts the answer, and renders its problem if it has one. `next` is what lies behind the gate.
+pub(super) async fn pass(
+    gate: &Gate,
+    route: Option<&str>,
+    mut request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let begun = Instant::now();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map(MatchedPath::as_str);
     let id = gate.ids.of(request.headers());
     let span = span(&request, route, &id);
     let method = request.method().clone();
-    let mut act = None;
+    let operation = gate.operation(route, &method);
+    let is_read = operation.is_some_and(|operation| operation.is_read);
+    let (mut act, mut before) = (None, None);
     let answer = async {
-        match gate.admit(&mut request, route, &id) {
+        let admitted = gate.admit(&mut request, route, operation, &id);
+        let reached = match admitted {
+            Ok(()) if is_read => positions::reach(&gate.api.engine, request.headers()).await,
+            admitted => admitted,
+        };
+        before = gate.position(route);
+        match reached {
             Ok(()) => {
                 act = gate.acts.begun(&request, route, &id);
-                next.run(request).await
+                next(request).await
             }
             Err(problem) => problem.into_response(),
         }
@@ -152,6 +198,11 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, ne
             _ => {}
         }
         response = problem::render(response, id.to_str().unwrap_or_default());
+    }
+    if let Some(before) = before {
+        // A read reflects what was applied before it began; a write, its own entry, which was applied before it was answered.
+        let position = if is_read { before } else { gate.position(route).unwrap_or(before) };
+        response.headers_mut().insert(POSITION, position.0.into());
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response
@@ -192,7 +243,9 @@ impl RequestIds {
 
     fn make(&self) -> HeaderValue {
         let id = self.secret.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
-        HeaderValue::try_from(format!("{id:016x}")).expect("hexadecimal digits may stand in a header")
+        let mut digits = [0; 16];
+        hex::encode_to_slice(id.to_be_bytes(), &mut digits).expect("eight bytes have sixteen digits");
+        HeaderValue::from_bytes(&digits).expect("hexadecimal digits may stand in a header")
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn livez() -> Response {
     tag = "operations",
     responses(
         (status = 200, description = "Ready; `writes` is present if writes are refused", body = Readiness),
-        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed` or `clock-unsure` with the reason"),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged`, `clock-unsure` or `too-far-behind` with the reason"),
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
@@ -63,7 +63,13 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
             .then(|| Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE))
     };
     let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
-    match refusals::unready(api.engine.status()).or_else(stops).or_else(clock_unsure) {
+    let behind = || {
+        let detail =
+            "this node may be further behind the log than cluster.lag_max: requests are still served";
+        let is_behind = api.engine.too_far_behind().is_some();
+        is_behind.then(|| Problem::new(Code::TooFarBehind, detail).retry_after(retry::MOMENT))
+    };
+    match refusals::unready(api.engine.status()).or_else(stops).or_else(behind).or_else(clock_unsure) {
         Some(problem) => Err(problem),
         None => {
             let refused = api.engine.writes_refused().map(Problem::from);
@@ -88,8 +94,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     // An idle writer does not check the clock, so it is checked here.
     let _ = api.engine.clock_unsure();
-    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let format = Format::asked_for(accept.unwrap_or_default());
+    let format = Format::asked_for(request.headers());
     let text = api.metrics.render(format);
     let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
     Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())

@@ -1,6 +1,6 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! [`router()`] puts the routes of `router.rs` behind the gate that every request passes (`gate.rs`). `request/` reads what comes
+//! `router.rs` has the routes. `service.rs` puts them behind the gate that every request passes (`gate.rs`). `request/` reads what comes
 //! in. `answer/` builds what goes out; `answer/refusals.rs` is the one map from refusals to problems. Each family of resources
 //! has a folder or file of its own, which works with the shared state of `api.rs`.
 
@@ -8,6 +8,7 @@ mod acts;
 mod admin;
 mod answer;
 mod api;
+mod cluster;
 mod console;
 mod control;
 mod docs;
@@ -24,10 +25,14 @@ mod items;
 mod metrics;
 pub mod openapi;
 pub mod options;
+mod patience;
+mod positions;
 mod redemptions;
 mod request;
 mod router;
 mod schema;
+mod service;
+mod shortcuts;
 mod state_figures;
 mod stopping;
 pub mod unparsed;
@@ -35,13 +40,12 @@ pub mod unparsed;
 pub use answer::problem;
 pub use control::{Control, Expiry};
 pub use options::HttpOptions;
+pub use service::HttpService;
 
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
 use api::{Api, Parts};
-use axum::Router;
-use axum::middleware::from_fn_with_state;
 use expiries::Expiries;
 use gate::Gate;
 use metrics::HttpMetrics;
@@ -49,15 +53,13 @@ use prometheus_client::registry::Registry;
 use state_figures::StateFigures;
 use std::sync::Arc;
 use stopping::Stopping;
-use tower::ServiceBuilder;
-use tower_http::compression::CompressionLayer;
 
 /// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
 /// [`axum::extract::ConnectInfo`] if the server provides it.
 ///
 /// # Errors
 /// [`InvalidKey`] if the configuration has an invalid key.
-pub fn router(engine: Engine, options: HttpOptions) -> Result<Router, InvalidKey> {
+pub fn standalone(engine: Engine, options: HttpOptions) -> Result<HttpService, InvalidKey> {
     let access = Access::new(&options.auth, &options.rate_limit, &options.guessing)?;
     Ok(service(engine, Arc::new(access), options, |_| ()).0)
 }
@@ -69,10 +71,10 @@ pub fn service(
     access: Arc<Access>,
     options: HttpOptions,
     register: impl FnOnce(&mut Registry),
-) -> (Router, Control) {
+) -> (HttpService, Control) {
     let document = openapi::document();
     let expiries = Expiries::new(access.clone());
-    let (stopping, live_imports) = (Stopping::default(), LiveImports::default());
+    let (stopping, live_imports) = (Stopping::default(), LiveImports::new(engine.is_shared()));
     let state = StateFigures {
         engine: engine.clone(),
         stopping: stopping.clone(),
@@ -88,19 +90,15 @@ pub fn service(
     });
     let parts = Parts { access, stopping, live_imports, metrics, document: openapi::served };
     let api = Arc::new(Api::new(engine, options, parts));
-    let gate = Arc::new(Gate::new(api.clone(), &document));
+    let gate = Gate::new(api.clone(), &document);
     let control = Control::new(api.clone(), expiries);
 
-    // From the outermost to the innermost.
-    let layers =
-        ServiceBuilder::new().layer(CompressionLayer::new()).layer(from_fn_with_state(gate, gate::pass));
-    let (routes, _) = router::routes().split_for_parts();
+    let (routes, documented) = router::routes().split_for_parts();
     let router = routes
         .merge(docs::routes())
         .merge(console::routes())
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
-        .with_state(api)
-        .layer(layers);
-    (router, control)
+        .with_state(api.clone());
+    (HttpService::new(documented.paths.paths.keys(), gate, api, router), control)
 }

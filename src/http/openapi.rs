@@ -74,6 +74,10 @@ pub fn document() -> Value {
         "scheme": "bearer",
         "description": "An API key from the configuration. If none is configured, no key is required.",
     }});
+    document["components"]["headers"] = json!({ POSITION: {
+        "description": "Of one of several nodes: the position of the log that the answer reflects",
+        "schema": { "type": "integer", "format": "int64", "minimum": 0 },
+    }});
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         for (name, schema) in schemas {
             // In a merge-patch, null clears a field. Anywhere else null is refused, and never sent.
@@ -120,10 +124,12 @@ fn forbid_null(schema: &mut Value) {
 
 /// Adds the parameters and responses that follow from an operation's kind.
 fn complete(path: &str, method: &str, operation: &mut Value) {
-    let is_import = path.ends_with("/imports") && method == "post";
+    let is_upload = is_upload(path, method);
     let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
-    let takes_key =
-        is_write(path, &scope) && path.contains('{') && !is_import && !path.starts_with("/v1/imports/");
+    let takes_key = is_write(path, method, &scope)
+        && path.contains('{')
+        && !is_upload
+        && !path.starts_with("/v1/imports/");
 
     // Not by index, which would insert a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
@@ -132,6 +138,9 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
     for name in path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
         push(&mut operation["parameters"], path_parameter(path, name));
+    }
+    if path.starts_with("/v1/") && !is_write(path, method, &scope) {
+        position_parameters().into_iter().for_each(|parameter| push(&mut operation["parameters"], parameter));
     }
     if takes_key {
         push(
@@ -146,19 +155,67 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         );
     }
 
+    if limits_guesses(operation) {
+        push(&mut operation["parameters"], client_parameter());
+    }
+
     for (status, description) in general_problems(path, method, &scope, takes_key, operation) {
         promise(&mut operation["responses"], status, description);
     }
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
-        finish(status, takes_key, response);
+        finish(path, status, takes_key, response);
     }
 }
 
-/// Whether an operation may change something. Operations that require more than the scope `read` do, except for looking up codes and
-/// reading events.
-fn is_write(path: &str, scope: &str) -> bool {
-    matches!(scope, "write" | "redeem" | "admin") && !path.ends_with("/codes/lookup") && path != "/v1/events"
+/// Whether an end user may use an operation only until too many codes were invalid.
+fn limits_guesses(operation: &Value) -> bool {
+    let description = operation["responses"]["429"]["description"].as_str();
+    description.is_some_and(|description| description.contains("`too-many-invalid-codes`"))
 }
+
+/// For whom codes are tried.
+fn client_parameter() -> Value {
+    json!({
+        "name": "X-Client-Id",
+        "in": "header",
+        "required": false,
+        "description": "The end user for whom codes are tried, if the key is one of `guessing.trusted_keys`. For other keys, or without it, \
+            the limit on invalid codes counts those of the network address.",
+        "schema": { "type": "string" },
+    })
+}
+
+/// What a read may ask of one of several nodes.
+fn position_parameters() -> [Value; 2] {
+    let min = json!({
+        "name": "X-Cuckood-Min-Position",
+        "in": "header",
+        "required": false,
+        "description": "Wait until this node has applied this position of the log, as another answer's X-Cuckood-Position told it.",
+        "schema": { "type": "integer", "format": "int64", "minimum": 0 },
+    });
+    let strong = json!({
+        "name": "X-Cuckood-Consistency",
+        "in": "header",
+        "required": false,
+        "description": "With `strong`, nothing is missing from the answer that any node has acknowledged before.",
+        "schema": { "type": "string", "enum": ["strong"] },
+    });
+    [min, strong]
+}
+
+/// Whether an operation may change something. Every one does that is no GET and requires more than the scope `read`, except for looking
+/// up codes.
+pub(super) fn is_write(path: &str, method: &str, scope: &str) -> bool {
+    let is_get = method.eq_ignore_ascii_case("get");
+    matches!(scope, "write" | "redeem" | "admin") && !is_get && !path.ends_with("/codes/lookup")
+}
+
+/// The header of an answer with the position of the log that it reflects.
+const POSITION: &str = "X-Cuckood-Position";
+
+/// What a read of one of several nodes may be answered.
+const OF_SEVERAL_NODES: &str = "`too-far-behind`, `no-quorum`: this node can't answer as asked; another may";
 
 /// The problems that follow from an operation's kind, by status.
 fn general_problems(
@@ -168,12 +225,10 @@ fn general_problems(
     takes_key: bool,
     operation: &Value,
 ) -> Vec<(&'static str, &'static str)> {
-    let is_import = path.ends_with("/imports") && method == "post";
     let takes_body = operation.get("requestBody").is_some();
     let mut problems = match path {
         "/livez" | "/readyz" => Vec::new(),
-        _ if !is_write(path, scope) && takes_body => vec![("503", "`recovering`, `overloaded`")],
-        _ if !is_write(path, scope) => vec![("503", "`recovering`")],
+        _ if !is_write(path, method, scope) => read_problems(path, takes_body),
         _ => vec![
             ("503", "`recovering`, `draining`, `overloaded`"),
             ("503", "`storage-failed`: the outcome of a write is unknown"),
@@ -203,7 +258,7 @@ fn general_problems(
         ("500", "`internal`"),
     ]);
     if takes_body {
-        problems.extend(body_problems(is_import));
+        problems.extend(body_problems(is_upload(path, method)));
     }
     // An invalid import id is answered as an unknown one, with 404.
     let takes_name = ["{campaign}", "{coupon}", "{line_up}"].iter().any(|name| path.contains(name));
@@ -220,12 +275,24 @@ fn general_problems(
     problems
 }
 
-/// The problems of a body. An import's body is not JSON, and can have any length.
-fn body_problems(is_import: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The problems of an operation that changes nothing.
+fn read_problems(path: &str, takes_body: bool) -> Vec<(&'static str, &'static str)> {
+    let busy = if takes_body { "`recovering`, `overloaded`" } else { "`recovering`" };
+    let of_several_nodes = path.starts_with("/v1/").then_some(("503", OF_SEVERAL_NODES));
+    [("503", busy)].into_iter().chain(of_several_nodes).collect()
+}
+
+/// Whether an operation takes a body that is not JSON, and can have any length.
+fn is_upload(path: &str, method: &str) -> bool {
+    matches!((path.rsplit('/').next(), method), (Some("imports"), "post") | (Some("image"), "put"))
+}
+
+/// The problems of a body.
+fn body_problems(is_upload: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_all =
         [("408", "`request-timeout`: the body did not arrive in time"), ("415", "`unsupported-media-type`")];
     let of_json = [("400", "`malformed-json`"), ("413", "`body-too-large`: the detail states the limit")];
-    of_all.into_iter().chain(of_json.into_iter().filter(move |_| !is_import))
+    of_all.into_iter().chain(of_json.into_iter().filter(move |_| !is_upload))
 }
 
 /// Adds a meaning to a status.
@@ -257,7 +324,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
 }
 
 /// Adds the headers that go with a status, and the problem document of every failure.
-fn finish(status: &str, takes_key: bool, response: &mut Value) {
+fn finish(path: &str, status: &str, takes_key: bool, response: &mut Value) {
     let mut headers = response["headers"].as_object().cloned().unwrap_or_default();
     let text = |description: &str| json!({ "description": description, "schema": { "type": "string" } });
     headers.insert("X-Request-Id".into(), text("The request's id, or a generated one"));
@@ -267,12 +334,13 @@ fn finish(status: &str, takes_key: bool, response: &mut Value) {
             text("`true` if this is the answer to an earlier request"),
         );
     }
+    if path.starts_with("/v1/") {
+        headers.insert(POSITION.into(), json!({ "$ref": format!("#/components/headers/{POSITION}") }));
+    }
     if matches!(status, "429" | "503") {
         let seconds = json!({ "type": "integer", "minimum": 1 });
-        headers.insert(
-            "Retry-After".into(),
-            json!({ "description": "Seconds to wait before trying again", "schema": seconds }),
-        );
+        let description = "Seconds to wait before trying again; absent with `storage-failed`";
+        headers.insert("Retry-After".into(), json!({ "description": description, "schema": seconds }));
     }
     if status >= "400" {
         response["content"] =

@@ -1,19 +1,20 @@
 //! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
 use super::answer::problem::{Code, Problem};
-use super::answer::{refusals, reply};
+use super::answer::refusals;
+use super::answer::reply::{self, NDJSON};
 use super::api::{Api, Decided, Sender, target};
 use super::request::faults::Faults;
 use super::request::item_lists::Item;
 use super::request::object::{self, Fields, Scalar};
 use super::request::time::Time;
-use super::request::{page, query};
+use super::request::{accept, page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
-use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status};
-use crate::engine::{Change, Digest, FilterView, RedemptionPage, RedemptionQuery};
+use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status};
+use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures_util::{StreamExt, stream};
@@ -154,6 +155,10 @@ pub(super) struct RedemptionAnswer {
     /// When it was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     cancelled_at: Option<Time>,
+    /// In an open pool, while it is held or redeemed: a number from 1 to `stock` that no other one has meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    ordinal: Option<u64>,
 }
 
 impl From<Redemption> for RedemptionAnswer {
@@ -166,6 +171,9 @@ impl From<Redemption> for RedemptionAnswer {
             expires_at: redemption.expires_at.map(Time),
             redeemed_at: redemption.redeemed_at.map(Time),
             cancelled_at: redemption.cancelled_at().map(Time),
+            ordinal: redemption
+                .ordinal
+                .filter(|_| matches!(redemption.status, Status::Held | Status::Redeemed)),
         }
     }
 }
@@ -201,14 +209,13 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
-const NDJSON: &str = "application/x-ndjson";
-
 /// How many parts of the ledger one request reads before it answers with what it has found.
 const LOOKS_MAX: usize = 100;
 
 /// Redeem a code, or hold it
 ///
-/// Of all requests for one code with different references, exactly one gets 201.
+/// Of all requests for one code with different references, exactly one gets 201. In an open pool any code may be redeemed or held
+/// once, until as many are as its `stock` says.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/redemptions",
@@ -219,7 +226,7 @@ const LOOKS_MAX: usize = 100;
         (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
         (status = 201, description = "Redeemed or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`coupon-not-found`, `code-unknown`"),
-        (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`"),
+        (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`, `sold-out`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
@@ -228,9 +235,9 @@ pub(super) async fn redeem(
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
+    let sender = Sender::of(&request)?;
     let view = api.filter(Kind::Coupon, &coupon)?;
-    let guesser = api.access.guessing.guesser(Kind::Coupon, sender.client)?;
+    let guesser = api.guesser(&view, &request)?;
     let bytes = api.body(request).await?;
     let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
     object::read(&bytes, &mut body)?;
@@ -327,19 +334,7 @@ pub(super) async fn list(
 
 /// Whether the client prefers NDJSON to JSON.
 fn prefers_ndjson(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-    let (mut ndjson, mut json) = (0.0, 0.0);
-    for range in accepted.flat_map(|list| list.split(',')) {
-        let (media_type, parameters) = range.split_once(';').unwrap_or((range, ""));
-        let quality = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("q="));
-        let quality: f32 = quality.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0));
-        match media_type.trim().to_ascii_lowercase().as_str() {
-            NDJSON => ndjson = quality,
-            "application/json" => json = quality,
-            _ => {}
-        }
-    }
-    ndjson > json
+    accept::wish(headers, NDJSON) > accept::wish(headers, "application/json")
 }
 
 /// Streams all redemptions that match a query, one per line. The ledger is read piece by piece, as fast as the client accepts
@@ -353,9 +348,7 @@ fn export(api: Arc<Api>, view: Arc<FilterView>, query: RedemptionQuery, after: O
             Some((lines(redemptions), next.map(Some)))
         }
     });
-    let mut response = Body::from_stream(pieces.fuse()).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    response
+    reply::ndjson(Body::from_stream(pieces.fuse()))
 }
 
 fn lines(redemptions: Vec<Redemption>) -> serde_json::Result<Vec<u8>> {
@@ -404,7 +397,7 @@ pub(super) async fn get(
     responses(
         (status = 200, description = "Redeemed", body = RedemptionAnswer),
         (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
-        (status = 409, description = "`hold-expired`, `redemption-cancelled`"),
+        (status = 409, description = "`hold-expired`, `redemption-cancelled`, `requires-strict-mode`"),
     )
 )]
 pub(super) async fn confirm(
@@ -412,8 +405,8 @@ pub(super) async fn confirm(
     Path((coupon, redemption)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
-    let view = api.filter(Kind::Coupon, &coupon)?;
+    let sender = Sender::of(&request)?;
+    let view = strict(&api, &coupon)?;
     let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
     let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
     api.count_redemption(decided.as_ref(), "confirmed");
@@ -432,6 +425,7 @@ pub(super) async fn confirm(
     responses(
         (status = 200, description = "Cancelled, or expired earlier", body = RedemptionAnswer),
         (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 409, description = "`requires-strict-mode`"),
     )
 )]
 pub(super) async fn cancel(
@@ -439,12 +433,21 @@ pub(super) async fn cancel(
     Path((coupon, redemption)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
-    let view = api.filter(Kind::Coupon, &coupon)?;
+    let sender = Sender::of(&request)?;
+    let view = strict(&api, &coupon)?;
     let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
     let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
     api.count_redemption(decided.as_ref(), "cancelled");
     settled(decided?)
+}
+
+/// The coupon of this name, which must be one that has redemptions.
+fn strict(api: &Api, coupon: &str) -> Result<Arc<FilterView>, Problem> {
+    let view = api.filter(Kind::Coupon, coupon)?;
+    match view.spec.mode {
+        Mode::Strict => Ok(view),
+        Mode::Compact => Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode)),
+    }
 }
 
 /// Parses an id. An invalid one is answered as an unknown one.

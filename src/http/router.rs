@@ -1,10 +1,10 @@
 //! All routes of the API, with the scope that each requires.
 
 use super::api::Api;
-use super::filters::{campaigns, coupons, line_ups};
+use super::filters::{campaigns, coupons, images, line_ups};
 use super::imports::routes as imports;
 use super::items::{codes, users};
-use super::{admin, docs, eligibility, events, health, redemptions};
+use super::{admin, cluster, docs, eligibility, events, health, redemptions};
 use crate::access::Scope;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
@@ -23,6 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(campaigns::put, campaigns::patch)))
         .routes(admin(routes!(campaigns::delete)))
         .routes(write(routes!(campaigns::clear)))
+        .routes(admin(routes!(images::get_campaign, images::put_campaign)))
         .routes(write(routes!(users::add)))
         .routes(read(routes!(users::check)))
         .routes(read(routes!(users::count)))
@@ -42,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(coupons::put, coupons::patch)))
         .routes(admin(routes!(coupons::delete)))
         .routes(write(routes!(coupons::clear)))
+        .routes(admin(routes!(images::get_coupon, images::put_coupon)))
         .routes(write(routes!(codes::add)))
         .routes(read(routes!(codes::check)))
         .routes(read(routes!(codes::count)))
@@ -61,6 +63,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(imports::stop)))
         .routes(read(routes!(admin::info)))
         .routes(read(routes!(admin::plan)))
+        .routes(read(routes!(cluster::show)))
         .routes(admin(routes!(events::list)))
         .routes(admin(routes!(admin::snapshot)))
         .routes(admin(routes!(admin::backup)))

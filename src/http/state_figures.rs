@@ -5,7 +5,7 @@ use super::metrics::Figures;
 use super::stopping::Stopping;
 use crate::domain::{ImportState, Kind, Stats};
 use crate::engine::imports::LiveImports;
-use crate::engine::{Engine, FilterView, Status};
+use crate::engine::{Engine, FilterView, StateCounts, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
@@ -31,15 +31,20 @@ impl Collector for StateFigures {
         let mut figures = Figures(encoder);
         self.readiness(&mut figures)?;
         self.room(&mut figures)?;
-        let [campaigns, coupons] =
-            [Kind::Campaign, Kind::Coupon].map(|kind| self.engine.list(kind, "", None, usize::MAX));
-        let kinds = [("campaign", campaigns.len() as u64), ("coupon", coupons.len() as u64)];
+        self.cluster(&mut figures)?;
+        let info = self.engine.info();
+        let kinds = [("campaign", info.campaigns), ("coupon", info.coupons)];
         figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
-        figures.gauge("line_ups", "Line-ups", self.engine.info().line_ups)?;
-        self.codes(&mut figures, &coupons)?;
+        figures.gauge("line_ups", "Line-ups", info.line_ups)?;
+        let StateCounts { available, held, redeemed } = info.codes;
+        let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
+        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)?;
         self.imports(&mut figures)?;
+        figures.gauge("images_loading", "Images of filters that are coming in", info.images_loading)?;
         if self.per_filter {
-            self.filters(&mut figures, &[campaigns, coupons].concat())?;
+            let kinds = [Kind::Campaign, Kind::Coupon];
+            let filters = kinds.map(|kind| self.engine.list(kind, "", None, usize::MAX)).concat();
+            self.filters(&mut figures, &filters)?;
         }
         Ok(())
     }
@@ -50,13 +55,15 @@ impl StateFigures {
         let now = match self.engine.status() {
             Status::Recovering(_) => "recovering",
             Status::Failed(_) => "failed",
+            Status::Diverged(_) => "diverged",
             Status::Draining => "draining",
             Status::Ready if self.stopping.is_announced() => "draining",
             Status::Ready => "ready",
         };
-        let is_ready = now == "ready" && self.engine.clock_unsure().is_none();
+        let is_ready =
+            now == "ready" && self.engine.clock_unsure().is_none() && self.engine.too_far_behind().is_none();
         figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
-        let states = ["recovering", "ready", "draining", "failed"];
+        let states = ["recovering", "ready", "draining", "failed", "diverged"];
         let states = states.map(|state| (state, i64::from(state == now)));
         figures.gauges("state", "1 for the present state of the service", "state", states)?;
         let is_writable = is_ready && self.engine.writes_refused().is_none();
@@ -109,6 +116,8 @@ impl StateFigures {
             let help = "Time of the oldest event, since the epoch";
             figures.gauge("events_oldest_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
         }
+        let help = "Users whom campaigns have forgotten, counting every copy";
+        figures.counter("users_forgotten", help, info.users_forgotten)?;
         if let Some(at) = info.backup_at {
             let help = "Time of the last backup, since the epoch";
             figures.gauge("backup_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
@@ -120,19 +129,52 @@ impl StateFigures {
         Ok(())
     }
 
-    fn codes(&self, figures: &mut Figures<'_>, coupons: &[Arc<FilterView>]) -> fmt::Result {
-        let mut codes = [("available", 0u64), ("held", 0), ("redeemed", 0)];
-        for counts in coupons.iter().filter_map(|coupon| coupon.describe().stats.codes) {
-            let counts = [counts.available, counts.held, counts.redeemed];
-            codes.iter_mut().zip(counts).for_each(|((_, sum), count)| *sum += count);
+    fn cluster(&self, figures: &mut Figures<'_>) -> fmt::Result {
+        let Some(of) = self.engine.replication() else { return Ok(()) };
+        let help = "1 while there is a connection to the replicated log";
+        figures.gauge("cluster_connected", help, i64::from(of.connected))?;
+        let help = "1 while what this node writes to the log comes back";
+        figures.gauge("cluster_quorum", help, i64::from(of.connected && of.lag.is_zero()))?;
+        let help = "For how long it can't be shown that this node has everything";
+        figures.gauge("cluster_lag_seconds", help, of.lag.as_secs_f64())?;
+        let help = "Messages of the log that are waiting to be read";
+        figures.gauge("cluster_behind_messages", help, of.behind_messages)?;
+        figures.gauge("cluster_in_flight", "Commits that were sent and have not come back", of.in_flight)?;
+        figures.gauge("cluster_replicas", "Servers that hold the log", of.replicas as u64)?;
+        let differing = of.peers.iter().filter(|peer| peer.differs == Some(true)).count();
+        let help = "Other nodes whose state differs from this node's: 0, or something is wrong";
+        figures.gauge("cluster_divergence", help, differing as u64)?;
+        figures.gauge("cluster_nodes_heard", "Other nodes that the log told of", of.peers.len() as u64)?;
+        let help = "1 if it is known that the servers sync before they acknowledge";
+        figures.gauge("cluster_sync_known", help, 0i64)?;
+        figures.counter(
+            "cluster_reconnects",
+            "Connections to the log that were made again",
+            of.reconnects,
+        )?;
+        figures.counter("cluster_reopened", "How often the log's reader was opened again", of.reopened)?;
+        let help = "Sessions begun, one at the start and one for each commit whose fate was unknown";
+        figures.counter("cluster_sessions", help, of.sessions)?;
+        let of = self.engine.shared_snapshots();
+        if let Some(newest) = of.newest {
+            let help = "Position of the newest snapshot that nodes share";
+            figures.gauge("cluster_snapshot_position", help, newest.seq.0)?;
+            let help = "Time of the newest snapshot that nodes share, since the epoch";
+            figures.gauge("cluster_snapshot_timestamp_seconds", help, newest.taken_at.0 as f64 / 1_000.0)?;
         }
-        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)
+        if let Some(took) = of.bootstrap {
+            let help = "How long the start took that began with a shared snapshot";
+            figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())?;
+        }
+        figures.counter("cluster_snapshots_shared", "Snapshots that this node has shared", of.shared)?;
+        let help = "Snapshots that this node could not share";
+        figures.counter("cluster_snapshots_failed", help, of.failed)
     }
 
     fn imports(&self, figures: &mut Figures<'_>) -> fmt::Result {
         let mut states = [("running", 0u64), ("done", 0), ("failed", 0), ("interrupted", 0)];
         for import in self.engine.imports() {
-            let at = match self.live_imports.corrected(&import).state {
+            let at = match self.live_imports.corrected(&import, self.engine.now()).state {
                 ImportState::Running => 0,
                 ImportState::Done => 1,
                 ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => 2,
@@ -144,7 +186,8 @@ impl StateFigures {
     }
 
     fn filters(&self, figures: &mut Figures<'_>, filters: &[Arc<FilterView>]) -> fmt::Result {
-        let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe().stats)).collect();
+        let now = self.engine.now();
+        let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe(now).stats)).collect();
         let mut each = |name: &str, help: &str, of: &dyn Fn(&Stats) -> f64| {
             let values = all.iter().map(|(filter, stats)| {
                 let kind = match filter.kind {

@@ -1,22 +1,34 @@
 //! The journal: the write-ahead log that puts all changes in one order. The state follows from it alone.
 //!
 //! The writer *proposes* batches of commands and *polls* what is committed: entries in the log's order, its own with their
-//! tickets, those of other nodes without. The local journal commits inside `propose`. A replicated one may have several batches
-//! in flight, and delivers other nodes' entries to a node that proposes nothing.
+//! tickets and in the order in which it proposed them, those of other nodes without. The local journal commits inside `propose`. A
+//! replicated one may have several batches in flight, and delivers other nodes' entries to a node that proposes nothing.
 
 mod local;
 mod memory;
+mod nats;
+mod snapshots;
 
 pub use local::{LocalJournal, LocalOptions};
 pub use memory::{MemoryJournal, MemoryLog};
+pub use nats::{
+    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication,
+    ReplicationFigures,
+};
+pub use snapshots::{Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared, read_shared};
 
-use crate::domain::{Entry, Proposal, Seq};
+use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq, StateHash};
 use crate::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
+
+/// Whether the directory of a store belongs to a replicated log, and so holds none.
+pub fn is_of_replicated_log(store: &Store) -> bool {
+    nats::is_of_replicated_log(store)
+}
 
 /// Durability level: what an acknowledged write survives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -38,6 +50,8 @@ pub enum JournalOptions {
     Local(LocalOptions),
     /// A log in memory that several engines may share: for tests and for models.
     Memory(MemoryLog),
+    /// A replicated log on NATS JetStream.
+    Nats(Box<NatsOptions>),
 }
 
 impl Default for JournalOptions {
@@ -50,15 +64,46 @@ impl JournalOptions {
     /// Opens the journal.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if something acknowledged is missing.
-    pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, StoreError> {
+    /// [`JournalError::Damaged`] if something acknowledged is missing; [`JournalError::Failed`] if the log can't be reached.
+    pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
+        let path = store.path().display();
+        match self {
+            JournalOptions::Local(_) if nats::is_of_replicated_log(store) => {
+                return Err(JournalError::Damaged(format!(
+                    "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
+                )));
+            }
+            JournalOptions::Nats(_) if local::has_log(store) => {
+                return Err(JournalError::Damaged(format!(
+                    "{path} has a log of its own: a node of a replicated log begins with an empty directory"
+                )));
+            }
+            _ => {}
+        }
         Ok(match self {
             JournalOptions::Local(options) => Box::new(LocalJournal::open(store.clone(), *options)?),
             JournalOptions::Memory(log) => {
                 store.begin_use()?;
                 Box::new(log.join())
             }
+            JournalOptions::Nats(options) => Box::new(NatsJournal::open(store.clone(), options)?),
         })
+    }
+
+    /// Opens what the nodes of the log share snapshots by; `None` if they don't.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] if it can't be reached.
+    pub fn shared_snapshots(&self) -> Result<Option<Box<dyn SharedSnapshots>>, JournalError> {
+        Ok(match self {
+            JournalOptions::Nats(options) => Some(Box::new(NatsSnapshots::open(options)?)),
+            JournalOptions::Local(_) | JournalOptions::Memory(_) => None,
+        })
+    }
+
+    /// Whether other nodes write to the same log.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, JournalOptions::Local(_))
     }
 
     /// What an acknowledged write survives.
@@ -66,6 +111,8 @@ impl JournalOptions {
         match self {
             JournalOptions::Local(options) => options.durability,
             JournalOptions::Memory(_) => Durability::Relaxed,
+            // The servers sync before they acknowledge, or the operator was told that they must.
+            JournalOptions::Nats(_) => Durability::Fsync,
         }
     }
 }
@@ -95,6 +142,32 @@ pub enum JournalError {
     /// Acknowledged data can't be read. The message names the path, the tree, the position and the command to run.
     #[error("{0}")]
     Damaged(String),
+    /// The log was trimmed past what the directory has. A newer snapshot helps, such as one that other nodes share.
+    #[error("{0}")]
+    Trimmed(String),
+    /// The state of this node is not that of the others, and it is not for this node to go on.
+    #[error(
+        "the state of this node differs from that of {others} at position {}: stop it, and go by \
+         docs/CLUSTER.md, When nodes differ", .at.0
+    )]
+    Diverged {
+        /// The position at which it shows.
+        at: Seq,
+        /// The nodes that differ.
+        others: String,
+    },
+    /// An entry is of a version that this build does not understand.
+    #[error(
+        "from position {} on the log has entries of version {version}, and this build understands those up to {understands}: update this node", .at.0
+    )]
+    Newer {
+        /// The position that enables them.
+        at: Seq,
+        /// Their version.
+        version: u16,
+        /// What this build understands.
+        understands: u16,
+    },
 }
 
 impl From<StoreError> for JournalError {
@@ -111,8 +184,8 @@ impl From<StoreError> for JournalError {
 
 /// An ordered, durable log. Positions count from 1 without gaps.
 pub trait Journal: Send {
-    /// Proposes a group commit. It enters the log whole or not at all, at the configured durability, and [`Journal::poll`] then
-    /// returns it. The proposals have consecutive tickets from `first` on.
+    /// Proposes a group commit. Each proposal enters the log once or not at all, at the configured durability, and
+    /// [`Journal::poll`] then returns it. The proposals have consecutive tickets from `first` on, and enter the log in that order.
     ///
     /// # Errors
     /// [`JournalError::DiskFull`] before anything is written. After [`JournalError::Failed`] the batch may or may not be there at
@@ -165,4 +238,59 @@ pub trait Journal: Send {
     /// # Errors
     /// [`JournalError::Damaged`] if the log's beginning can't be read.
     fn is_whole(&self) -> Result<bool, JournalError>;
+
+    /// A snapshot of everything up to `at`, which was just polled, begins: the journal notes what it needs to be read from there at
+    /// the next start. It is durable once the snapshot is.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`], as for a proposal.
+    fn note_snapshot(&mut self, at: Seq) -> Result<(), JournalError> {
+        let _ = at;
+        Ok(())
+    }
+
+    /// What another node needs to follow the log behind this position, at which a snapshot of this node was taken; `None` if nobody
+    /// can, or the position is not known.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if it can't be read.
+    fn place(&self, at: Seq) -> Result<Option<Vec<u8>>, JournalError> {
+        let _ = at;
+        Ok(None)
+    }
+
+    /// Asks for a point in the log behind everything that any node was told is committed. Once [`Journal::passed`] has reached the
+    /// returned number, all of that has been polled. `None` if it has as soon as [`Journal::poll`] is pending.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`], as for a proposal.
+    fn barrier(&mut self) -> Result<Option<u64>, JournalError> {
+        Ok(None)
+    }
+
+    /// The last barrier that is passed.
+    fn passed(&self) -> u64 {
+        0
+    }
+
+    /// Tells the other nodes the hash of this node's state, and compares it with theirs. If they show that it has diverged,
+    /// [`Journal::poll`] fails.
+    fn compare(&mut self, hash: StateHash) {
+        let _ = hash;
+    }
+
+    /// The highest version of entries that this node understands.
+    fn understands(&self) -> u16 {
+        FORMAT_VERSION
+    }
+
+    /// The highest version of entries that every node understands; 0 while that is not known.
+    fn understood(&self) -> u16 {
+        self.understands()
+    }
+
+    /// What is known about the log's replication; `None` if it is not replicated.
+    fn replication(&self) -> Option<Arc<Replication>> {
+        None
+    }
 }

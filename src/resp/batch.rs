@@ -4,7 +4,9 @@
 
 use super::command::Name;
 use super::failure::{Code, Failure};
+use super::key::Key;
 use super::metrics::Counted;
+use super::parser::Arguments;
 use super::replies::{Protocol, Replies};
 use super::shared::Shared;
 use super::submitted::Submitted;
@@ -14,7 +16,6 @@ use crate::domain::{
 };
 use crate::engine::{Digest, FilterView};
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// The most commands to the engine that one connection has under way.
 const UNDER_WAY_MAX: usize = 64;
@@ -25,6 +26,8 @@ pub struct Batch<'a> {
     gathered: Gathered<'a>,
     /// In the order of their answers.
     under_way: Vec<(Changes<'a>, Submitted<'a>)>,
+    /// Bytes of memory of what is under way.
+    under_way_bytes: usize,
     /// Memory that look-ups use again.
     digests: Vec<Digest>,
     present: Vec<bool>,
@@ -38,10 +41,23 @@ enum Gathered<'a> {
 }
 
 /// Look-ups in one filter.
-struct Checks<'a> {
+pub struct Checks<'a> {
     view: Arc<FilterView>,
     digests: Vec<Digest>,
     parts: Vec<Part<'a>>,
+}
+
+impl<'a> Checks<'a> {
+    /// The filter.
+    pub fn view(&self) -> &FilterView {
+        &self.view
+    }
+
+    /// Adds a look-up of these items.
+    pub fn add(&mut self, part: Part<'a>, items: Arguments<'_>) {
+        self.digests.extend(items.iter().map(|item| self.view.digest_of(item)));
+        self.parts.push(part);
+    }
 }
 
 /// A command's part of what was gathered.
@@ -110,8 +126,29 @@ impl<'a> Batch<'a> {
             shared,
             gathered: Gathered::Nothing,
             under_way: Vec::new(),
+            under_way_bytes: 0,
             digests: Vec::new(),
             present: Vec::new(),
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let gathered_bytes = match &self.gathered {
+            Gathered::Nothing => 0,
+            Gathered::Checks(checks) => memory_bytes(&checks.digests, &checks.parts),
+            Gathered::Changes(changes) => memory_bytes(&changes.digests, &changes.parts),
+        };
+        gathered_bytes
+            + self.under_way_bytes
+            + self.digests.capacity() * size_of::<Digest>()
+            + self.present.capacity()
+    }
+
+    /// Gives memory back that only long commands need, beyond `kept` bytes.
+    pub fn shrink(&mut self, kept: usize) {
+        if self.present.capacity() + self.digests.capacity() * size_of::<Digest>() > kept {
+            (self.digests, self.present) = (Vec::new(), Vec::new());
         }
     }
 
@@ -122,22 +159,31 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a look-up.
+    /// The look-ups that are gathered, if they are in the filter of this key: then it need not be found again.
+    pub fn checks_of(&mut self, key: Key<'_>) -> Option<&mut Checks<'a>> {
+        let is_of_key =
+            |checks: &Checks<'_>| checks.view.kind == key.kind && checks.view.name.as_str() == key.name();
+        match &mut self.gathered {
+            Gathered::Checks(checks) if is_of_key(checks) => Some(checks),
+            _ => None,
+        }
+    }
+
+    /// Adds a look-up of these items.
     pub async fn check(
         &mut self,
-        view: &Arc<FilterView>,
+        view: Arc<FilterView>,
         part: Part<'a>,
-        digests: impl Iterator<Item = Digest>,
+        items: Arguments<'_>,
         replies: &mut Replies,
     ) {
         if !matches!(&self.gathered, Gathered::Checks(checks) if checks.view.id == view.id) {
             self.settle(replies).await;
             let digests = std::mem::take(&mut self.digests);
-            self.gathered = Gathered::Checks(Checks { view: view.clone(), digests, parts: Vec::new() });
+            self.gathered = Gathered::Checks(Checks { view, digests, parts: Vec::new() });
         }
         if let Gathered::Checks(checks) = &mut self.gathered {
-            checks.digests.extend(digests);
-            checks.parts.push(part);
+            checks.add(part, items);
         }
     }
 
@@ -188,6 +234,9 @@ impl<'a> Batch<'a> {
                 if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.iter().any(may_be_overtaken) {
                     self.answer_under_way(replies).await;
                 }
+                // The engine has the digests, too.
+                self.under_way_bytes += memory_bytes(&changes.digests, &changes.parts)
+                    + changes.digests.capacity() * size_of::<Digest>();
                 let submitted = self.submit(&mut changes).await;
                 self.under_way.push((changes, submitted));
             }
@@ -195,7 +244,8 @@ impl<'a> Batch<'a> {
     }
 
     async fn submit(&mut self, changes: &mut Changes<'a>) -> Submitted<'a> {
-        Submitted::begin(&self.shared.engine, changes.by.clone(), changes.command()).await
+        let Shared { engine, options, .. } = self.shared;
+        Submitted::begin(engine, changes.by.clone(), changes.command(), options.request_timeout).await
     }
 
     fn answer_checks(&mut self, checks: Checks<'a>, replies: &mut Replies) {
@@ -226,19 +276,38 @@ impl<'a> Batch<'a> {
     }
 
     async fn answer_under_way(&mut self, replies: &mut Replies) {
-        if self.under_way.is_empty() {
-            return;
-        }
-        let deadline = Instant::now() + self.shared.options.request_timeout;
+        self.under_way_bytes = 0;
         for (changes, submitted) in std::mem::take(&mut self.under_way) {
-            let result = submitted.outcome(deadline).await;
+            let result = submitted.outcome().await;
             if changes.parts.len() > 1 && is_too_much(&result) {
-                for mut changes in changes.one_by_one() {
-                    let submitted = self.submit(&mut changes).await;
-                    let result = submitted.outcome(deadline).await;
-                    self.answer(changes, result, replies);
-                }
+                self.try_one_by_one(changes, replies).await;
             } else {
+                self.answer(changes, result, replies);
+            }
+        }
+    }
+
+    /// Tries the changes of each command for themselves, many at once.
+    async fn try_one_by_one(&mut self, changes: Changes<'a>, replies: &mut Replies) {
+        let (mut each, mut is_too_slow) = (changes.one_by_one(), false);
+        loop {
+            let mut under_way = Vec::new();
+            for mut changes in each.by_ref().take(UNDER_WAY_MAX) {
+                let submitted = match is_too_slow {
+                    false => Some(self.submit(&mut changes).await),
+                    true => None,
+                };
+                under_way.push((changes, submitted));
+            }
+            if under_way.is_empty() {
+                return;
+            }
+            for (changes, submitted) in under_way {
+                let result = match submitted {
+                    Some(submitted) => submitted.outcome().await,
+                    None => Err(Failure::not_tried()),
+                };
+                is_too_slow |= result.as_ref().is_err_and(|failure| *failure == Failure::too_late());
                 self.answer(changes, result, replies);
             }
         }
@@ -307,6 +376,10 @@ impl<'a> Batch<'a> {
         }
         self.shared.metrics.count_failed(part.counted, Code::Err);
     }
+}
+
+fn memory_bytes(digests: &Vec<Digest>, parts: &Vec<Part<'_>>) -> usize {
+    digests.capacity() * size_of::<Digest>() + parts.capacity() * size_of::<Part<'_>>()
 }
 
 /// Whether changes were refused because there are too many of them, so that some of them may be possible.

@@ -7,12 +7,18 @@ use super::replies::Replies;
 use super::visit::{Done, Visit};
 use crate::access::Scope;
 
+/// The most commands that one request may name.
+const NAMED_MAX: usize = 1_000;
+
 /// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …]]`.
 pub(super) async fn command(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
     visit.settle().await;
     let replies = &mut visit.replies;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     let named = arguments.from(2);
+    if named.len() > NAMED_MAX {
+        return Err(Failure::err(format!("one request names at most {NAMED_MAX} commands")));
+    }
     match subcommand.as_str() {
         "" => write_rows(replies),
         "count" if named.is_empty() => replies.count(ROWS.len() as u64),

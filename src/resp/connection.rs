@@ -3,24 +3,33 @@
 use super::batch::Batch;
 use super::execute::{Next, execute};
 use super::failure::{Code, Failure};
-use super::memory::{OWN_BYTES, Share};
 use super::parser::{Parser, RequestLimits};
 use super::replies::Replies;
 use super::session::Session;
 use super::shared::Shared;
 use super::visit::Visit;
+use crate::budget::{Budget, Share};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Poll, ready};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The most bytes that are read at once.
+/// A connection may have so many bytes for itself. Beyond that it takes a share of the memory that all connections have.
+const OWN_BYTES: usize = 1 << 10;
+
+/// The most bytes that each of its four buffers keeps while it is idle: of requests, arguments, look-ups and answers.
+const KEPT_BYTES: usize = OWN_BYTES / 4;
+
+/// The most bytes that are read at once; from a stranger, as many as a request may have.
 const READ_BYTES_MAX: usize = 64 << 10;
+
+/// A buffer that is so many times as long as what is in it gives the rest back.
+const SPARE_FACTOR: usize = 4;
 
 /// Answers are sent once they have this many bytes, though more commands have arrived.
 const SEND_BYTES: usize = 64 << 10;
@@ -93,15 +102,18 @@ enum End {
 struct Connection<'a, S, W> {
     stream: S,
     watcher: W,
+    /// What the watcher was told last.
+    phase: Option<Phase>,
     visit: Visit<'a>,
     parser: Parser,
     /// Bytes that have arrived; those before `read` are executed.
     arrived: Vec<u8>,
     read: usize,
-    share: Share<'a>,
+    /// What it takes of `resp.buffers`.
+    share: Share<&'a Budget>,
 }
 
-/// Serves a connection until it ends, or until it is idle and `draining` is true.
+/// Serves a connection until it ends, or until all that has arrived is answered and `draining` is true.
 ///
 /// # Errors
 /// The connection is broken.
@@ -122,11 +134,12 @@ where
     let mut connection = Connection {
         stream,
         watcher,
+        phase: None,
         visit: Visit { shared, session, replies, batch },
         parser: Parser::default(),
         arrived: Vec::new(),
         read: 0,
-        share: Share::of(&shared.memory),
+        share: Share::empty(&shared.buffers),
     };
     match connection.run(&mut draining).await? {
         End::Gone => Ok(()),
@@ -141,27 +154,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
             if is_between && *draining.borrow() {
                 return Ok(End::Told);
             }
-            self.watcher.enter(match (is_between, self.visit.session.is_known()) {
+            self.enter(match (is_between, self.visit.session.is_known()) {
                 (true, true) => Phase::Idle,
                 (true, false) => Phase::Stranger,
                 (false, _) => Phase::Request,
             });
+            let bytes_max = match self.visit.session.is_known() {
+                true => READ_BYTES_MAX,
+                false => STRANGER.request_bytes_max,
+            };
+            let arrived = &mut self.arrived;
             let read = tokio::select! {
                 biased;
-                read = read(&mut self.stream, &mut self.arrived) => read?,
+                read = read(&mut self.stream, bytes_max, |bytes| arrived.extend_from_slice(bytes)) => read?,
                 _ = draining.wait_for(|is_draining| *is_draining), if is_between => return Ok(End::Told),
             };
             if read == 0 {
                 return Ok(End::Gone);
             }
-            self.watcher.enter(Phase::Busy);
             let began = Instant::now();
+            self.visit.session.look(self.visit.shared);
+            // A client that never stops sending tears a request with each read: it gets this far, and no farther.
+            let is_last = !is_between && *draining.borrow();
             let next = self.execute_all().await?;
             self.send().await?;
-            self.visit.shared.metrics.batch_seconds.observe(began.elapsed().as_secs_f64());
-            if next == Next::End {
+            self.release();
+            let has_executed = self.phase == Some(Phase::Busy);
+            if has_executed {
+                self.visit.shared.metrics.count_batch(began.elapsed());
+            }
+            if next == Next::End || is_last && has_executed {
                 return Ok(End::Told);
             }
+        }
+    }
+
+    /// Tells the watcher that another phase begins. Of a request that arrives in many pieces all are one phase.
+    fn enter(&mut self, phase: Phase) {
+        if self.phase != Some(phase) {
+            self.phase = Some(phase);
+            self.watcher.enter(phase);
         }
     }
 
@@ -171,7 +203,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
         let next = loop {
             let limits = if self.visit.session.is_known() { &KNOWN } else { &STRANGER };
             let unread = &self.arrived[self.read..];
-            let length = match self.parser.parse(unread, limits) {
+            let found = self.parser.parse(unread, limits);
+            // No command is executed whose connection has no room for it.
+            if self.share.hold(self.needed_bytes()).is_err() {
+                break self.refuse().await;
+            }
+            let length = match found {
                 Ok(Some(length)) => length,
                 Ok(None) => break Next::GoOn,
                 Err(error) => {
@@ -180,7 +217,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
                     break Next::End;
                 }
             };
-            let arguments = self.parser.arguments(unread);
+            self.enter(Phase::Busy);
+            let arguments = self.parser.arguments(&self.arrived[self.read..]);
             let next = match arguments.is_empty() {
                 true => Next::GoOn,
                 false => execute(&mut self.visit, arguments, self.parser.is_inline()).await,
@@ -202,52 +240,74 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
         self.visit.settle().await;
         self.arrived.drain(..self.read);
         self.read = 0;
-        if self.arrived.is_empty() {
-            self.arrived.shrink_to(OWN_BYTES);
-            self.parser.shrink(OWN_BYTES);
-        }
-        if !self.holds_its_memory() {
-            (self.arrived, self.parser) = (Vec::new(), Parser::default());
-            let text = "too many bytes of commands are being received: send shorter ones, or try again";
-            self.visit.replies.failure(&Failure::new(Code::Busy, text));
-            return Ok(Next::End);
-        }
         Ok(next)
     }
 
-    /// Takes its share of the memory of all connections. Arguments are copied once more when they are hashed, at most.
-    fn holds_its_memory(&mut self) -> bool {
-        let bytes =
-            2 * self.arrived.capacity() + self.parser.memory_bytes() + self.visit.replies.memory_bytes();
-        self.share.hold(bytes)
+    /// Answers what was executed, and that there is no room for more.
+    async fn refuse(&mut self) -> Next {
+        self.visit.settle().await;
+        (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
+        let text = "too many bytes of commands are being received: send shorter ones, or try again";
+        self.visit.replies.failure(&Failure::new(Code::Busy, text));
+        Next::End
     }
 
-    /// Sends the answers.
+    /// Sends the answers. Those to commands that were executed are sent in any case, so their memory is taken even where the others have
+    /// left none.
     async fn send(&mut self) -> io::Result<()> {
         if self.visit.replies.bytes().is_empty() {
             return Ok(());
         }
-        if !self.holds_its_memory() {
-            return Err(io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                "no room for the answers in resp.buffers",
-            ));
-        }
+        self.share.hold_anyway(self.needed_bytes());
         self.stream.write_all(self.visit.replies.bytes()).await?;
         self.stream.flush().await?;
-        self.visit.replies.clear(OWN_BYTES);
+        self.visit.replies.clear(KEPT_BYTES);
         Ok(())
+    }
+
+    /// Gives back the memory that only long requests and answers need. The beginning of the next request may have arrived behind them.
+    fn release(&mut self) {
+        if self.arrived.is_empty() {
+            if self.arrived.capacity() > KEPT_BYTES {
+                self.arrived = Vec::new();
+            }
+            self.parser.shrink(KEPT_BYTES);
+        } else {
+            let kept = self.arrived.len().max(KEPT_BYTES);
+            if self.arrived.capacity() > SPARE_FACTOR * kept {
+                self.arrived.shrink_to(kept);
+            }
+        }
+        self.visit.batch.shrink(KEPT_BYTES);
+        self.share.hold_anyway(self.needed_bytes());
+    }
+
+    /// Bytes of the memory of all connections that it needs now, the next command included.
+    fn needed_bytes(&self) -> u64 {
+        // A buffer is moved when it grows. An argument has a position, and becomes a digest and an outcome.
+        let (buffer, positions) = (self.arrived.capacity(), self.parser.memory_bytes());
+        let request_bytes = match self.arrived.is_empty() {
+            true => buffer + positions,
+            false => 2 * buffer + 3 * positions,
+        };
+        let Visit { batch, replies, .. } = &self.visit;
+        let bytes = request_bytes + batch.memory_bytes() + replies.memory_bytes();
+        match bytes <= OWN_BYTES {
+            true => 0,
+            // In steps, so that the account is seldom touched.
+            false => bytes.next_multiple_of(OWN_BYTES) as u64,
+        }
     }
 
     /// Closes our side, and reads what the client still sends: otherwise the system would reset the connection, and the client might
     /// lose its last answers.
     async fn close(mut self) -> io::Result<()> {
-        self.watcher.enter(Phase::Closing);
-        drop((self.arrived, self.share));
+        self.enter(Phase::Closing);
+        drop((self.visit, self.parser, self.arrived, self.share));
         self.stream.shutdown().await?;
-        let (mut bytes, mut unheard) = ([0; 4 << 10], 0);
+        let mut unheard = 0;
         while unheard < UNHEARD_BYTES_MAX {
-            match self.stream.read(&mut bytes).await? {
+            match read(&mut self.stream, READ_BYTES_MAX, |_| ()).await? {
                 0 => break,
                 read => unheard += read,
             }
@@ -256,13 +316,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
     }
 }
 
-/// Reads what has arrived. Returns the number of bytes; 0 at the end.
-async fn read<S: AsyncRead + Unpin>(stream: &mut S, to: &mut Vec<u8>) -> io::Result<usize> {
+/// Reads what has arrived, at most so many bytes. Returns their number; 0 at the end.
+async fn read<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    bytes_max: usize,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<usize> {
     poll_fn(|context| {
         ARRIVED.with_borrow_mut(|room| {
-            let mut buffer = ReadBuf::new(&mut room[..]);
+            let mut buffer = ReadBuf::new(&mut room[..bytes_max.min(READ_BYTES_MAX)]);
             ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer))?;
-            to.extend_from_slice(buffer.filled());
+            take(buffer.filled());
             Poll::Ready(Ok(buffer.filled().len()))
         })
     })

@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::metrics::Counted;
 use super::parser::Arguments;
 use super::visit::{Admitted, Done, Visit};
-use super::{catalogue, connection_commands, filters, handshake, info, keyspace};
+use super::{catalogue, connection_commands, filters, handshake, images, info, keyspace};
 use crate::access::Scope;
 use crate::engine::Status;
 
@@ -59,7 +59,8 @@ async fn run(
     if !row.takes(arguments.len()) {
         return Err(Failure::arity(row.spelling));
     }
-    let caller = visit.session.admit(visit.shared, row.needs, row.spelling)?;
+    let shared = visit.shared;
+    let caller = visit.session.admit(shared, row.needs, row.spelling)?;
     if let Needs::Scope(scope) = row.needs {
         refuse_unless_ready(visit, scope)?;
     }
@@ -72,7 +73,8 @@ async fn run(
         Name::CfReserve => filters::reserve(visit, &admitted, arguments).await,
         Name::CfCompact => filters::compact(visit, &admitted, arguments).await,
         Name::CfInfo => filters::info(visit, &admitted, arguments).await,
-        Name::CfScanDump | Name::CfLoadChunk => filters::image(&admitted, arguments),
+        Name::CfScanDump => images::dump(visit, &admitted, arguments).await,
+        Name::CfLoadChunk => images::load(visit, &admitted, arguments).await,
         Name::Del => filters::delete(visit, &admitted, arguments).await,
         Name::Exists => keyspace::exists(visit, &admitted, arguments).await,
         Name::Type => keyspace::type_of(visit, &admitted, arguments).await,
@@ -96,7 +98,7 @@ fn refuse_unless_ready(visit: &Visit<'_>, scope: Scope) -> Result<(), Failure> {
         return Ok(());
     }
     let status = engine.status();
-    match (Failure::unready(&status), status) {
+    match (Failure::unready(&status, visit.shared.engine.is_shared()), status) {
         (Some(failure), _) => Err(failure),
         (None, Status::Failed(_)) if scope != Scope::Read => Err(Failure::read_only()),
         (None, _) => Ok(()),

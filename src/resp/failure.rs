@@ -2,7 +2,7 @@
 //! errors of the engine to them.
 
 use crate::access::Denied;
-use crate::domain::Refusal;
+use crate::domain::{ITEMS_MAX, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -26,9 +26,9 @@ pub enum Code {
     Busy,
     /// There is no memory for this.
     Oom,
-    /// What only an operator can mend keeps writes from being taken: the disk, the clock.
+    /// Whether a write took effect is unknown.
     MisConf,
-    /// Writes are refused until a restart.
+    /// Writes are refused, and this one was never tried.
     ReadOnly,
     /// The key calls too often.
     RateLimit,
@@ -102,6 +102,11 @@ impl Failure {
         Self::err("value is not an integer or out of range")
     }
 
+    /// The command has more of something than it may have.
+    pub fn too_many(what: &str) -> Self {
+        Self::err(format!("one command has at most {ITEMS_MAX} {what}"))
+    }
+
     /// The arguments don't follow the command's syntax.
     pub fn syntax() -> Self {
         Self::err("syntax error")
@@ -114,7 +119,12 @@ impl Failure {
 
     /// The answer of the engine did not come in time.
     pub fn too_late() -> Self {
-        Self::new(Code::Busy, "the answer took too long; whether the write took effect is unknown")
+        Self::new(Code::MisConf, "the answer took too long; whether the write took effect is unknown")
+    }
+
+    /// The write was not tried, because the answers to those before it take too long.
+    pub fn not_tried() -> Self {
+        Self::new(Code::Busy, "the writes before this one take too long: it was not tried, try again")
     }
 
     /// The engine answered with the outcome of another command, which would be a bug.
@@ -139,10 +149,14 @@ impl Failure {
     }
 
     /// The service is not ready for commands on filters; `None` if it is. Reads go on after storage has failed.
-    pub fn unready(status: &Status) -> Option<Self> {
+    /// One of several nodes answers nothing then: others have what it can't get any more.
+    pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
         match status {
+            Status::Failed(_) | Status::Diverged(_) if is_shared => {
+                Some(Self::new(Code::MisConf, "this node can't follow the log any more: use another"))
+            }
             Status::Recovering(_) => Some(SubmitError::Recovering.into()),
-            Status::Ready | Status::Draining | Status::Failed(_) => None,
+            Status::Ready | Status::Draining | Status::Failed(_) | Status::Diverged(_) => None,
         }
     }
 
@@ -169,8 +183,13 @@ impl From<SubmitError> for Failure {
             SubmitError::NoMemory => {
                 Self::new(Code::Oom, "the machine has no memory for what the write might take")
             }
-            SubmitError::DiskFull => Self::new(Code::MisConf, "too little disk space is free"),
-            SubmitError::ClockUnsure(unsure) => Self::new(Code::MisConf, unsure.to_string()),
+            SubmitError::DiskFull => {
+                Self::new(Code::ReadOnly, "too little disk space is free: nothing was changed")
+            }
+            SubmitError::TooFarBehind | SubmitError::NoQuorum => Self::new(Code::Busy, error.to_string()),
+            SubmitError::ClockUnsure(unsure) => {
+                Self::new(Code::ReadOnly, format!("{unsure}: nothing was changed"))
+            }
         }
     }
 }
@@ -201,18 +220,32 @@ impl From<LayoutError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::ClockUnsure;
+    use crate::domain::Timestamp;
 
     #[test]
-    fn clients_know_the_codes_of_what_passes_and_of_what_does_not() {
+    fn a_code_of_its_own_says_that_the_outcome_of_a_write_is_unknown() {
+        let lags = ClockUnsure::Lags { clock: Timestamp(0), logged: Timestamp(1) };
         for (error, code) in [
             (SubmitError::Recovering, "LOADING"),
             (SubmitError::Overloaded, "BUSY"),
             (SubmitError::MemoryLimit, "OOM"),
-            (SubmitError::DiskFull, "MISCONF"),
+            (SubmitError::NoMemory, "OOM"),
+            (SubmitError::DiskFull, "READONLY"),
+            (SubmitError::ClockUnsure(lags), "READONLY"),
+            (SubmitError::Draining, "READONLY"),
             (SubmitError::StorageFailed, "MISCONF"),
         ] {
             assert_eq!(Failure::from(error.clone()).code.as_str(), code, "{error}");
         }
+        assert_eq!(Failure::too_late().code, Code::MisConf);
+        for not_tried in [Failure::read_only(), Failure::not_tried()] {
+            assert_ne!(not_tried.code, Code::MisConf, "{not_tried:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_calls_too_often_is_told_when_to_try_again() {
         let wait = Duration::from_millis(1_500);
         let denied = Failure::from(Denied::TooManyRequests { wait });
         assert_eq!(denied.code.as_str(), "RATELIMIT");

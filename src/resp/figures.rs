@@ -1,12 +1,12 @@
 //! The answer to CF.INFO: Redis' fields first, in Redis' order, because some clients read them by position; then our own.
 
 use super::replies::Replies;
-use crate::domain::{Description, Kind, SegmentStats, Sizing};
+use crate::domain::{Description, Kind, SegmentStats, Sizing, Timestamp};
 use crate::engine::{FilterView, Growth, Mode};
 
 /// Writes what there is to know about a filter.
-pub(super) fn write(view: &FilterView, replies: &mut Replies) {
-    let description = view.describe();
+pub(super) fn write(view: &FilterView, now: Timestamp, replies: &mut Replies) {
+    let description = view.describe(now);
     let of_redis = of_redis(view, &description);
     let own = own(&description);
     let rates = match description.spec.sizing {

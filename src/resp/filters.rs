@@ -6,22 +6,29 @@ use super::failure::Failure;
 use super::figures;
 use super::key::Key;
 use super::parser::Arguments;
-use super::reserve::{Reserve, number};
+use super::reserve::Reserve;
 use super::visit::{Admitted, Done, Visit, submit, tell_act};
 use crate::access::Guesses;
-use crate::domain::{Command, ITEM_BYTES_MAX, ITEMS_MAX, Outcome, Refusal, Window};
+use crate::domain::{Command, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Window};
 use crate::engine::FilterView;
 use std::sync::Arc;
 
 /// The filter of a key, if there is one.
-fn find(visit: &Visit<'_>, admitted: &Admitted, key: &[u8]) -> Result<Option<Arc<FilterView>>, Failure> {
+pub(super) fn find(
+    visit: &Visit<'_>,
+    admitted: &Admitted,
+    key: &[u8],
+) -> Result<Option<Arc<FilterView>>, Failure> {
     let Some(key) = Key::parse(key) else { return Ok(None) };
-    visit.require_key(admitted, &key)?;
-    Ok(visit.shared.engine.find(key.kind, &key.name))
+    visit.require_key(admitted, key)?;
+    Ok(visit.shared.engine.find(key.kind, key.name()))
 }
 
-/// Refuses items that no filter can have.
-fn check_lengths(items: Arguments<'_>) -> Result<(), Failure> {
+/// Refuses more items than one command may have, and items that no filter can have.
+fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
+    if items.len() > ITEMS_MAX {
+        return Err(Failure::too_many("items"));
+    }
     match items.iter().all(|item| (1..=ITEM_BYTES_MAX).contains(&item.len())) {
         true => Ok(()),
         false => Err(Failure::err(format!("an item has 1 to {ITEM_BYTES_MAX} bytes"))),
@@ -43,9 +50,23 @@ pub(super) async fn check<'a>(
     arguments: Arguments<'_>,
 ) -> Result<Done, Failure> {
     let (name, items) = (admitted.row.name, arguments.from(2));
-    check_lengths(items)?;
+    check_items(items)?;
     visit.batch.settle_changes(&mut visit.replies).await;
-    let Some(view) = find(visit, admitted, arguments.at(1))? else {
+    let part = |guesses| Part { counted: admitted.counted, name, items: items.len(), guesses };
+    let key = Key::parse(arguments.at(1));
+    if let Some(key) = key {
+        visit.require_key(admitted, key)?;
+        // It has been found a moment ago. Only codes are guessed.
+        if key.kind == Kind::Campaign
+            && name != Name::CfCount
+            && let Some(checks) = visit.batch.checks_of(key)
+        {
+            check_blanks(checks.view(), items)?;
+            checks.add(part(None), items);
+            return Ok(Done::Gathered);
+        }
+    }
+    let Some(view) = key.and_then(|key| visit.shared.engine.find(key.kind, key.name())) else {
         visit.settle().await;
         match name {
             Name::CfCount => visit.replies.integer(0),
@@ -61,14 +82,12 @@ pub(super) async fn check<'a>(
     let guesses = guesses(visit, admitted, &view, items.len()).await?;
     if name == Name::CfCount {
         visit.settle().await;
-        let count = view.count(view.digest_of(items.at(0)));
+        let count = view.count(view.digest_of(items.at(0)), visit.shared.engine.now());
         guesses.settle(usize::from(count == 0));
         visit.replies.count(count.into());
         return Ok(Done::Answered);
     }
-    let part = Part { counted: admitted.counted, name, items: items.len(), guesses: Some(guesses) };
-    let digests = items.iter().map(|item| view.digest_of(item));
-    visit.batch.check(&view, part, digests, &mut visit.replies).await;
+    visit.batch.check(view, part(Some(guesses)), items, &mut visit.replies).await;
     Ok(Done::Gathered)
 }
 
@@ -84,7 +103,7 @@ async fn guesses<'a>(
         // What earlier commands have not used up is returned when they are answered.
         visit.settle().await;
     }
-    Ok(visit.shared.access.guessing.guesser(view.kind, client)?.take(items)?)
+    Ok(visit.shared.access.guessing.guesser(view.has_secret_codes(), client)?.take(items)?)
 }
 
 /// `CF.DEL key item`.
@@ -94,7 +113,7 @@ pub(super) async fn remove(
     arguments: Arguments<'_>,
 ) -> Result<Done, Failure> {
     let items = arguments.from(2);
-    check_lengths(items)?;
+    check_items(items)?;
     let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
     check_blanks(&view, items)?;
     let guesses = guesses(visit, admitted, &view, items.len()).await?;
@@ -175,15 +194,12 @@ async fn add_items(
     adding: Adding<'_>,
 ) -> Result<Done, Failure> {
     let Adding { items, capacity, creates } = adding;
-    check_lengths(items)?;
-    if items.len() > ITEMS_MAX {
-        return Err(Failure::err(format!("one command adds at most {ITEMS_MAX} items")));
-    }
+    check_items(items)?;
     let key = parse_key(key)?;
-    visit.require_key(admitted, &key)?;
-    let view = match visit.shared.engine.find(key.kind, &key.name) {
+    visit.require_key(admitted, key)?;
+    let view = match visit.shared.engine.find(key.kind, key.name()) {
         Some(view) => view,
-        None if creates => created(visit, admitted, &key, capacity).await?,
+        None if creates => created(visit, admitted, key, capacity).await?,
         None => return Err(Failure::err("not found")),
     };
     check_blanks(&view, items)?;
@@ -196,7 +212,7 @@ async fn add_items(
 }
 
 /// The key of a filter that is to be.
-fn parse_key(key: &[u8]) -> Result<Key, Failure> {
+fn parse_key(key: &[u8]) -> Result<Key<'_>, Failure> {
     Key::parse(key).ok_or_else(|| {
         let rule = "a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins \
                     with a letter or a digit";
@@ -208,12 +224,12 @@ fn parse_key(key: &[u8]) -> Result<Key, Failure> {
 async fn created(
     visit: &mut Visit<'_>,
     admitted: &Admitted,
-    key: &Key,
+    key: Key<'_>,
     capacity: u64,
 ) -> Result<Arc<FilterView>, Failure> {
     match create(visit, admitted, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
-            let view = visit.shared.engine.find(key.kind, &key.name);
+            let view = visit.shared.engine.find(key.kind, key.name());
             view.ok_or_else(|| Failure::refused(&Refusal::FilterGone))
         }
         Outcome::Refused(refusal) => Err(Failure::refused(&refusal)),
@@ -224,12 +240,12 @@ async fn created(
 async fn create(
     visit: &mut Visit<'_>,
     admitted: &Admitted,
-    key: &Key,
+    key: Key<'_>,
     reserve: Reserve,
 ) -> Result<Outcome, Failure> {
     visit.settle().await;
     let spec = reserve.spec(key.kind)?;
-    let command = visit.shared.engine.creation(key.kind, key.name.clone(), spec, Window::default())?;
+    let command = visit.shared.engine.creation(key.kind, key.owned_name(), spec, Window::default())?;
     let result = submit(visit.shared, admitted, command).await;
     tell_act(admitted, key, &result);
     result
@@ -246,12 +262,12 @@ pub(super) async fn reserve(
     }
     let reserve = Reserve::parse(arguments.from(2))?;
     let key = parse_key(arguments.at(1))?;
-    visit.require_key(admitted, &key)?;
+    visit.require_key(admitted, key)?;
     visit.settle().await;
-    if visit.shared.engine.find(key.kind, &key.name).is_some() {
+    if visit.shared.engine.find(key.kind, key.name()).is_some() {
         return Err(Failure::refused(&Refusal::AlreadyExists(Vec::new())));
     }
-    match create(visit, admitted, &key, reserve).await? {
+    match create(visit, admitted, key, reserve).await? {
         Outcome::Created(_) => visit.replies.simple("OK"),
         Outcome::Exists(_) => return Err(Failure::refused(&Refusal::AlreadyExists(Vec::new()))),
         Outcome::Refused(refusal) => return Err(Failure::refused(&refusal)),
@@ -282,17 +298,8 @@ pub(super) async fn info(
 ) -> Result<Done, Failure> {
     visit.settle().await;
     let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
-    figures::write(&view, &mut visit.replies);
+    figures::write(&view, visit.shared.engine.now(), &mut visit.replies);
     Ok(Done::Answered)
-}
-
-/// `CF.SCANDUMP key iterator`, `CF.LOADCHUNK key iterator data`.
-pub(super) fn image(admitted: &Admitted, arguments: Arguments<'_>) -> Result<Done, Failure> {
-    number(arguments.at(2)).ok_or_else(|| Failure::err("Invalid position"))?;
-    let command = admitted.row.spelling.to_ascii_uppercase();
-    Err(Failure::err(format!(
-        "{command} is not available: move items with an import, or the whole service with `cuckood backup` and `cuckood restore`"
-    )))
 }
 
 /// `DEL key …`: deletes filters, and all that belongs to them.
@@ -302,16 +309,19 @@ pub(super) async fn delete(
     arguments: Arguments<'_>,
 ) -> Result<Done, Failure> {
     visit.settle().await;
-    let keys: Vec<Key> = arguments.from(1).iter().filter_map(Key::parse).collect();
-    keys.iter().try_for_each(|key| visit.require_key(admitted, key))?;
+    if arguments.from(1).len() > ITEMS_MAX {
+        return Err(Failure::too_many("keys"));
+    }
+    let keys: Vec<Key<'_>> = arguments.from(1).iter().filter_map(Key::parse).collect();
+    keys.iter().try_for_each(|key| visit.require_key(admitted, *key))?;
     let mut deleted = 0;
     for key in keys {
-        if visit.shared.engine.find(key.kind, &key.name).is_none() {
+        if visit.shared.engine.find(key.kind, key.name()).is_none() {
             continue;
         }
-        let command = Command::Delete { kind: key.kind, name: key.name.clone() };
+        let command = Command::Delete { kind: key.kind, name: key.owned_name() };
         let result = submit(visit.shared, admitted, command).await;
-        tell_act(admitted, &key, &result);
+        tell_act(admitted, key, &result);
         match result? {
             Outcome::Deleted => deleted += 1,
             Outcome::Refused(Refusal::FilterGone) => {}

@@ -69,7 +69,9 @@ fn lines(visit: &Visit<'_>, section: &str, may_read: bool) -> Option<Vec<(&'stat
             ("total_commands_processed", metrics.commands().to_string()),
         ],
         "Replication" => vec![("role", "master".to_owned()), ("connected_slaves", "0".to_owned())],
-        "Keyspace" if may_read => vec![("db0", format!("keys={},expires=0,avg_ttl=0", figures.filters))],
+        "Keyspace" if may_read => {
+            vec![("db0", format!("keys={},expires=0,avg_ttl=0", figures.campaigns + figures.coupons))]
+        }
         _ => return None,
     })
 }

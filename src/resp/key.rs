@@ -4,34 +4,43 @@ use crate::domain::{Kind, Name};
 use std::fmt;
 
 /// The key of a filter.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Key {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key<'a> {
     /// Campaign or coupon.
     pub kind: Kind,
-    /// Its name.
-    pub name: Name,
+    name: &'a str,
 }
 
 const CAMPAIGN: &str = "campaign:";
 const COUPON: &str = "coupon:";
 
-impl Key {
+impl<'a> Key<'a> {
     /// Parses a key; `None` if no filter can have it.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let text = str::from_utf8(bytes).ok()?;
         let (kind, name) = match (text.strip_prefix(CAMPAIGN), text.strip_prefix(COUPON)) {
             (Some(name), _) => (Kind::Campaign, name),
             (_, Some(name)) => (Kind::Coupon, name),
             (None, None) => (Kind::Campaign, text),
         };
-        Some(Self { kind, name: Name::new(name).ok()? })
+        Name::is_valid(name).then_some(Self { kind, name })
+    }
+
+    /// The filter's name.
+    pub fn name(self) -> &'a str {
+        self.name
+    }
+
+    /// The filter's name, for a command.
+    pub fn owned_name(self) -> Name {
+        Name::new(self.name).expect("it was looked at when the key was parsed")
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(prefix(self.kind))?;
-        f.write_str(self.name.as_str())
+        f.write_str(self.name)
     }
 }
 

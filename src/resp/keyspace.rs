@@ -5,7 +5,7 @@ use super::glob;
 use super::key::{self, Key};
 use super::parser::Arguments;
 use super::visit::{Admitted, Done, Visit};
-use crate::domain::Kind;
+use crate::domain::{ITEMS_MAX, Kind};
 use crate::engine::FilterView;
 use std::sync::Arc;
 
@@ -15,10 +15,16 @@ const TYPE: &str = "MBbloomCF";
 /// The fewest and the most keys that a page is made of, whatever COUNT says: each page looks at all filters.
 const PAGE_KEYS: (usize, usize) = (100, 1_000);
 
+/// The longest pattern, in bytes. Keys are shorter, and matching takes as many steps as the product of the two lengths.
+const PATTERN_BYTES_MAX: usize = 512;
+
+/// Keys that are matched before others of this worker get their turn.
+const TURN_KEYS: usize = 32;
+
 fn is_there(visit: &Visit<'_>, admitted: &Admitted, key: &[u8]) -> Result<bool, Failure> {
     let Some(key) = Key::parse(key) else { return Ok(false) };
-    visit.require_key(admitted, &key)?;
-    Ok(visit.shared.engine.find(key.kind, &key.name).is_some())
+    visit.require_key(admitted, key)?;
+    Ok(visit.shared.engine.find(key.kind, key.name()).is_some())
 }
 
 /// `EXISTS key …`. A key that is named twice counts twice.
@@ -27,9 +33,13 @@ pub(super) async fn exists(
     admitted: &Admitted,
     arguments: Arguments<'_>,
 ) -> Result<Done, Failure> {
+    let keys = arguments.from(1);
+    if keys.len() > ITEMS_MAX {
+        return Err(Failure::too_many("keys"));
+    }
     visit.settle().await;
     let mut count = 0;
-    for key in arguments.from(1).iter() {
+    for key in keys.iter() {
         count += u64::from(is_there(visit, admitted, key)?);
     }
     visit.replies.count(count);
@@ -68,6 +78,9 @@ impl<'a> Scan<'a> {
             if at + 1 == arguments.len() {
                 return Err(Failure::syntax());
             } else if option.eq_ignore_ascii_case(b"MATCH") {
+                if value.len() > PATTERN_BYTES_MAX {
+                    return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
+                }
                 scan.pattern = Some(value);
             } else if option.eq_ignore_ascii_case(b"TYPE") {
                 scan.has_type = value.eq_ignore_ascii_case(TYPE.as_bytes());
@@ -102,8 +115,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys come in the order of their filters' ids, which never change, so the
-/// last id is a cursor that any connection understands, and a filter that stays is told exactly once.
+/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys come in the order of their filters' ids, which
+/// never change. So the last id is a cursor for any connection, and a filter that stays is listed exactly once.
 pub(super) async fn scan(
     visit: &mut Visit<'_>,
     admitted: &Admitted,
@@ -126,7 +139,11 @@ pub(super) async fn scan(
     }
     views.sort_unstable_by_key(|view| view.id);
     let next = views.last().filter(|_| has_more).map_or(0, |view| view.id.0);
-    let keys: Vec<String> = views.iter().filter_map(|view| scan.key(view)).collect();
+    let mut keys = Vec::new();
+    for views in views.chunks(TURN_KEYS) {
+        keys.extend(views.iter().filter_map(|view| scan.key(view)));
+        tokio::task::yield_now().await;
+    }
     visit.replies.array(2);
     visit.replies.bulk(next.to_string().as_bytes());
     visit.replies.array(keys.len());

@@ -10,6 +10,7 @@ mod catalogue;
 mod command;
 mod connection;
 mod connection_commands;
+mod dumps;
 mod execute;
 mod failure;
 mod figures;
@@ -18,10 +19,10 @@ mod filters;
 pub mod fuzzing;
 mod glob;
 mod handshake;
+mod images;
 mod info;
 mod key;
 mod keyspace;
-mod memory;
 mod metrics;
 mod names;
 mod options;
@@ -37,8 +38,9 @@ pub use connection::{Phase, Watcher};
 pub use options::RespOptions;
 
 use crate::access::Access;
+use crate::budget::Budget;
 use crate::engine::Engine;
-use memory::Memory;
+use dumps::Dumps;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use shared::Shared;
@@ -56,14 +58,23 @@ pub struct Door(Arc<Shared>);
 impl Door {
     /// A door to an engine, for those whom `access` lets in.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
-        let memory = Memory::new(options.buffers_bytes_max);
         let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
-        Self(Arc::new(Shared { engine, access, options, memory, metrics, last_connection }))
+        let (taken, refused) = (metrics.buffer_bytes.clone(), metrics.buffers_refused.clone());
+        let buffers = Budget::new(options.buffers_bytes_max, taken, refused);
+        Self(Arc::new(Shared {
+            engine,
+            access,
+            options,
+            buffers,
+            metrics,
+            last_connection,
+            dumps: Dumps::default(),
+        }))
     }
 
     /// Registers its metrics; the registry's prefix comes before their names.
     pub fn register(&self, registry: &mut Registry) {
-        self.0.metrics.register(&self.0.memory, registry);
+        self.0.metrics.register(registry);
     }
 
     /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. The watcher

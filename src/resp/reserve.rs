@@ -68,7 +68,7 @@ impl Reserve {
             (Kind::Campaign, None) => (Mode::Compact, Sizing::ErrorRate(ERROR_RATE)),
             (Kind::Campaign, Some(bucket_size)) => (Mode::Compact, self.layout(bucket_size)?),
         };
-        Ok(Spec { capacity, mode, growth, sizing, ignore_case: false })
+        Ok(Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None })
     }
 
     /// The shortest fingerprints that keep the error rate in buckets of this size.

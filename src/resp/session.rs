@@ -3,9 +3,10 @@
 use super::command::Needs;
 use super::failure::{Code, Failure};
 use super::shared::Shared;
-use crate::access::{Caller, Client, Denied};
-use crate::domain::{Kind, Name};
+use crate::access::{Caller, Client, Denied, Holder};
+use crate::domain::Kind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The state of a connection that outlasts a command.
@@ -16,21 +17,31 @@ pub struct Session {
     pub peer: Option<SocketAddr>,
     /// The name that the client has given the connection.
     pub name: Vec<u8>,
-    /// The last key that was presented and known; anybody if there are no keys.
-    caller: Option<Caller>,
+    /// Who has presented the last key that was known; anybody if there are no keys.
+    holder: Option<Holder>,
+    is_known: bool,
 }
 
 impl Session {
     /// A new connection. Without keys anybody may do everything.
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
-        let caller = shared.access.entry.is_open().then(Caller::anybody);
-        Self { id, peer, name: Vec::new(), caller }
+        let holder = shared.access.entry.holder(None).ok();
+        let is_known = holder.is_some();
+        Self { id, peer, name: Vec::new(), holder, is_known }
     }
 
-    /// Whether a known key was presented, or none is needed.
+    /// Whether a key was presented that was in force at the last [`Self::look`], or none was needed.
     pub fn is_known(&self) -> bool {
-        self.caller.is_some()
+        self.is_known
+    }
+
+    /// Looks whether the key is still in force: it may have expired or been removed.
+    pub fn look(&mut self, shared: &Shared) {
+        self.is_known = match &mut self.holder {
+            Some(holder) => shared.access.entry.renew(holder, || shared.engine.now()).is_ok(),
+            None => false,
+        };
     }
 
     /// Presents a key.
@@ -39,10 +50,10 @@ impl Session {
     /// `WRONGPASS`; whoever the connection belonged to before, it still does.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
         let entry = &shared.access.entry;
-        let caller = entry.caller(Some(key)).map_err(|denied| self.refused(shared, denied, None))?;
-        let unexpired = caller.require_unexpired(|| shared.engine.now());
-        unexpired.map_err(|denied| self.refused(shared, denied, Some(&caller)))?;
-        self.caller = Some(caller);
+        let holder = entry.holder(Some(key)).map_err(|denied| self.refused(shared, denied, None))?;
+        let unexpired = holder.caller().require_unexpired(|| shared.engine.now());
+        unexpired.map_err(|denied| self.refused(shared, denied, Some(holder.caller())))?;
+        (self.holder, self.is_known) = (Some(holder), true);
         Ok(())
     }
 
@@ -54,31 +65,32 @@ impl Session {
         }
     }
 
-    /// Admits a command, or refuses it. Returns whom the connection belongs to: the keys may have changed since the last command.
+    /// Admits a command, or refuses it. Returns whom the connection belongs to: the keys may have changed since the last command. Anybody
+    /// stands for whoever needs no key.
     ///
     /// # Errors
     /// `NOAUTH`, `NOPERM` or `RATELIMIT`.
-    pub fn admit(&self, shared: &Shared, needs: Needs, command: &'static str) -> Result<Caller, Failure> {
-        let entry = &shared.access.entry;
-        let caller = match &self.caller {
-            Some(caller) => entry.again(caller),
-            None => Err(Denied::NoKey),
+    pub fn admit(
+        &mut self,
+        shared: &Shared,
+        needs: Needs,
+        command: &'static str,
+    ) -> Result<Arc<Caller>, Failure> {
+        let (entry, now) = (&shared.access.entry, || shared.engine.now());
+        let admitted = match (&mut self.holder, needs) {
+            (_, Needs::Nothing) => return Ok(Arc::new(Caller::anybody())),
+            (None, _) => Err(Denied::NoKey),
+            (Some(holder), Needs::Key) => entry.renew(holder, now).map(|()| holder.caller().clone()),
+            (Some(holder), Needs::Scope(scope)) => entry
+                .admit_holder(holder, now)
+                .and_then(|()| holder.caller().require(scope))
+                .map(|()| holder.caller().clone()),
         };
-        let caller = match caller {
-            Ok(caller) => caller,
-            Err(_) if needs == Needs::Nothing => Caller::anybody(),
-            Err(denied) => {
-                self.tell(shared, &denied, None, command);
-                return Err(denied.into());
-            }
-        };
-        let Needs::Scope(scope) = needs else { return Ok(caller) };
-        let admitted = entry.admit(&caller, || shared.engine.now()).and_then(|()| caller.require(scope));
-        if let Err(denied) = admitted {
-            self.tell(shared, &denied, Some(&caller), command);
-            return Err(denied.into());
-        }
-        Ok(caller)
+        admitted.map_err(|denied| {
+            let caller = self.holder.as_ref().map(|holder| &**holder.caller());
+            self.tell(shared, &denied, caller, command);
+            denied.into()
+        })
     }
 
     /// Refuses a name that the caller may not use.
@@ -89,10 +101,10 @@ impl Session {
         &self,
         shared: &Shared,
         caller: &Caller,
-        name: &Name,
+        name: &str,
         command: &'static str,
     ) -> Result<(), Failure> {
-        caller.require_name(name.as_str()).map_err(|denied| {
+        caller.require_name(name).map_err(|denied| {
             self.tell(shared, &denied, Some(caller), command);
             denied.into()
         })
@@ -109,7 +121,7 @@ impl Session {
     /// Logs that a key was refused.
     fn tell(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
         let Some(untold) = shared.access.tells(denied) else { return };
-        let key = caller.map(Caller::name);
+        let key = caller.map(Caller::name).filter(|key| !key.is_empty());
         let peer = self.peer.map(|peer| peer.ip()).map(tracing::field::display);
         tracing::info!(%denied, key, peer, command, untold, "a key was refused");
     }

@@ -1,9 +1,10 @@
 //! What all connections of this door share.
 
-use super::memory::Memory;
+use super::dumps::Dumps;
 use super::metrics::Metrics;
 use super::options::RespOptions;
 use crate::access::Access;
+use crate::budget::Budget;
 use crate::engine::Engine;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,9 +18,11 @@ pub struct Shared {
     /// Options from the configuration.
     pub options: RespOptions,
     /// The memory of long requests and answers.
-    pub memory: Memory,
+    pub buffers: Budget,
     /// Metrics.
     pub metrics: Metrics,
     /// The number of the last connection.
     pub last_connection: AtomicU64,
+    /// Dumps that clients are going through.
+    pub dumps: Dumps,
 }

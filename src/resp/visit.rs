@@ -11,7 +11,7 @@ use super::shared::Shared;
 use super::submitted::Submitted;
 use crate::access::Caller;
 use crate::domain::{Command, Outcome};
-use tokio::time::Instant;
+use std::sync::Arc;
 
 /// A connection, as its commands see it.
 pub struct Visit<'a> {
@@ -32,7 +32,7 @@ pub struct Admitted {
     /// Its counters.
     pub counted: Counted,
     /// Who sent it.
-    pub caller: Caller,
+    pub caller: Arc<Caller>,
 }
 
 /// What has become of a command.
@@ -53,19 +53,19 @@ impl Visit<'_> {
     }
 
     /// Refuses a key that the caller may not use.
-    pub fn require_key(&self, admitted: &Admitted, key: &Key) -> Result<(), Failure> {
-        self.session.require_name(self.shared, &admitted.caller, &key.name, admitted.row.spelling)
+    pub fn require_key(&self, admitted: &Admitted, key: Key<'_>) -> Result<(), Failure> {
+        self.session.require_name(self.shared, &admitted.caller, key.name(), admitted.row.spelling)
     }
 }
 
 /// Submits a command that nothing else goes with, and waits for its outcome.
 pub async fn submit(shared: &Shared, admitted: &Admitted, command: Command) -> Result<Outcome, Failure> {
-    let deadline = Instant::now() + shared.options.request_timeout;
-    Submitted::begin(&shared.engine, admitted.caller.key_name(), command).await.outcome(deadline).await
+    let (by, timeout) = (admitted.caller.key_name(), shared.options.request_timeout);
+    Submitted::begin(&shared.engine, by, command, timeout).await.outcome().await
 }
 
 /// Logs an administrative act.
-pub fn tell_act(admitted: &Admitted, key: &Key, result: &Result<Outcome, Failure>) {
+pub fn tell_act(admitted: &Admitted, key: Key<'_>, result: &Result<Outcome, Failure>) {
     let outcome = match result {
         Ok(Outcome::Refused(refusal)) => Failure::refused(refusal).text,
         Ok(_) => "done".into(),

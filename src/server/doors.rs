@@ -6,9 +6,9 @@ use super::resp_door::RespDoor;
 use super::watch::Timeouts;
 use super::workers::Workers;
 use crate::config::Config;
+use crate::http::HttpService;
 use crate::resp;
 use crate::tls::Tls;
-use axum::Router;
 use std::future::pending;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ impl Doors {
         [http_places, resp_places]: [usize; 2],
         workers: Arc<Workers>,
         tls: Option<Arc<Tls>>,
-        (router, door): (Router, resp::Door),
+        (service, door): (HttpService, resp::Door),
     ) -> Self {
         let server = &config.server;
         let timeouts = Timeouts {
@@ -47,7 +47,7 @@ impl Doors {
             write: server.write_timeout,
         };
         let resp_timeouts = Timeouts { idle: config.resp.idle_timeout(), ..timeouts };
-        let (http, resp) = (HttpDoor::new(router, server.header_bytes_max), RespDoor::new(door));
+        let (http, resp) = (HttpDoor::new(service, server.header_bytes_max), RespDoor::new(door));
         Self {
             http: Connections::new(http, workers.clone(), tls.clone(), http_places, timeouts),
             resp: Connections::new(resp, workers, tls, resp_places, resp_timeouts),

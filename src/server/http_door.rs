@@ -1,10 +1,10 @@
-//! HTTP connections: hyper parses them, the router answers.
+//! HTTP connections: hyper parses them, the service answers.
 
 use super::activity::{Activity, Phase};
 use super::door::{Door, Visit};
 use super::refusals::Refusals;
 use super::unread::Unread;
-use axum::Router;
+use crate::http::HttpService;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ConnectInfo;
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -19,22 +19,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tower::ServiceExt;
 
 /// The smallest buffer of the HTTP parser, and the largest that it is given, in bytes.
 const HTTP_BUFFER_BYTES: (usize, usize) = (8 << 10, 16 << 20);
 
 /// The HTTP service.
 pub(super) struct HttpDoor {
-    router: Router,
+    service: HttpService,
     graceful: GracefulShutdown,
     http: http1::Builder,
     head_bytes_max: usize,
 }
 
 impl HttpDoor {
-    /// Serves the routes. A request's line and headers have at most `head_bytes_max` bytes.
-    pub(super) fn new(router: Router, head_bytes_max: u64) -> Self {
+    /// Serves the service. A request's line and headers have at most `head_bytes_max` bytes.
+    pub(super) fn new(service: HttpService, head_bytes_max: u64) -> Self {
         let head_bytes_max = usize::try_from(head_bytes_max).unwrap_or(usize::MAX);
         let (least, most) = HTTP_BUFFER_BYTES;
         let mut http = http1::Builder::new();
@@ -42,7 +41,7 @@ impl HttpDoor {
         http.header_read_timeout(None)
             .max_header_size(head_bytes_max)
             .max_buf_size(head_bytes_max.clamp(least, most));
-        Self { router, graceful: GracefulShutdown::new(), http, head_bytes_max }
+        Self { service, graceful: GracefulShutdown::new(), http, head_bytes_max }
     }
 }
 
@@ -51,7 +50,7 @@ impl Door for HttpDoor {
 
     fn admit(&self, peer: SocketAddr, activity: Arc<Activity>) -> Connection {
         Connection {
-            router: self.router.clone(),
+            service: self.service.clone(),
             peer,
             watcher: self.graceful.watcher(),
             http: self.http.clone(),
@@ -67,7 +66,7 @@ impl Door for HttpDoor {
 
 /// Everything that one connection needs to be served.
 pub(super) struct Connection {
-    router: Router,
+    service: HttpService,
     peer: SocketAddr,
     watcher: Watcher,
     http: http1::Builder,
@@ -80,19 +79,19 @@ impl Visit for Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { router, peer, watcher, http, head_bytes_max, activity } = self;
+        let Self { service, peer, watcher, http, head_bytes_max, activity } = self;
         activity.enter(Phase::New);
         let stream = Refusals::new(stream, activity.clone(), head_bytes_max);
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let answers = service_fn(move |request: hyper::Request<Incoming>| {
             activity.enter(Phase::Busy);
             let (mut parts, body) = request.into_parts();
             parts.extensions.insert(ConnectInfo(peer));
             let body = Unread::new(body, &parts.headers, activity.clone());
-            let answer = router.clone().oneshot(hyper::Request::from_parts(parts, Body::new(body)));
+            let answer = service.clone().answer(hyper::Request::from_parts(parts, Body::new(body)));
             let activity = activity.clone();
-            async move { Ok::<_, std::convert::Infallible>(answered(answer.await?, activity)) }
+            async move { Ok::<_, std::convert::Infallible>(answered(answer.await, activity)) }
         });
-        watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await.map_err(io::Error::other)
+        watcher.watch(http.serve_connection(TokioIo::new(stream), answers)).await.map_err(io::Error::other)
     }
 }
 

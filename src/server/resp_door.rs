@@ -69,3 +69,57 @@ impl resp::Watcher for Watched {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Access, AuthOptions, GuessingOptions, RateLimitOptions};
+    use crate::clock::{Clock, ClockLimits, ManualTime};
+    use crate::domain::Timestamp;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::resp::RespOptions;
+    use futures_util::FutureExt;
+    use std::pin::pin;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Without keys, and over an engine that is still starting.
+    fn door(directory: &tempfile::TempDir) -> resp::Door {
+        let clock = Clock::new(Arc::new(ManualTime::at(Timestamp(0))), ClockLimits::default());
+        let engine = Engine::start(EngineOptions::new(directory.path()), clock);
+        let access =
+            Access::new(&AuthOptions::default(), &RateLimitOptions::default(), &GuessingOptions::default());
+        resp::Door::new(engine, Arc::new(access.unwrap()), RespOptions::default())
+    }
+
+    /// The sweep measures time by the changes of the phase: a request that drips in must not change it with each drop.
+    #[tokio::test]
+    async fn a_request_that_drips_in_is_one_phase() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut client, socket) = tokio::io::duplex(1 << 10);
+        let activity = Arc::<Activity>::default();
+        let stream = activity::Watched::new(socket, activity.clone());
+        let (_draining, receiver) = watch::channel(false);
+        let door = door(&directory);
+        let served = door.serve(stream, None, Watched(activity.clone()), receiver);
+        let mut served = pin!(served);
+        assert!((&mut served).now_or_never().is_none());
+        assert_eq!(activity.phase(), activity::Phase::Idle);
+        for round in 0..3 {
+            let mut head = None;
+            let request = b"*2\r\n$4\r\nECHO\r\n$5\r\nhello\r\n";
+            for (at, byte) in request.iter().enumerate() {
+                client.write_all(&[*byte]).await.unwrap();
+                assert!((&mut served).now_or_never().is_none());
+                let moment = activity.moment();
+                if at < request.len() - 1 {
+                    assert_eq!(moment.phase, activity::Phase::Head);
+                    assert_eq!(*head.get_or_insert(moment), moment, "byte {at} of request {round}");
+                }
+            }
+            assert_eq!(activity.phase(), activity::Phase::Idle);
+            let mut answer = [0; 11];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"$5\r\nhello\r\n");
+        }
+    }
+}

@@ -15,7 +15,7 @@ const COUNT_MAX: u32 = 1 << 20;
 const ITEMS_HEAD_BYTES: usize = 64;
 
 /// The most bytes of an answer that has a redemption.
-const REDEMPTION_BYTES: usize = 256;
+const REDEMPTION_ANSWER_BYTES: usize = 256;
 
 /// The most bytes of an answer that has a number or nothing.
 const SHORT_BYTES: usize = 32;
@@ -29,10 +29,15 @@ pub fn bytes_max(command: &Command) -> usize {
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_BYTES,
-        Command::Delete { .. } | Command::Clear { .. } | Command::TurnBack | Command::Restored => SHORT_BYTES,
+        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
+        Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
+        Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
         Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
+        Command::ImageBegin { .. }
+        | Command::ImagePart { .. }
+        | Command::ImageEnd { .. }
+        | Command::ImageAbandon { .. } => DESCRIPTION_BYTES,
         Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
             DESCRIPTION_BYTES
         }
@@ -95,6 +100,7 @@ struct PackedRedemption {
     expires: Option<i64>,
     /// As for `created`.
     redeemed: Option<u64>,
+    ordinal: Option<u64>,
 }
 
 /// Packs the answer to a command; `stored_at` is the time of storing it.
@@ -123,8 +129,17 @@ pub fn unpack(bytes: &[u8], asked: &Asked<'_>, stored_at: Timestamp) -> Option<O
 }
 
 fn pack_redemption(asked: &Asked<'_>, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
-    let Redemption { id, digest, reference, status, created_at, changed_at, expires_at, redeemed_at } =
-        redemption;
+    let Redemption {
+        id,
+        digest,
+        reference,
+        status,
+        created_at,
+        changed_at,
+        expires_at,
+        redeemed_at,
+        ordinal,
+    } = redemption;
     let since = |at: &Timestamp| stored_at.0.wrapping_sub(at.0);
     let is_told = asked.code == Some((*digest, reference));
     PackedRedemption {
@@ -135,6 +150,7 @@ fn pack_redemption(asked: &Asked<'_>, redemption: &Redemption, stored_at: Timest
         changed: since(changed_at),
         expires: expires_at.as_ref().map(|at| since(at).wrapping_neg() as i64),
         redeemed: redeemed_at.as_ref().map(since),
+        ordinal: *ordinal,
     }
 }
 
@@ -152,6 +168,7 @@ impl PackedRedemption {
             changed_at: before(self.changed),
             expires_at: self.expires.map(|after| before((after as u64).wrapping_neg())),
             redeemed_at: self.redeemed.map(before),
+            ordinal: self.ordinal,
         })
     }
 }
@@ -286,6 +303,7 @@ mod tests {
                 changed_at,
                 expires_at: held.then_some(expires_at),
                 redeemed_at: (!held).then_some(redeemed_at),
+                ordinal: held.then_some(length as u64),
             };
             let target = Target(FilterId(1));
             let confirm = Command::Confirm { target, redemption: redemption.id };

@@ -3,12 +3,16 @@
 use super::answers::Asked;
 use super::filters::Creation;
 use super::idempotency::{Bounds, Lookup, Records};
-use super::importing::Piece;
+use super::importing::Lines;
 use super::machine::{SWEEP_MAX, State};
 use crate::domain::{
     Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Proposal, Refusal, Target,
     Timestamp,
 };
+use crate::filter::StateCounts;
+
+/// Buckets of tables that every entry empties where items move to another table, whatever it is about.
+const BUCKETS_EMPTIED: u64 = 4;
 
 /// The answers to deletions are stored under this id, which no filter has: a repeated deletion finds no filter any more.
 const NO_FILTER: FilterId = FilterId(0);
@@ -21,7 +25,30 @@ impl State {
     pub fn apply(&mut self, entry: Entry) -> Applied {
         assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
         self.applied = entry.seq;
-        let Proposal { at, by, command, idempotency } = entry.proposal;
+        self.history.begin(&entry);
+        let applied = self.apply_next(entry.proposal);
+        self.note_applied(&applied);
+        applied
+    }
+
+    /// Adds an entry and what it came to to the hash of everything applied.
+    fn note_applied(&mut self, applied: &Applied) {
+        let shared = &self.shared;
+        let StateCounts { available, held, redeemed } = shared.codes;
+        let (now, events) = (shared.now.0, shared.events.next());
+        let (redemptions, records) = (shared.redemptions, self.records.len());
+        let figures = [now, shared.epochs, events, redemptions, records, available, held, redeemed];
+        self.history.end(self.applied, applied, figures);
+    }
+
+    /// Notes that entries of this version may follow.
+    fn enable(&mut self, version: u16) -> Outcome {
+        self.format = self.format.max(version);
+        Outcome::Enabled
+    }
+
+    fn apply_next(&mut self, proposal: Proposal) -> Applied {
+        let Proposal { at, by, command, idempotency } = proposal;
         self.shared.events.by = None;
         if matches!(command, Command::TurnBack) && at < self.shared.now {
             return Applied { outcome: self.turn_back(at), replayed: false };
@@ -30,10 +57,12 @@ impl State {
         self.sweep();
 
         self.shared.events.by = by;
-        match &idempotency {
+        let applied = match &idempotency {
             None => Applied { outcome: self.execute(&command), replayed: false },
             Some(key) => self.execute_once(&command, key),
-        }
+        };
+        self.advance(BUCKETS_EMPTIED);
+        applied
     }
 
     /// Executes a command unless it was executed before under the same key.
@@ -93,30 +122,14 @@ impl State {
         seconds.saturating_mul(1_000)
     }
 
-    /// Expires holds that have run out, and forgets redemptions, answers and imports whose retention has passed.
+    /// Expires holds that have run out, and forgets redemptions, answers and imports whose retention has passed, and users of campaigns
+    /// that forget.
     fn sweep(&mut self) {
-        // Redemptions of deleted filters don't count. They may linger in the queues, but not in those of a state that was restored
-        // from a snapshot, and both states must expire the same holds.
-        let now = self.shared.now;
-        let mut left = SWEEP_MAX;
-        while left > 0
-            && let Some(&(expires_at, id, filter)) = self.shared.holds.first()
-            && expires_at <= now
-        {
-            self.shared.holds.pop_first();
-            left -= usize::from(self.on(filter, |filter| filter.expire_hold(&id)).is_ok());
-        }
-        let retention = self.shared.settings.redemptions_retention_seconds;
-        let mut left = SWEEP_MAX;
-        while left > 0
-            && let Some(&(changed_at, id, filter)) = self.shared.ended.first()
-            && changed_at.plus_seconds(retention) <= now
-        {
-            self.shared.ended.pop_first();
-            left -= usize::from(self.on(filter, |filter| filter.forget_redemption(&id)).is_ok());
-        }
+        self.sweep_redemptions();
         self.records.forget(&self.idempotency_bounds(), SWEEP_MAX);
         self.forget_unmoved_imports();
+        self.forget_unmoved_images();
+        self.forget_users();
     }
 
     fn execute(&mut self, command: &Command) -> Outcome {
@@ -124,18 +137,23 @@ impl State {
     }
 
     fn try_execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {
+        if command.target().is_some_and(|Target(filter)| self.is_hidden(filter)) {
+            return Err(Refusal::FilterGone);
+        }
         match command {
             Command::Configure(settings) => {
                 self.shared.configure(settings.clone());
                 Ok(Outcome::Configured)
             }
+            Command::Advance { buckets_max } => Ok(self.advance(u64::from(*buckets_max))),
             // An entry whose time is not in the past has nothing to turn back.
             Command::TurnBack => Ok(Outcome::TurnedBack { redemptions: 0, holds: 0 }),
-            Command::Restored => {
-                self.shared.events.leap();
+            Command::Restored { clock } => {
+                self.shared.events.leap(*clock);
                 self.shared.events.tell_unasked(self.shared.now, || Happened::Restored);
                 Ok(Outcome::Restored)
             }
+            Command::Enable { version } => Ok(self.enable(*version)),
             Command::Create { kind, name, id, secret, spec, layout, window } => {
                 let (kind, id, layout, window) = (*kind, *id, *layout, *window);
                 self.create(&Creation { kind, name, id, secret, spec, layout, window })
@@ -143,14 +161,14 @@ impl State {
             Command::Delete { kind, name } => self.delete(*kind, name),
             Command::PutLineUp { name, line_up } => self.put_line_up(name, line_up),
             Command::DeleteLineUp { name } => self.delete_line_up(name),
-            Command::Update { target, starts_at, ends_at, capacity } => {
-                self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref()))?
+            Command::Update { target, starts_at, ends_at, capacity, stock } => {
+                self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref(), *stock))?
             }
             Command::Insert { target, digests, if_absent, revive } => {
                 self.on(target.0, |filter| filter.insert(&digests.0, *if_absent, *revive))?
             }
             Command::Remove { target, digests, all } => {
-                self.on(target.0, |filter| filter.remove(&digests.0, *all))
+                self.on(target.0, |filter| filter.remove(&digests.0, *all))?
             }
             Command::Replace { target, from, to } => {
                 self.on(target.0, |filter| filter.replace(&from.0, &to.0))?
@@ -165,12 +183,24 @@ impl State {
             Command::Cancel { target, redemption } => {
                 self.on(target.0, |filter| filter.cancel(redemption))?
             }
+            Command::ImageBegin { .. }
+            | Command::ImagePart { .. }
+            | Command::ImageEnd { .. }
+            | Command::ImageAbandon { .. } => self.take_image(command),
+            Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
+                self.take_import(command)
+            }
+        }
+    }
+
+    fn take_import(&mut self, command: &Command) -> Result<Outcome, Refusal> {
+        match command {
             Command::ImportBegin { target, import, mode, guards, owner, is_named } => {
                 self.on(target.0, |filter| filter.import_begin(import, *mode, *guards, owner, *is_named))?
             }
             Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
                 let piece =
-                    Piece { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
+                    Lines { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
                 let running = self.running_import(target.0, import)?;
                 self.on(target.0, |filter| filter.import_lines(import, running, &piece))?
             }
@@ -179,6 +209,7 @@ impl State {
                 let running = self.running_import(target.0, import)?;
                 self.on(target.0, |filter| filter.import_end(import, running, ending, entries_max))?
             }
+            _ => Err(Refusal::ImportNotFound),
         }
     }
 }
@@ -195,6 +226,7 @@ mod tests {
         Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
+    use crate::state::FreshEvents;
     use proptest::prelude::*;
 
     struct Machine {
@@ -230,7 +262,8 @@ mod tests {
     fn create(id: u64, window: Window) -> Command {
         let layout = Layout::strict(2_000).unwrap();
         let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-        let spec = Spec { capacity: 2_000, mode, growth, sizing, ignore_case: false };
+        let spec =
+            Spec { capacity: 2_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
         let (name, secret) = (name(&format!("c{id}")), Secret::new([7; 192]));
         Command::Create { kind: Kind::Coupon, name, id: FilterId(id), secret, spec, layout, window }
     }
@@ -315,6 +348,20 @@ mod tests {
         assert_eq!(machine.apply(create(1, window), Some(2)), Applied { replayed: true, ..differs });
     }
 
+    /// An identity is that of one filter. Whoever draws the same one draws again.
+    #[test]
+    fn an_identity_that_is_taken_is_not_too_many_filters() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        let Command::Create { kind, id, secret, spec, layout, window, .. } = create(1, Window::default())
+        else {
+            unreachable!()
+        };
+        let other = Command::Create { kind, name: name("other"), id, secret, spec, layout, window };
+        let outcome = machine.outcome(other);
+        assert_eq!(outcome, Outcome::Refused(Refusal::AlreadyExists(vec!["id".into()])));
+    }
+
     #[test]
     fn another_request_under_the_same_key_is_refused() {
         let mut machine = Machine::new();
@@ -370,6 +417,7 @@ mod tests {
         #[test]
         fn an_entry_expires_a_bounded_number_of_holds(deleted in 0_u64..1_500, held in 1_u64..1_500) {
             let mut machine = Machine::new();
+            machine.outcome(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
             machine.outcome(create(1, Window::default()));
             machine.outcome(create(2, Window::default()));
             for (filter, holds) in [(2, deleted), (1, held)] {
@@ -377,16 +425,25 @@ mod tests {
                 (1..=holds).for_each(|code| drop(machine.outcome(hold(filter, code, 60 + code / 100))));
             }
             machine.outcome(delete(2));
+            machine.state.take_events(&mut FreshEvents::default());
+            let commands = [(); 5].map(|()| delete(3));
+            prop_assert_eq!(machine.state.sweep_events_bytes(&commands, Timestamp(machine.at)), 0);
             machine.at += 1_000_000;
             let mut expired = 0;
             while expired < held {
+                let room = machine.state.sweep_events_bytes(&commands[..1], Timestamp(machine.at));
                 machine.outcome(delete(3));
+                let mut fresh = FreshEvents::default();
+                machine.state.take_events(&mut fresh);
+                let bytes: usize = fresh.iter().map(|event| event.bytes.len()).sum();
+                prop_assert!(bytes > 0 && bytes as u64 <= room, "{} bytes, room for {}", bytes, room);
                 expired = held.min(expired + SWEEP_MAX as u64);
-                prop_assert_eq!(machine.state.shared.ended.len() as u64, expired);
+                prop_assert_eq!(machine.state.shared.ended.len(), expired);
                 prop_assert_eq!(machine.redemption(expired).unwrap().changed_at, Timestamp(machine.at));
                 prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
             }
             prop_assert_eq!(machine.redemption(held).unwrap().status, Status::Expired);
+            prop_assert_eq!(machine.state.sweep_events_bytes(&commands, Timestamp(machine.at)), 0);
         }
     }
 }

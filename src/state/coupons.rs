@@ -1,10 +1,13 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
+use super::pool::ENDED_MAX;
 use super::subject::Subject;
+use super::tables::slot_state;
 use crate::domain::{
     Outcome, Redemption, RedemptionId, RedemptionStep, Reference, Refusal, Status, Timestamp,
 };
-use crate::filter::{Digest, Mode, SlotState};
+use crate::filter::{Digest, Full, Mode, SlotState};
+use std::sync::atomic::Ordering;
 
 impl Subject<'_> {
     /// Redeems a code, or holds it. If the same reference asks again, the redemption that stands is the answer.
@@ -30,14 +33,14 @@ impl Subject<'_> {
                 _ => current,
             }));
         }
-        match self.tables.filter.state(digest) {
-            None => return Err(Refusal::CodeUnknown),
-            Some(SlotState::Redeemed) => return Err(Refusal::CodeRedeemed),
-            Some(SlotState::Held) => return Err(Refusal::CodeHeld),
-            Some(SlotState::Available) if !self.view.window.contains(now) => {
-                return Err(Refusal::OutsideWindow);
-            }
-            Some(SlotState::Available) => {}
+        let stock = self.view.spec.stock;
+        match (self.tables.filter.state(digest), stock) {
+            (None, None) => return Err(Refusal::CodeUnknown),
+            (Some(SlotState::Redeemed), _) => return Err(Refusal::CodeRedeemed),
+            (Some(SlotState::Held), _) => return Err(Refusal::CodeHeld),
+            _ if !self.view.window.contains(now) => return Err(Refusal::OutsideWindow),
+            (Some(SlotState::Available), _) => {}
+            (None, Some(stock)) => self.let_in(digest, stock)?,
         }
         let redemption = Redemption {
             id,
@@ -48,9 +51,29 @@ impl Subject<'_> {
             changed_at: now,
             expires_at: hold,
             redeemed_at: hold.is_none().then_some(now),
+            ordinal: self.view.ledger.write().take_ordinal(),
         };
         self.enter(redemption.clone());
         Ok(Outcome::Redeemed(redemption))
+    }
+
+    /// Adds a code to an open pool, if fewer than `stock` are held or redeemed. Holds that have run out are ended first.
+    fn let_in(&mut self, digest: Digest, stock: u64) -> Result<(), Refusal> {
+        let now = self.shared.now;
+        let is_full = |filter: &Self| filter.view.ledger.read().taken() >= stock;
+        for _ in 0..ENDED_MAX {
+            let overdue = self.view.ledger.read().overdue(now);
+            match overdue {
+                Some(overdue) if is_full(self) => self.expire_hold(&overdue),
+                _ => break,
+            }
+        }
+        if is_full(self) {
+            return Err(Refusal::SoldOut);
+        }
+        self.tables.filter.put(digest, SlotState::Available).map_err(|Full| Refusal::FilterFull)?;
+        self.view.counters.adds.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Turns a hold into a redemption.
@@ -113,9 +136,8 @@ impl Subject<'_> {
 
     /// Drops a redemption whose retention has passed. Its code stays as it is: a redeemed code stays redeemed.
     pub(super) fn forget_redemption(&mut self, id: &RedemptionId) {
-        if let Some(forgotten) = self.view.ledger.write().remove(id) {
+        if self.view.ledger.write().remove(id).is_some() {
             self.shared.redemptions -= 1;
-            self.shared.references_bytes -= forgotten.reference.as_str().len() as u64;
         }
     }
 
@@ -146,7 +168,7 @@ impl Subject<'_> {
             return Some(redemption);
         }
         if redemption.status != Status::Expired {
-            self.shared.dequeue(self.view.id, &redemption);
+            self.dequeue(&redemption);
             self.forget_redemption(&redemption.id);
         }
         None
@@ -162,10 +184,9 @@ impl Subject<'_> {
 
     /// Enters a new redemption, and gives its code the state that goes with it.
     fn enter(&mut self, redemption: Redemption) {
-        self.shared.enqueue(self.view.id, &redemption);
+        self.enqueue(&redemption);
         self.set_code(redemption.digest, slot_state(redemption.status));
         self.shared.redemptions += 1;
-        self.shared.references_bytes += redemption.reference.as_str().len() as u64;
         self.tell_redemption(&redemption, RedemptionStep::Created);
         self.view.ledger.write().insert(redemption);
     }
@@ -177,8 +198,13 @@ impl Subject<'_> {
         status: Status,
         expires_at: Option<Timestamp>,
     ) -> Redemption {
-        self.shared.dequeue(self.view.id, &redemption);
+        self.dequeue(&redemption);
         match status {
+            Status::Cancelled | Status::Expired if self.view.spec.stock.is_some() => {
+                // In an open pool a code that is not in use is as if it had never been there.
+                self.tables.filter.remove(redemption.digest);
+                self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
+            }
             Status::Expired => self.set_code_by_time(redemption.digest, slot_state(status)),
             _ => self.set_code(redemption.digest, slot_state(status)),
         }
@@ -190,7 +216,7 @@ impl Subject<'_> {
             self.tell_redemption(&settled, step);
         }
         self.view.ledger.write().settle(&settled);
-        self.shared.enqueue(self.view.id, &settled);
+        self.enqueue(&settled);
         settled
     }
 }
@@ -203,14 +229,5 @@ fn step(before: &Redemption, status: Status, expires_at: Option<Timestamp>) -> O
         Status::Redeemed => Some(RedemptionStep::Confirmed),
         Status::Cancelled => Some(RedemptionStep::Cancelled),
         Status::Expired => Some(RedemptionStep::Expired),
-    }
-}
-
-/// The state of a code whose redemption has this status.
-fn slot_state(status: Status) -> SlotState {
-    match status {
-        Status::Held => SlotState::Held,
-        Status::Redeemed => SlotState::Redeemed,
-        Status::Cancelled | Status::Expired => SlotState::Available,
     }
 }

@@ -3,7 +3,8 @@
 //! Look-ups are prefetched in groups: while one waits for memory the others are on their way. That holds for the campaigns and
 //! for the conditions that leave users out of them.
 
-use super::view::{Catalog, FilterView, View};
+use super::catalog::{Catalog, View};
+use super::view::FilterView;
 use crate::domain::{Kind, LineUp, Timestamp, Unless, WindowPosition};
 use crate::filter::Digest;
 use std::sync::Arc;
@@ -263,7 +264,7 @@ impl<N> Condition<'_, '_, N> {
         };
         let answer = match self.unless.at_least {
             ..=1 => view.contains(digest, now),
-            at_least => view.count(digest) >= at_least,
+            at_least => view.count(digest, now) >= at_least,
         };
         self.answer = Answer::Known(answer);
         answer

@@ -3,12 +3,16 @@
 //! The events follow from the log alone, numbers included. So those that were not stored when a process died are made again by the
 //! replay of the same entries.
 
-use crate::domain::event::RESTORE_LEAP;
+use crate::domain::event::{RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND};
 use crate::domain::{Event, Happened, KeyName, Timestamp};
 use std::borrow::Cow;
 
-/// Memory for events that are not stored yet, in bytes: those of the entry that is being applied, usually, and a value that is being
-/// filled (`engine/event_log.rs`).
+/// The most holds that are reported one by one when time is turned back. The event about the whole has the number of all.
+pub(super) const HELD_AGAIN_TOLD_MAX: u64 = 10_000;
+
+/// Memory for events that are not stored yet, in bytes: those of an ordinary entry, and a value that is being filled
+/// (`engine/event_log.rs`). An entry that withdraws ten thousand held codes makes 4 MB of events, which go before the next entry comes.
+/// Like the request itself, they are not counted.
 pub(super) const FIXED_BYTES: u64 = 128 << 10;
 
 /// A buffer that has become larger than this is given back.
@@ -28,8 +32,8 @@ pub(super) struct Events {
     fresh: FreshEvents,
 }
 
-/// Events that were made, but not taken yet. An entry makes a bounded number: one for each item of its command, and one for each hold that
-/// it expires.
+/// Events that were made, but not taken yet. An entry makes a bounded number: one for each item of its command, one for each hold that it
+/// expires, or [`HELD_AGAIN_TOLD_MAX`] when time is turned back.
 #[derive(Debug, Default)]
 pub struct FreshEvents {
     /// All of them, encoded, one after the other.
@@ -97,9 +101,11 @@ impl Events {
         self.next
     }
 
-    /// Lets the numbers jump, so that none is used again that a reader may know from before a restore.
-    pub(super) fn leap(&mut self) {
-        self.next = self.next.saturating_add(RESTORE_LEAP);
+    /// Lets the numbers jump, so that none is used again that a reader may know from before a restore, or from an earlier restore of
+    /// the same backup. `clock` is what the clock said.
+    pub(super) fn leap(&mut self, clock: Timestamp) {
+        let seconds = (clock.0 / 1_000).min(u64::from(u32::MAX));
+        self.next = self.next.saturating_add(RESTORE_LEAP).max(seconds * RESTORE_NUMBERS_A_SECOND);
     }
 
     /// Reports what the API key of the entry has asked for.
@@ -166,7 +172,7 @@ mod tests {
         let turned_back = |holds| Happened::TurnedBack { redemptions: 0, holds };
         events.tell(Timestamp(1), || turned_back(1));
         events.tell_unasked(Timestamp(2), || turned_back(2));
-        events.leap();
+        events.leap(Timestamp(0));
         events.tell(Timestamp(3), || Happened::Restored);
         let (shop, third) = (Some("shop".to_owned()), 3 + RESTORE_LEAP);
         let expected =

@@ -1,5 +1,7 @@
 //! How campaigns and coupons come, change and go.
 
+use super::agenda::Task;
+use super::due::Due;
 use super::ledger::Ledger;
 use super::machine::{FilterState, State};
 use super::subject::Subject;
@@ -44,7 +46,7 @@ impl State {
         if let Some(existing) = self.shared.catalog.get(kind, name) {
             let differences = creation.differences(existing);
             return if differences.is_empty() {
-                Ok(Outcome::Exists(Box::new(existing.describe())))
+                Ok(Outcome::Exists(Box::new(existing.describe(self.shared.now))))
             } else {
                 Err(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()))
             };
@@ -52,12 +54,15 @@ impl State {
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
-        let filters_max = self.shared.settings.filters_max;
-        if self.shared.catalog.len() as u64 >= filters_max || self.filters.contains_key(&id) {
+        if self.filters.contains_key(&id) {
+            return Err(Refusal::AlreadyExists(vec!["id".into()]));
+        }
+        // Those that are hidden count, too.
+        if self.filters.len() as u64 >= self.shared.settings.filters_max {
             return Err(Refusal::TooManyFilters);
         }
-        let tables = Tables::new(self.shared.next_epoch(), spec.mode, layout, spec.growth);
-        let ledger = Ledger::new(self.shared.next_epoch());
+        let tables = Tables::new(self.shared.next_epoch(), spec, layout);
+        let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some());
         let view = Arc::new(FilterView {
             id,
             kind,
@@ -74,40 +79,60 @@ impl State {
         });
         self.shared.tables_bytes += tables.memory_bytes();
         self.shared.show(view.clone());
-        let description = view.describe();
+        let description = view.describe(self.shared.now);
         self.shared.tell_filter(&view, FilterChange::Created);
-        self.filters.insert(id, FilterState { view, tables, staging: None });
+        let filter = FilterState { view, tables, due: Due::default(), staging: None, loading: None };
+        self.shared.codes += filter.codes();
+        self.filters.insert(id, filter);
         Ok(Outcome::Created(Box::new(description)))
     }
 
-    /// Deletes a campaign or coupon with all that belongs to it.
+    /// Deletes a campaign or coupon with all that belongs to it. Nobody sees it any more; its memory is freed later.
     pub(super) fn delete(&mut self, kind: Kind, name: &Name) -> Result<Outcome, Refusal> {
         let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
         self.on(id, |filter| filter.give_staging_up(ImportState::Interrupted))?;
-        let FilterState { view, tables, .. } = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
-        let shared = &mut self.shared;
-        shared.catalog.remove(kind, name);
-        shared.catalog_changed = true;
-        shared.tables_bytes -= tables.memory_bytes();
-        {
-            let ledger = view.ledger.read();
-            shared.redemptions -= ledger.len() as u64;
-            shared.references_bytes -= ledger.references_bytes();
-        }
-        shared.tell_filter(&view, FilterChange::Deleted);
-        shared.snapshot.retire_ledger(view.ledger.clone());
-        shared.snapshot.retire_tables(tables);
+        self.shared.interrupt_imports(id);
+        let view = self.drop_filter(id).ok_or(Refusal::FilterGone)?;
+        self.shared.catalog.remove(kind, name);
+        self.shared.catalog_changed = true;
+        self.shared.tell_filter(&view, FilterChange::Deleted);
         Ok(Outcome::Deleted)
+    }
+
+    /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
+    pub(super) fn drop_filter(&mut self, id: FilterId) -> Option<Arc<FilterView>> {
+        let filter = self.filters.remove(&id)?;
+        let (task, is_hidden) = (filter.task(), filter.is_hidden());
+        let shared = &mut self.shared;
+        shared.codes -= filter.codes();
+        shared.ledgers_bytes -= filter.ledger_bytes();
+        shared.uncounted_bytes -= filter.uncounted_bytes();
+        let FilterState { view, tables, mut due, .. } = filter;
+        shared.note_moving(id, false);
+        shared.tables_bytes -= tables.memory_bytes();
+        shared.agenda.change(id, task, Task::default());
+        shared.redemptions -= view.ledger.read().len() as u64;
+        if !is_hidden {
+            shared.holds.forsake(id, &due.holds);
+            shared.ended.forsake(id, &due.ended);
+        }
+        for queue in [std::mem::take(&mut due.holds), std::mem::take(&mut due.ended)] {
+            shared.drop_queue(queue);
+        }
+        shared.drop_ledger(view.ledger.clone());
+        shared.drop_tables(tables);
+        Some(view)
     }
 }
 
 impl Subject<'_> {
-    /// Changes when the filter is active, and raises its capacity; all or nothing.
+    /// Changes when the filter is active, raises its capacity, and changes its stock; all or nothing.
     pub(super) fn update(
         &mut self,
         starts_at: Option<Option<Timestamp>>,
         ends_at: Option<Option<Timestamp>>,
         raise: Option<&Raise>,
+        stock: Option<u64>,
     ) -> Result<Outcome, Refusal> {
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
@@ -115,16 +140,32 @@ impl Subject<'_> {
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
-        let before = (self.view.window, self.view.spec.capacity);
+        if let Some(stock) = stock {
+            self.check_stock(stock)?;
+        }
+        let before = (self.view.window, self.view.spec.capacity, self.view.spec.stock);
         if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
             self.raise(raise)?;
         }
-        self.show(self.view.with_window(window));
+        let stock = stock.or(self.view.spec.stock);
+        self.show(self.view.with_window(window).with_stock(stock));
         let capacity = self.view.spec.capacity;
-        if (window, capacity) != before {
-            self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity });
+        if (window, capacity, stock) != before {
+            self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity, stock });
         }
-        Ok(Outcome::Updated(Box::new(self.view.describe())))
+        Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
+    }
+
+    /// Whether the coupon can have this stock. Those who are in stay in, even if they are more.
+    fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
+        let Spec { growth, capacity, stock: present, .. } = self.view.spec;
+        if present.is_none() {
+            return Err(Refusal::NoStock);
+        }
+        if growth == Growth::Fixed && stock > capacity {
+            return Err(Refusal::StockBeyondCapacity { capacity });
+        }
+        Ok(())
     }
 
     /// Raises the capacity, of what an import builds aside too.

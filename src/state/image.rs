@@ -4,18 +4,22 @@
 //! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored
 //! answers. A part that a command drops meanwhile (a filter, a table, what an import builds aside) lives on until the snapshot ends.
 
+use super::catalog::NamedLineUp;
 use super::epoch::Epoch;
 use super::idempotency::Records;
 use super::kept::{KeptChanges, KeptImage};
-use super::ledger::{Change, Ledger, REDEMPTION_BYTES};
-use super::machine::{FilterState, State};
+use super::ledger::{Change, Ledger};
+use super::loading::Loading;
+use super::machine::{FilterState, Shared, State};
+use super::ordinals::Ordinals;
 use super::queue::Extent;
 use super::running_snapshot::{Retired, RunningSnapshot};
 use super::section::{RECORDS, Section, SectionId};
 use super::staging::Staging;
 use super::tables::{Tables, TablesImage};
-use super::view::NamedLineUp;
-use crate::domain::{FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, Timestamp, Window};
+use crate::domain::{
+    FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, StateHash, Timestamp, Window,
+};
 use crate::filter::{Layout, Secret, TableId, Walk};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -44,7 +48,21 @@ enum Part<'a> {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Head {
+    pub(super) beginning: Beginning,
+    pub(super) imports: Vec<Import>,
+    pub(super) line_ups: Vec<NamedLineUp>,
+    /// The campaign that was the last to free slots of forgotten users.
+    pub(super) last_retired: Option<FilterId>,
+}
+
+/// What a head begins with. It can be read by itself.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Beginning {
     pub(super) applied: Seq,
+    /// The hash of everything applied, and that of the last position at which nodes compare.
+    pub(super) hashes: (u128, StateHash),
+    /// The version of entries that is enabled.
+    pub(super) format: u16,
     pub(super) now: Timestamp,
     pub(super) settings: Settings,
     pub(super) epochs: u64,
@@ -52,8 +70,6 @@ pub(super) struct Head {
     pub(super) events: (u64, u64),
     pub(super) records: Extent,
     pub(super) filters: Vec<FilterStateImage>,
-    pub(super) imports: Vec<Import>,
-    pub(super) line_ups: Vec<NamedLineUp>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,11 +84,22 @@ pub(super) struct FilterStateImage {
     pub(super) created_at: Timestamp,
     pub(super) adds: u64,
     pub(super) removes: u64,
-    pub(super) ledger_epoch: Epoch,
-    pub(super) ledger_changes: u64,
-    pub(super) ledger_last_change: Change,
+    pub(super) ledger: LedgerImage,
     pub(super) tables: TablesImage,
     pub(super) staging: Option<StagingImage>,
+    /// Of a hidden filter.
+    pub(super) loading: Option<Loading>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct LedgerImage {
+    pub(super) epoch: Epoch,
+    pub(super) changes: u64,
+    pub(super) last_change: Change,
+    /// Memory that it takes. Its chunks don't tell, for they have no free slots.
+    pub(super) memory_bytes: u64,
+    /// Of an open pool: how often its ordinals have changed.
+    pub(super) ordinals_changes: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -98,16 +125,22 @@ impl State {
         let filters =
             self.filters.values_mut().map(|filter| filter.begin_snapshot(snapshot, &mut sections)).collect();
         let shared = &self.shared;
-        let head = Head {
+        let beginning = Beginning {
             applied: self.applied,
+            hashes: (self.history.hash, self.history.last),
+            format: self.format,
             now: shared.now,
             settings: shared.settings.clone(),
             epochs: shared.epochs,
             events: (shared.events.last(), shared.events.next()),
             records: self.records.queue().extent(),
             filters,
+        };
+        let head = Head {
+            beginning,
             imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
             line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
+            last_retired: shared.agenda.last,
         };
         let head = postcard::to_stdvec(&(IMAGE_VERSION, head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }
@@ -120,6 +153,9 @@ impl State {
         match self.part(section.epoch) {
             None => false,
             Some(Part::Records(records)) => records.queue_mut().take_chunk(section.table, chunk, out),
+            Some(Part::Ledger(ledger)) if section == SectionId::ordinals(section.epoch) => {
+                ledger.write().ordinals_mut().is_some_and(|ordinals| ordinals.take_chunk(out))
+            }
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().take_chunk(out),
             Some(Part::Changes(changes)) => changes.take_chunk(out),
             Some(Part::Tables(tables)) => {
@@ -137,6 +173,9 @@ impl State {
         match self.part(section.epoch) {
             None => {}
             Some(Part::Records(records)) => records.queue_mut().skip_page(section.table),
+            Some(Part::Ledger(ledger)) if section == SectionId::ordinals(section.epoch) => {
+                ledger.write().ordinals_mut().into_iter().for_each(Ordinals::end_snapshot);
+            }
             Some(Part::Ledger(ledger)) => ledger.write().slab_mut().end_snapshot(),
             Some(Part::Changes(changes)) => changes.end_snapshot(),
             Some(Part::Tables(tables)) => tables.filter.tables_mut().skip_table(TableId(section.table)),
@@ -173,9 +212,12 @@ impl State {
         if !self.shared.snapshot.is_running {
             return;
         }
-        self.shared.snapshot = RunningSnapshot::default();
+        let snapshot = std::mem::take(&mut self.shared.snapshot);
+        snapshot.retired.into_values().for_each(|part| self.shared.free_later(part));
         self.records.queue_mut().end_snapshot();
-        self.filters.values_mut().for_each(FilterState::end_snapshot);
+        for filter in self.filters.values_mut() {
+            filter.end_snapshot(&mut self.shared);
+        }
         // Tables that only the snapshot needed are gone now.
         self.shared.tables_bytes = self.filters.values().map(FilterState::tables_bytes).sum();
     }
@@ -188,12 +230,15 @@ impl FilterState {
         sections: &mut Vec<Section>,
     ) -> FilterStateImage {
         let id = self.view.id;
-        let (ledger_epoch, ledger_changes, ledger_last_change) = {
+        let ledger = {
             let mut ledger = self.view.ledger.write();
-            ledger.slab_mut().begin_snapshot();
-            (ledger.epoch(), ledger.slab().changes(), ledger.last_change())
+            let (changes, ordinals_changes) = ledger.begin_snapshot();
+            let (epoch, last_change) = (ledger.epoch(), ledger.last_change());
+            LedgerImage { epoch, changes, last_change, memory_bytes: ledger.memory_bytes(), ordinals_changes }
         };
-        sections.push(snapshot.add(id, ledger_epoch, ledger_changes));
+        sections.push(snapshot.add(id, ledger.epoch, ledger.changes));
+        let ordinals = |changes| Section { id: SectionId::ordinals(ledger.epoch), changes };
+        sections.extend(ledger.ordinals_changes.map(ordinals));
         let tables = self.tables.begin_snapshot();
         sections.extend(snapshot.add_tables(id, &tables));
         let staging = self.staging.as_mut().map(|staging| {
@@ -220,11 +265,10 @@ impl FilterState {
             created_at: view.created_at,
             adds: view.counters.adds.load(Ordering::Relaxed),
             removes: view.counters.removes.load(Ordering::Relaxed),
-            ledger_epoch,
-            ledger_changes,
-            ledger_last_change,
+            ledger,
             tables,
             staging,
+            loading: self.loading.as_deref().cloned(),
         }
     }
 
@@ -246,15 +290,19 @@ impl FilterState {
         let staging = self.staging.as_ref().map_or(0, |staging| {
             staging.tables.filter.tables().undo_bytes() + staging.changes.snapshot_bytes() as usize
         });
-        let ledger_bytes = self.view.ledger.read().slab().snapshot_slots() * REDEMPTION_BYTES as usize;
+        let ledger_bytes = self.view.ledger.read().snapshot_bytes();
         self.tables.filter.tables().undo_bytes() + staging + ledger_bytes
     }
 
-    fn end_snapshot(&mut self) {
-        self.view.ledger.write().slab_mut().end_snapshot();
-        self.tables.filter.tables_mut().end_snapshot();
+    fn end_snapshot(&mut self, shared: &mut Shared) {
+        self.view.ledger.write().end_snapshot();
+        let staged = self.staging.as_mut().map(|staging| &mut staging.tables);
+        for tables in [Some(&mut self.tables), staged].into_iter().flatten() {
+            let tables = tables.filter.tables_mut();
+            tables.end_snapshot();
+            shared.drop_replaced(tables.take_dropped());
+        }
         if let Some(staging) = &mut self.staging {
-            staging.tables.filter.tables_mut().end_snapshot();
             staging.changes.end_snapshot();
         }
     }

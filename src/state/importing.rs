@@ -3,7 +3,8 @@
 use super::imports::TooMany;
 use super::machine::{SWEEP_MAX, Shared, State};
 use super::subject::Subject;
-use crate::domain::import::LINE_ERRORS_MAX;
+use super::view::FilterView;
+use crate::domain::import::{ImportTarget, LINE_ERRORS_MAX};
 use crate::domain::{
     Ending, FilterId, Guards, Happened, Import, ImportCounts, ImportId, ImportMode, ImportState, ItemOutcome,
     KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
@@ -13,7 +14,7 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 /// The next piece of an upload.
-pub(super) struct Piece<'a> {
+pub(super) struct Lines<'a> {
     pub(super) digests: &'a [Digest],
     pub(super) lines: u64,
     pub(super) rejected: u64,
@@ -43,6 +44,7 @@ impl Subject<'_> {
         owner: &KeyName,
         is_named: bool,
     ) -> Result<Outcome, Refusal> {
+        self.require_added_codes()?;
         let now = self.shared.now;
         let known = self.shared.view.imports.read().get(id).cloned();
         if let Some(known) = &known {
@@ -61,28 +63,13 @@ impl Subject<'_> {
                 let state = ImportState::Running;
                 Import { state, guards, is_named, changed_at: now, ..Import::clone(&known) }
             }
-            known => Import {
-                id: id.clone(),
-                owner: known.map_or_else(|| owner.clone(), |known| known.owner.clone()),
-                is_named,
-                filter: self.view.id,
-                kind: self.view.kind,
-                name: self.view.name.clone(),
-                mode,
-                guards,
-                state: ImportState::Running,
-                started_at: now,
-                changed_at: now,
-                lines: 0,
-                added: 0,
-                already_present: 0,
-                already_redeemed: 0,
-                rejected: 0,
-                errors: Vec::new(),
-                chain: 0,
-                upload: None,
-                warnings: Vec::new(),
-            },
+            known => {
+                let owner = known.map_or_else(|| owner.clone(), |known| known.owner.clone());
+                let FilterView { id: filter, kind, ref name, .. } = **self.view;
+                let target = ImportTarget { filter, kind, name: name.clone() };
+                let begun = Import::begun(id.clone(), owner, target, mode, guards, now);
+                Import { is_named, ..begun }
+            }
         };
         let room = self.shared.view.imports.write().make_room(&import.owner, id);
         room.map_err(|TooMany| Refusal::TooManyImports)?;
@@ -98,7 +85,7 @@ impl Subject<'_> {
         &mut self,
         id: &ImportId,
         running: Running,
-        piece: &Piece<'_>,
+        piece: &Lines<'_>,
     ) -> Result<Outcome, Refusal> {
         let Running { mode, guards, rejected, .. } = running;
         let allowed = guards.allow_rejected(rejected + piece.rejected, piece.errors.last().copied());
@@ -213,11 +200,13 @@ impl Subject<'_> {
         guards.allow_swap(self.tables.available(), after)?;
         let Some(staging) = self.staging.take() else { return Ok(()) };
         let replaced = std::mem::replace(self.tables, staging.tables);
+        // Where users are forgotten, all that are there now count as added now: the upload may have taken long.
+        self.tables.advance(&self.view.spec, self.shared.now);
         let counters = &self.view.counters;
         counters.removes.fetch_add(replaced.filter.items(), Ordering::Relaxed);
         counters.adds.fetch_add(self.tables.filter.items(), Ordering::Relaxed);
         self.show(self.view.with_reader(self.tables.filter.reader()));
-        self.shared.snapshot.retire_tables(replaced);
+        self.shared.drop_tables(replaced);
         self.shared.snapshot.retire_changes(staging.changes);
         Ok(())
     }
@@ -243,6 +232,20 @@ impl Shared {
             self.tell_import(&import);
         }
         Some(import)
+    }
+
+    /// Ends all running imports into a filter that is being deleted: nobody can go on with them.
+    pub(super) fn interrupt_imports(&mut self, filter: FilterId) {
+        let running: Vec<ImportId> = {
+            let imports = self.view.imports.read();
+            let into = imports.iter().filter(|import| import.filter == filter);
+            into.filter(|import| import.state == ImportState::Running)
+                .map(|import| import.id.clone())
+                .collect()
+        };
+        for id in running {
+            self.update_import(&id, |import| import.state = ImportState::Interrupted);
+        }
     }
 
     /// Reports the end of an import, if it is not running any more.

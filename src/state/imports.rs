@@ -145,32 +145,16 @@ impl Imports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::import::ImportTarget;
     use crate::domain::{FilterId, ImportMode, ImportState, Kind};
     use proptest::prelude::*;
 
     fn import(number: u64, owner: u64, mode: ImportMode, is_named: bool, now: Timestamp) -> Import {
-        Import {
-            id: ImportId::new(&format!("i{number}")).unwrap(),
-            owner: KeyName::new(&format!("key-{owner}")),
-            is_named,
-            filter: FilterId(1),
-            kind: Kind::Campaign,
-            name: Name::new("spring").unwrap(),
-            mode,
-            guards: mode.guards(),
-            state: ImportState::Running,
-            started_at: now,
-            changed_at: now,
-            lines: 0,
-            added: 0,
-            already_present: 0,
-            already_redeemed: 0,
-            rejected: 0,
-            errors: Vec::new(),
-            chain: 0,
-            upload: None,
-            warnings: Vec::new(),
-        }
+        let target =
+            ImportTarget { filter: FilterId(1), kind: Kind::Campaign, name: Name::new("spring").unwrap() };
+        let (id, owner) =
+            (ImportId::new(&format!("i{number}")).unwrap(), KeyName::new(&format!("key-{owner}")));
+        Import { is_named, ..Import::begun(id, owner, target, mode, mode.guards(), now) }
     }
 
     fn count(imports: &Imports, owner: &KeyName, unfinished: bool) -> usize {

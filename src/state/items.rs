@@ -15,6 +15,7 @@ impl Subject<'_> {
         if_absent: bool,
         revive: bool,
     ) -> Result<Outcome, Refusal> {
+        self.require_added_codes()?;
         let inserted = self.tables.insert_many(digests, if_absent);
         let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
         if revive {
@@ -35,12 +36,21 @@ impl Subject<'_> {
     }
 
     /// Removes one copy of each item, or all.
-    pub(super) fn remove(&mut self, digests: &[Digest], all: bool) -> Outcome {
+    pub(super) fn remove(&mut self, digests: &[Digest], all: bool) -> Result<Outcome, Refusal> {
+        self.require_added_codes()?;
         let (removed, leaving) = self.take_out(digests, all);
         let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
         self.keep(kind, leaving);
         self.tell_items(removed.removed, FilterChange::Removed);
-        Outcome::Removed(removed)
+        Ok(Outcome::Removed(removed))
+    }
+
+    /// Refuses a change of the codes of an open pool, which has those alone that are in use.
+    pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
+        match self.view.spec.stock {
+            Some(_) => Err(Refusal::RequiresAddedCodes),
+            None => Ok(()),
+        }
     }
 
     /// Removes items, as if one by one: redeemed codes stay, and a hold is withdrawn before its code is removed. Returns also the items
@@ -71,6 +81,7 @@ impl Subject<'_> {
     /// Replaces pairs in order; all or none. All new items are added before any old one is removed. So to undo it, the new ones are
     /// removed, which can't fail.
     pub(super) fn replace(&mut self, from: &[Digest], to: &[Digest]) -> Result<Outcome, Refusal> {
+        self.require_added_codes()?;
         let mut outcomes = Vec::with_capacity(from.len());
         let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();

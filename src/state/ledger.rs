@@ -4,16 +4,23 @@
 //! ended is kept for the retention time, so that a repeated confirm or cancel still gets its answer.
 
 use super::epoch::Epoch;
+use super::ordinals::Ordinals;
+use super::piece::Piece;
+use super::pool::Pool;
 use super::slab::Slab;
-use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
+use crate::domain::{PlacedRedemption, Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Memory of a redemption and its entries in the indexes, in bytes, without its reference. Measured, and rounded up.
-pub const REDEMPTION_BYTES: u64 = 456;
+/// Memory of a redemption's entries in the indexes and in a queue, in bytes. Measured, and rounded up. Its slot in the slab and its
+/// reference are counted as they are.
+pub const REDEMPTION_BYTES: u64 = 328;
+
+/// The share of [`REDEMPTION_BYTES`] that the four indexes take.
+const INDEXES_BYTES: u64 = 192;
 
 /// Bits of a [`Change`] that tell changes within one millisecond apart.
 const CHANGE_BITS: u32 = 20;
@@ -66,6 +73,18 @@ pub struct Kept {
     change: Change,
 }
 
+impl From<PlacedRedemption> for Kept {
+    fn from(PlacedRedemption { redemption, change }: PlacedRedemption) -> Self {
+        Self { redemption, change: Change(change) }
+    }
+}
+
+impl From<Kept> for PlacedRedemption {
+    fn from(Kept { redemption, change }: Kept) -> Self {
+        Self { redemption, change: change.0 }
+    }
+}
+
 /// The redemptions of one coupon.
 #[derive(Debug)]
 pub struct Ledger {
@@ -76,24 +95,39 @@ pub struct Ledger {
     by_change: BTreeMap<Change, u32>,
     by_reference: BTreeSet<(u64, Change)>,
     last_change: Change,
+    /// None unless it is an open pool's.
+    pool: Option<Pool>,
+    references_bytes: u64,
 }
 
 fn reference_hash(reference: &Reference) -> u64 {
     xxh3_64(reference.as_str().as_bytes())
 }
 
-fn stands(redemption: &Redemption) -> bool {
-    matches!(redemption.status, Status::Held | Status::Redeemed)
-}
-
 impl Ledger {
     /// An empty ledger.
-    pub(super) fn new(epoch: Epoch) -> Self {
-        Self::restore(epoch, Slab::default(), Change::default())
+    pub(super) fn new(epoch: Epoch, is_open_pool: bool) -> Self {
+        let pool = is_open_pool.then(Pool::default);
+        Self { pool, ..Self::over(epoch, Slab::default(), Change::default()) }
     }
 
-    /// Restores a ledger from its redemptions and the position of its last change.
-    pub(super) fn restore(epoch: Epoch, redemptions: Slab<Kept>, last_change: Change) -> Self {
+    /// Restores a ledger from its redemptions, the position of its last change and, for an open pool, the ordinals that are taken. None if
+    /// they contradict each other.
+    pub(super) fn restore(
+        epoch: Epoch,
+        redemptions: Slab<Kept>,
+        last_change: Change,
+        ordinals: Option<Ordinals>,
+    ) -> Option<Self> {
+        let mut ledger = Self::over(epoch, redemptions, last_change);
+        if let Some(ordinals) = ordinals {
+            let redemptions = ledger.redemptions.iter().map(|(_, kept)| &kept.redemption);
+            ledger.pool = Some(Pool::restore(ordinals, redemptions)?);
+        }
+        Some(ledger)
+    }
+
+    fn over(epoch: Epoch, redemptions: Slab<Kept>, last_change: Change) -> Self {
         let mut ledger = Self {
             epoch,
             redemptions,
@@ -102,16 +136,66 @@ impl Ledger {
             by_change: BTreeMap::new(),
             by_reference: BTreeSet::new(),
             last_change,
+            pool: None,
+            references_bytes: 0,
         };
         for (slot, Kept { redemption, change }) in ledger.redemptions.iter() {
+            ledger.references_bytes += redemption.reference.as_str().len() as u64;
             ledger.by_id.insert(redemption.id, slot);
             ledger.by_change.insert(*change, slot);
             ledger.by_reference.insert((reference_hash(&redemption.reference), *change));
-            if stands(redemption) {
+            if redemption.stands() {
                 ledger.current.insert(redemption.digest, slot);
             }
         }
         ledger
+    }
+
+    /// An empty ledger that an image fills. The position of its last change is known already.
+    pub(super) fn hollow(epoch: Epoch, last_change: Change, is_open_pool: bool) -> Self {
+        Self { last_change, ..Self::new(epoch, is_open_pool) }
+    }
+
+    /// Takes the next ordinals of an image. Returns whether that can be.
+    pub(super) fn load_ordinals(&mut self, bytes: &[u8]) -> bool {
+        self.pool.as_mut().is_some_and(|pool| pool.ordinals.load(bytes))
+    }
+
+    /// Adds a redemption with the place that it has in an image. Returns whether that can be.
+    pub(super) fn load(&mut self, kept: Kept) -> bool {
+        let Kept { redemption, change } = &kept;
+        let (change, hash) = (*change, reference_hash(&redemption.reference));
+        let (id, digest, stands) = (redemption.id, redemption.digest, redemption.stands());
+        if self.by_id.contains_key(&id)
+            || self.by_change.contains_key(&change)
+            || self.last_change < change
+            || (stands && self.current.contains_key(&digest))
+            || !self.pool.as_mut().is_none_or(|pool| pool.load(redemption))
+        {
+            return false;
+        }
+        self.references_bytes += redemption.reference.as_str().len() as u64;
+        let slot = self.redemptions.insert(kept);
+        self.by_id.insert(id, slot);
+        self.by_change.insert(change, slot);
+        self.by_reference.insert((hash, change));
+        if stands {
+            self.current.insert(digest, slot);
+        }
+        true
+    }
+
+    /// Whether the ordinals that an image has brought can be all.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.pool.as_ref().is_none_or(|pool| pool.ordinals.is_trimmed())
+    }
+
+    /// The most memory that so many redemptions of an image can ask for in any ledger, in bytes, without their references.
+    pub(super) fn loading_bytes(redemptions: u64) -> u64 {
+        let beside = redemptions.saturating_mul(REDEMPTION_BYTES);
+        Slab::<Kept>::growth_bytes(redemptions)
+            .saturating_add(beside)
+            .saturating_add(Pool::growth_bytes(redemptions))
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -128,9 +212,17 @@ impl Ledger {
         self.last_change
     }
 
-    /// Bytes of all references.
-    pub fn references_bytes(&self) -> u64 {
-        self.iter().map(|redemption| redemption.reference.as_str().len() as u64).sum()
+    /// Memory that it takes, in bytes, estimated.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let beside = self.len() as u64 * REDEMPTION_BYTES + self.references_bytes;
+        self.redemptions.memory_bytes() + beside + self.pool.as_ref().map_or(0, Pool::memory_bytes)
+    }
+
+    /// The most memory that so many new redemptions can ask for, in bytes, without their references.
+    pub(super) fn growth_bytes(&self, redemptions: u64) -> u64 {
+        let beside = redemptions.saturating_mul(REDEMPTION_BYTES);
+        let of_pool = self.pool.as_ref().map_or(0, |_| Pool::growth_bytes(redemptions));
+        Slab::<Kept>::growth_bytes(redemptions).saturating_add(beside).saturating_add(of_pool)
     }
 
     /// Every redemption.
@@ -196,8 +288,12 @@ impl Ledger {
     /// Adds a redemption, which stands from now on.
     pub fn insert(&mut self, redemption: Redemption) {
         let (id, digest, hash) = (redemption.id, redemption.digest, reference_hash(&redemption.reference));
-        debug_assert!(stands(&redemption) && !self.current.contains_key(&digest));
+        debug_assert!(redemption.stands() && !self.current.contains_key(&digest));
         let change = self.next_change(redemption.changed_at);
+        if let Some(pool) = &mut self.pool {
+            pool.note(None, Some(&redemption));
+        }
+        self.references_bytes += redemption.reference.as_str().len() as u64;
         let slot = self.redemptions.insert(Kept { redemption, change });
         self.by_id.insert(id, slot);
         self.by_change.insert(change, slot);
@@ -216,8 +312,12 @@ impl Ledger {
         let Some(&slot) = self.by_id.get(&redemption.id) else { return };
         let change = self.next_change(redemption.changed_at);
         let mut before = change;
+        let pool = &mut self.pool;
         self.redemptions.update(slot, |kept| {
             before = kept.change;
+            if let Some(pool) = pool {
+                pool.note(Some(&kept.redemption), Some(redemption));
+            }
             *kept = Kept { redemption: redemption.clone(), change };
         });
         let hash = reference_hash(&redemption.reference);
@@ -225,7 +325,7 @@ impl Ledger {
         self.by_change.insert(change, slot);
         self.by_reference.remove(&(hash, before));
         self.by_reference.insert((hash, change));
-        if !stands(redemption) {
+        if !redemption.stands() {
             self.detach(redemption.digest, slot);
         }
     }
@@ -237,7 +337,24 @@ impl Ledger {
         self.by_change.remove(&change);
         self.by_reference.remove(&(reference_hash(&redemption.reference), change));
         self.detach(redemption.digest, slot);
+        if let Some(pool) = &mut self.pool {
+            pool.note(Some(&redemption), None);
+        }
+        self.references_bytes -= redemption.reference.as_str().len() as u64;
         Some(redemption)
+    }
+
+    /// Its parts, to be freed a little at a time.
+    pub(super) fn into_pieces(self) -> Vec<Piece> {
+        let Self { redemptions, by_id, current, by_change, by_reference, references_bytes, pool, .. } = self;
+        let reference_bytes = references_bytes / redemptions.len().max(1) as u64;
+        let mut pieces = redemptions.into_pieces(reference_bytes);
+        pieces.push(Piece::new(by_id, 1, INDEXES_BYTES / 4));
+        pieces.push(Piece::new(current, 1, INDEXES_BYTES / 4));
+        pieces.push(Piece::new(by_change, 1, INDEXES_BYTES / 4));
+        pieces.push(Piece::new(by_reference, 1, INDEXES_BYTES / 4));
+        pieces.extend(pool.into_iter().flat_map(Pool::into_pieces));
+        pieces
     }
 
     /// Changes the times of those redemptions for which `amended` returns others. Their order stays as it is. Returns how many changed.
@@ -256,6 +373,9 @@ impl Ledger {
                 kept.redemption.redeemed_at = now.redeemed_at;
             });
         }
+        if let Some(pool) = &mut self.pool {
+            pool.order_holds(self.redemptions.iter().map(|(_, kept)| &kept.redemption));
+        }
         count
     }
 
@@ -266,9 +386,40 @@ impl Ledger {
         if self.current.contains_key(&digest) {
             return false;
         }
-        self.redemptions.update(slot, |kept| kept.redemption.status = Status::Held);
+        let pool = &mut self.pool;
+        self.redemptions.update(slot, |kept| {
+            kept.redemption.status = Status::Held;
+            if let Some(pool) = pool {
+                pool.hold_again(&mut kept.redemption);
+            }
+        });
         self.current.insert(digest, slot);
         true
+    }
+
+    /// Takes an ordinal for a redemption that is about to be inserted; none unless it is an open pool's.
+    pub(super) fn take_ordinal(&mut self) -> Option<u64> {
+        self.pool.as_mut().map(|pool| pool.ordinals.take())
+    }
+
+    /// How many codes of an open pool are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
+    pub(super) fn taken(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |pool| pool.ordinals.taken())
+    }
+
+    /// The hold of an open pool that ran out first, at `now` or earlier.
+    pub(super) fn overdue(&self, now: Timestamp) -> Option<RedemptionId> {
+        self.pool.as_ref()?.overdue(now)
+    }
+
+    /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`.
+    pub(super) fn has_room(&self, stock: u64, now: Timestamp) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.has_room(stock, now))
+    }
+
+    /// Which ordinals are taken, for a snapshot; none unless it is an open pool's.
+    pub(super) fn ordinals_mut(&mut self) -> Option<&mut Ordinals> {
+        self.pool.as_mut().map(|pool| &mut pool.ordinals)
     }
 
     fn detach(&mut self, digest: Digest, slot: u32) {
@@ -277,13 +428,32 @@ impl Ledger {
         }
     }
 
-    /// The slab, for a snapshot.
-    pub fn slab(&self) -> &Slab<Kept> {
-        &self.redemptions
+    /// Begins a snapshot of the redemptions and the ordinals. Returns how often each of them has changed so far.
+    pub(super) fn begin_snapshot(&mut self) -> (u64, Option<u64>) {
+        self.redemptions.begin_snapshot();
+        let ordinals = self.ordinals_mut().map(|ordinals| {
+            ordinals.begin_snapshot();
+            ordinals.changes()
+        });
+        (self.redemptions.changes(), ordinals)
+    }
+
+    /// Bytes that are kept for the running snapshot, about.
+    pub(super) fn snapshot_bytes(&self) -> usize {
+        let ordinals = self.pool.as_ref().map_or(0, |pool| pool.ordinals.snapshot_bytes());
+        self.redemptions.snapshot_bytes() + ordinals
+    }
+
+    /// Ends the running snapshot.
+    pub(super) fn end_snapshot(&mut self) {
+        self.redemptions.end_snapshot();
+        if let Some(ordinals) = self.ordinals_mut() {
+            ordinals.end_snapshot();
+        }
     }
 
     /// The slab, for a snapshot.
-    pub fn slab_mut(&mut self) -> &mut Slab<Kept> {
+    pub(super) fn slab_mut(&mut self) -> &mut Slab<Kept> {
         &mut self.redemptions
     }
 }
@@ -314,6 +484,7 @@ mod tests {
             changed_at: Timestamp(at),
             expires_at: None,
             redeemed_at: None,
+            ordinal: None,
         }
     }
 
@@ -333,7 +504,7 @@ mod tests {
                 status: status.map(|status| STATUSES[status]),
                 changed_after: changed_after.map(Timestamp),
             };
-            let (mut ledger, mut order) = (Ledger::new(Epoch(1)), Vec::<Redemption>::new());
+            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false), Vec::<Redemption>::new());
             let (mut seen, mut cursor, mut now) = (Vec::new(), None, 0);
             let wanted = |r: &Redemption| query.status.is_none_or(|s| s == r.status).then(|| r.clone());
             for (step, number, pause) in steps {

@@ -1,7 +1,7 @@
 //! Line-ups: what an eligibility request asks, kept by name.
 
+use super::catalog::NamedLineUp;
 use super::machine::{Shared, State};
-use super::view::NamedLineUp;
 use crate::domain::line_up::LINE_UPS_BYTES_MAX;
 use crate::domain::{Happened, LineUp, LineUpChange, Name, Outcome, Refusal};
 use std::borrow::Cow;

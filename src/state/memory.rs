@@ -2,10 +2,12 @@
 //! before it is logged if its memory can't be had. `apply` itself never looks at it.
 
 use super::imports::record_bytes;
+use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State};
+use super::ordinals::Ordinals;
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use super::{events, kept, ledger};
-use crate::domain::{Command, Ending, FilterId, ImportMode, Raise, Target};
+use super::{events, kept};
+use crate::domain::{Command, Ending, FilterId, ImagePart, ImportMode, Raise, Target};
 use crate::filter::MemoryNeed;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -66,13 +68,8 @@ impl Waiting {
         let target = command.target().and_then(|Target(filter)| self.filters.get(&filter));
         target.is_some_and(|waiting| {
             waiting.reshaped
-                || match command {
-                    // Clearing keeps codes that are held or redeemed.
-                    Command::Clear { .. } => waiting.demand.uses > 0,
-                    // It depends on the tables and on what they hold.
-                    Command::Update { capacity: Some(_), .. } => true,
-                    _ => false,
-                }
+                // These depend on the tables and on what they hold.
+                || matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. })
         })
     }
 
@@ -92,15 +89,25 @@ impl State {
         self.shared.tables_bytes + self.shared.snapshot.tables_bytes()
     }
 
+    /// Bytes of tables that are not among those: of filters that were cleared, until that is done. They count for whoever asks for tables.
+    pub fn uncounted_tables_bytes(&self) -> u64 {
+        self.shared.uncounted_bytes
+    }
+
+    /// Whether the filter of a command has so many tables to empty that it should get no other one yet.
+    pub fn has_to_move_first(&self, command: &Command) -> bool {
+        matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. })
+            && self.targeted(command).is_some_and(|(_, filter)| filter.tables.filter.has_many_tables())
+    }
+
     /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
     /// yet, estimated.
     pub fn records_bytes(&self) -> u64 {
         let shared = &self.shared;
-        let redemptions_bytes = shared.redemptions * ledger::REDEMPTION_BYTES + shared.references_bytes;
         let imports_bytes =
             shared.view.imports.read().memory_bytes() + shared.kept_changes * kept::KEPT_CHANGE_BYTES;
         let line_ups_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
-        redemptions_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
+        shared.ledgers_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
@@ -118,19 +125,15 @@ impl State {
 
     /// The most holds, of any filter, that so many commands expire before they are executed.
     fn swept_after(&self, commands: u64) -> u64 {
-        (commands * SWEEP_MAX as u64).min(self.shared.holds.len() as u64)
+        (commands * SWEEP_MAX as u64).min(self.shared.holds.len())
     }
 
     fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
-        if let Command::Create { layout, .. } = command {
-            return MemoryNeed::table(layout.memory_bytes());
+        if let Some(need) = memory_of_something_new(command) {
+            return need;
         }
-        if let Command::PutLineUp { name, line_up } = command {
-            return MemoryNeed::other(line_up.memory_bytes(name));
-        }
-        if let Command::Configure(settings) = command {
-            let is_on = settings.events_retention_seconds > 0;
-            return MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 });
+        if matches!(command, Command::TurnBack) {
+            return self.turning_back();
         }
         let Some((id, filter)) = self.targeted(command) else { return MemoryNeed::default() };
         let before = waiting.of(id);
@@ -139,8 +142,7 @@ impl State {
         let mut need = filter.growth(&all).beyond(&filter.growth(&before));
         match (command, &filter.staging) {
             (Command::Clear { .. }, staging) => {
-                // In the end it gives back more than it asks for, so it does not count towards the limit.
-                need += filter.tables.filter.clearing().passing();
+                need += filter.tables.filter.clearing();
                 if staging.as_ref().is_some_and(Staging::is_catching_up) {
                     need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
@@ -160,23 +162,29 @@ impl State {
             (Command::ImportLines { errors, .. }, _) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
             }
-            (
-                Command::ImportEnd { ending: Ending::Whole { warnings, .. }, entries_max, .. },
-                Some(staging),
-            ) => {
+            (Command::ImportEnd { ending: Ending::Whole { warnings, .. }, entries_max, .. }, staging) => {
                 need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
-                let (entries_max, swept) =
-                    (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
-                let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
-                need += filter.catching_up(staging, &before, entries_max, repeated);
-            }
-            (Command::ImportEnd { ending: Ending::Whole { warnings, .. }, .. }, None) => {
-                need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
+                if let Some(staging) = staging {
+                    let (entries_max, swept) =
+                        (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
+                    let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
+                    need += filter.catching_up(staging, &before, entries_max, repeated);
+                }
             }
             (Command::Redeem { reference, .. }, _) => {
-                need += MemoryNeed::other(ledger::REDEMPTION_BYTES + reference.as_str().len() as u64);
+                need += MemoryNeed::other(reference.as_str().len() as u64);
             }
             _ => {}
+        }
+        need
+    }
+
+    /// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
+    fn turning_back(&self) -> MemoryNeed {
+        let mut need = MemoryNeed::default();
+        for filter in self.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
+            let ended = filter.due.ended.len() as u64;
+            need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
         }
         need
     }
@@ -211,6 +219,29 @@ impl State {
     }
 }
 
+/// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
+fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
+    match command {
+        Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
+        Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
+        Command::Configure(settings) => {
+            let is_on = settings.events_retention_seconds > 0;
+            Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
+        }
+        Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
+        Command::ImagePart { part: ImagePart::Chunks(_), .. } => Some(MemoryNeed::default()),
+        Command::ImagePart { part: ImagePart::Ordinals(bits), .. } => {
+            Some(MemoryNeed::other(Ordinals::loading_bytes(bits.0.len())))
+        }
+        Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. } => {
+            let references = redemptions.iter().map(|one| one.redemption.reference.as_str().len() as u64);
+            let bytes = Ledger::loading_bytes(redemptions.len() as u64) + references.sum::<u64>();
+            Some(MemoryNeed::other(bytes))
+        }
+        _ => None,
+    }
+}
+
 impl FilterState {
     /// The most that a command can do to the filter. What clearing it or ending an import takes is not included.
     fn demand(&self, command: &Command) -> Demand {
@@ -240,7 +271,11 @@ impl FilterState {
                 demand.removes = from.0.len() as u64;
                 demand.changes = demand.items + 2 * demand.removes;
             }
-            Command::Redeem { .. } => (demand.changes, demand.uses) = (2, 1),
+            Command::Redeem { .. } => {
+                (demand.changes, demand.uses) = (2, 1);
+                // In an open pool it adds the code.
+                demand.items = u64::from(self.view.spec.stock.is_some());
+            }
             Command::Confirm { .. } | Command::Cancel { .. } => demand.changes = 2,
             _ => {}
         }
@@ -255,6 +290,9 @@ impl FilterState {
     /// The most memory that such demand can make the filter ask for.
     fn growth(&self, demand: &Demand) -> MemoryNeed {
         let mut need = self.tables.filter.growth(demand.items, demand.removes);
+        if demand.uses > 0 {
+            need += MemoryNeed::other(self.view.ledger.read().growth_bytes(demand.uses));
+        }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * kept::KEPT_CHANGE_BYTES);
             let removes = demand.unstaged + demand.repeated * staging.tables.filter.copies_max();

@@ -3,23 +3,38 @@
 //! [`State::apply`] sees only the state and the entry: no clock, no configuration, no memory size, no
 //! randomness, no float, no I/O, no hash-map order. Replaying a log gives the same bytes on any machine.
 
+mod agenda;
 mod answers;
 mod apply;
+mod bits;
+mod catalog;
 mod coupons;
+mod discarded;
+mod dropping;
+mod due;
 mod eligibility;
 mod epoch;
 mod events;
+mod expiry;
+mod exporting;
 mod filters;
+mod forgetting;
+mod history;
 mod idempotency;
 mod image;
 mod importing;
 mod imports;
+mod incoming;
 mod items;
 mod kept;
 mod ledger;
 mod line_ups;
+mod loading;
 mod machine;
 mod memory;
+mod ordinals;
+mod piece;
+mod pool;
 mod queue;
 mod restore;
 mod running_snapshot;
@@ -31,9 +46,11 @@ mod tables;
 mod turn_back;
 mod view;
 
+pub use catalog::{NamedLineUp, View};
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use epoch::Epoch;
 pub use events::{FreshEvents, NewEvent};
+pub use exporting::{Export, RedemptionReader};
 pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::SnapshotImage;
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
@@ -41,4 +58,4 @@ pub use machine::State;
 pub use memory::Waiting;
 pub use restore::RestoreStateError;
 pub use section::{Section, SectionId, Sections};
-pub use view::{CodeFound, FilterView, NamedLineUp, View};
+pub use view::{CodeFound, FilterView};

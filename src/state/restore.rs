@@ -1,19 +1,24 @@
 //! A state is built from its snapshot: the head first, then every section.
 
+use super::agenda::Task;
+use super::due::Due;
 use super::events::Events;
+use super::history::History;
 use super::idempotency::Records;
-use super::image::{FilterStateImage, Head, IMAGE_VERSION, StagingImage};
+use super::image::{Beginning, FilterStateImage, Head, IMAGE_VERSION, LedgerImage, StagingImage};
 use super::imports::Imports;
 use super::kept::KeptChanges;
 use super::ledger::Ledger;
 use super::machine::{FilterState, State};
+use super::ordinals::Ordinals;
 use super::queue::{DamagedQueue, Extent};
 use super::section::{SectionId, Sections};
 use super::slab::{DamagedSlab, Slab};
 use super::staging::Staging;
 use super::tables::{Tables, TablesImage};
 use super::view::{Counters, FilterView};
-use crate::filter::{RestoreError, Restoring};
+use crate::domain::Spec;
+use crate::filter::{Filled, RestoreError, Restoring};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,15 +59,29 @@ impl State {
         }
         let head: Head = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
         let mut state = Self::new();
-        state.applied = head.applied;
-        state.shared.now = head.now;
-        let (last, next) = head.events;
+        let Beginning {
+            applied,
+            hashes: (hash, last),
+            format,
+            now,
+            settings,
+            epochs,
+            events,
+            records,
+            filters,
+        } = head.beginning;
+        state.applied = applied;
+        state.history = History::restore(hash, last);
+        state.format = format;
+        state.shared.now = now;
+        let (last, next) = events;
         state.shared.events = Events::restore(last, next);
-        state.shared.configure(head.settings);
-        state.shared.epochs = head.epochs;
-        state.records = restore_records(head.records, sections)?;
+        state.shared.configure(settings);
+        state.shared.epochs = epochs;
+        state.records = restore_records(records, sections)?;
         *state.shared.view.imports.write() = Imports::restore(head.imports);
-        for image in head.filters {
+        state.shared.agenda.last = head.last_retired;
+        for image in filters {
             state.restore_filter(image, sections)?;
         }
         for line_up in head.line_ups {
@@ -80,14 +99,13 @@ impl State {
         sections: &mut S,
     ) -> Result<(), RestoreStateError<S::Error>> {
         let id = image.id;
-        let redemptions = load_all(sections, SectionId::only(image.ledger_epoch))?;
-        let redemptions = Slab::restore(&redemptions, image.ledger_changes)?;
-        let ledger = Ledger::restore(image.ledger_epoch, redemptions, image.ledger_last_change);
-        ledger.iter().for_each(|redemption| self.shared.enqueue(id, redemption));
+        let ledger = restore_ledger(&image.ledger, image.loading.is_some(), sections)?;
         self.shared.redemptions += ledger.len() as u64;
-        self.shared.references_bytes += ledger.references_bytes();
-        let tables = restore_tables(&image.tables, sections)?;
-        let staging = image.staging.map(|image| restore_staging(image, sections)).transpose()?;
+        let filled = image.loading.as_ref().map(|loading| loading.filled);
+        let tables = restore_tables(&image.tables, &image.spec, filled, sections)?;
+        let loading = image.loading.map(Box::new);
+        let staging =
+            image.staging.map(|staging| restore_staging(staging, &image.spec, sections)).transpose()?;
         let counters = Counters::default();
         counters.adds.store(image.adds, Ordering::Relaxed);
         counters.removes.store(image.removes, Ordering::Relaxed);
@@ -105,22 +123,58 @@ impl State {
             ledger: Arc::new(RwLock::new(ledger)),
             redemptions_retention: self.shared.view.redemptions_retention.clone(),
         });
-        self.shared.show(view.clone());
-        let filter = FilterState { view, tables, staging };
+        if let Some(loading) = &loading {
+            self.shared.loading.insert(loading.upload, id);
+        } else {
+            self.shared.show(view.clone());
+        }
+        let filter = FilterState { view, tables, due: Due::default(), staging, loading };
         self.shared.tables_bytes += filter.tables_bytes();
+        self.shared.uncounted_bytes += filter.uncounted_bytes();
+        self.shared.ledgers_bytes += filter.ledger_bytes();
         self.shared.kept_changes += filter.kept_changes();
         self.shared.catching_up += u64::from(filter.is_catching_up());
+        self.shared.codes += filter.codes();
+        self.shared.note_moving(id, filter.is_moving());
+        self.shared.agenda.change(id, Task::default(), filter.task());
         self.filters.insert(id, filter);
+        // It goes on exactly as the one that the snapshot was taken of, also if no entry was about it for a while.
+        self.on_as_it_is(id, |filter| match filter.loading {
+            None => filter.enqueue_all(),
+            // Nothing is due while it is hidden.
+            Some(_) => *filter.due = Due::of(filter.view.ledger.read().iter()),
+        });
         Ok(())
     }
 }
 
+fn restore_ledger<S: Sections>(
+    image: &LedgerImage,
+    is_loading: bool,
+    sections: &mut S,
+) -> Result<Ledger, RestoreStateError<S::Error>> {
+    sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
+    let redemptions = load_all(sections, SectionId::only(image.epoch))?;
+    let redemptions = Slab::restore(&redemptions, image.changes)?;
+    let ordinals = image.ordinals_changes.map(|changes| {
+        let bytes = load_all(sections, SectionId::ordinals(image.epoch))?;
+        let ordinals = match is_loading {
+            true => Ordinals::restore_loading(&bytes, changes),
+            false => Ordinals::restore(&bytes, changes),
+        };
+        ordinals.ok_or(RestoreStateError::Slab(DamagedSlab("the ordinals can't be read")))
+    });
+    let ledger = Ledger::restore(image.epoch, redemptions, image.last_change, ordinals.transpose()?);
+    ledger.ok_or(RestoreStateError::Slab(DamagedSlab("a redemption has an ordinal that is free")))
+}
+
 fn restore_staging<S: Sections>(
     image: StagingImage,
+    spec: &Spec,
     sections: &mut S,
 ) -> Result<Staging, RestoreStateError<S::Error>> {
     let StagingImage { import, tables, changes, cleared, walk } = image;
-    let tables = restore_tables(&tables, sections)?;
+    let tables = restore_tables(&tables, spec, None, sections)?;
     let bytes = load_all(sections, SectionId::only(changes.epoch))?;
     let changes = KeptChanges::restore(changes, &bytes)?;
     Ok(Staging { import, tables, changes, cleared, walk })
@@ -128,10 +182,18 @@ fn restore_staging<S: Sections>(
 
 fn restore_tables<S: Sections>(
     image: &TablesImage,
+    spec: &Spec,
+    filled: Option<Filled>,
     sections: &mut S,
 ) -> Result<Tables, RestoreStateError<S::Error>> {
     let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(image.epoch, table.id()), table);
-    Tables::restore(image, &mut load).map_err(RestoreStateError::Tables)
+    let tables = Tables::restore(image, filled, &mut load).map_err(RestoreStateError::Tables)?;
+    if tables.filter.forgetting().map(|filter| filter.kept()) != spec.forget.map(|forget| forget.steps()) {
+        return Err(RestoreStateError::Tables(RestoreError::Image(
+            "a filter forgets in other steps than its spec says",
+        )));
+    }
+    Ok(tables)
 }
 
 fn restore_records<S: Sections>(

@@ -50,26 +50,18 @@ impl RunningSnapshot {
         })
     }
 
-    /// Keeps a deleted filter's ledger alive if the snapshot needs it.
-    pub(super) fn retire_ledger(&mut self, ledger: Arc<RwLock<Ledger>>) {
-        let epoch = ledger.read().epoch();
-        self.retire(epoch, Retired::Ledger(ledger));
-    }
-
-    /// Keeps tables alive if the snapshot needs them.
-    pub(super) fn retire_tables(&mut self, tables: Tables) {
-        self.retire(tables.epoch, Retired::Tables(tables));
-    }
-
     /// Keeps the changes of an import that is over alive if the snapshot needs them.
     pub(super) fn retire_changes(&mut self, changes: KeptChanges) {
         self.retire(changes.epoch(), Retired::Changes(changes));
     }
 
-    fn retire(&mut self, epoch: Epoch, part: Retired) {
+    /// Keeps a part alive if the snapshot needs it. Returns it if not.
+    pub(super) fn retire(&mut self, epoch: Epoch, part: Retired) -> Option<Retired> {
         if self.parts.contains_key(&epoch) {
             self.retired.insert(epoch, part);
+            return None;
         }
+        Some(part)
     }
 
     /// Bytes of the tables that only the running snapshot still needs.
@@ -79,6 +71,15 @@ impl RunningSnapshot {
             Retired::Ledger(_) | Retired::Changes(_) => None,
         });
         tables.sum()
+    }
+
+    /// Bytes of the ledgers that only the running snapshot still needs, estimated.
+    pub(super) fn ledgers_bytes(&self) -> u64 {
+        let ledgers = self.retired.values().filter_map(|part| match part {
+            Retired::Ledger(ledger) => Some(ledger.read().memory_bytes()),
+            Retired::Tables(_) | Retired::Changes(_) => None,
+        });
+        ledgers.sum()
     }
 
     /// Bytes of the changes that only the running snapshot still needs.

@@ -11,7 +11,7 @@ pub(super) const RECORDS: Epoch = Epoch(0);
 pub struct SectionId {
     /// The part of the state that it belongs to.
     pub epoch: Epoch,
-    /// The number of a table, or of a page of stored answers; 0 for all else.
+    /// The number of a table, or of a page of stored answers; 1 for the ordinals of an open pool, 0 for all else.
     pub table: u64,
 }
 
@@ -24,9 +24,14 @@ impl SectionId {
         Self { epoch: RECORDS, table: page }
     }
 
-    /// The only section of a ledger, or of an import's queue of changes.
+    /// The redemptions of a ledger, or an import's queue of changes.
     pub(super) fn only(epoch: Epoch) -> Self {
         Self { epoch, table: 0 }
+    }
+
+    /// The ordinals of the open pool with this ledger.
+    pub(super) fn ordinals(epoch: Epoch) -> Self {
+        Self { epoch, table: 1 }
     }
 }
 
@@ -46,6 +51,11 @@ pub trait Sections {
 
     /// Replaces `out` with a section's chunk of this number, counted from 0; false after the last.
     fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Self::Error>;
+
+    /// Checks that there is memory for a part that will take so much, in bytes, once its sections are loaded.
+    fn reserve(&mut self, _bytes: u64) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Loads all chunks of a table, one after the other unless there is a better way.
     fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Self::Error>> {

@@ -23,7 +23,7 @@ const KEPT_CHANGES_MAX: u64 = 2 << 20;
 pub(super) const REPEATED_FOR_EACH: u64 = 2;
 
 /// Buckets that can be walked in the time that it takes to copy one code.
-const BUCKETS_AN_ENTRY: u64 = 8;
+const BUCKETS_A_CODE: u64 = 8;
 
 /// Buckets that are walked in one go.
 const BUCKETS_AT_ONCE: u64 = 16;
@@ -110,7 +110,7 @@ impl Staging {
     fn take_over(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
-        while !at_end && buckets + found.len() as u64 * BUCKETS_AN_ENTRY < entries_max * BUCKETS_AN_ENTRY {
+        while !at_end && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE {
             let walked = live.filter.walk(walk, BUCKETS_AT_ONCE, |digest, state| {
                 if is_used(Some(state)) {
                     found.push((digest, state));

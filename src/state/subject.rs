@@ -1,12 +1,15 @@
 //! The filter that a command is about: the command looks it up once, and then works on it here.
 
+use super::due::Due;
 use super::kept::ChangeKind;
+use super::loading::Loading;
 use super::machine::{FilterState, Shared, State};
 use super::staging::{REPEATED_FOR_EACH, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{
-    FilterId, Happened, ImportId, ImportState, ItemOutcome, Redemption, RedemptionStep, Refusal, Status,
+    FilterId, Happened, ImportId, ImportState, ItemOutcome, Outcome, Redemption, RedemptionStep, Refusal,
+    Status,
 };
 use crate::filter::{Digest, SlotState};
 use std::borrow::Cow;
@@ -16,24 +19,38 @@ use std::sync::Arc;
 pub(super) struct Subject<'a> {
     pub(super) view: &'a mut Arc<FilterView>,
     pub(super) tables: &'a mut Tables,
+    pub(super) due: &'a mut Due,
     pub(super) staging: &'a mut Option<Staging>,
+    pub(super) loading: &'a mut Option<Box<Loading>>,
     pub(super) shared: &'a mut Shared,
 }
 
-/// Works on a filter, and brings the memory account up to date afterwards.
+/// Works on a filter, and brings the memory account and the agenda up to date afterwards.
 fn work_on<T>(filter: &mut FilterState, shared: &mut Shared, work: impl FnOnce(&mut Subject<'_>) -> T) -> T {
-    let (bytes, changes) = (filter.tables_bytes(), filter.kept_changes());
-    let was_catching_up = filter.is_catching_up();
-    let FilterState { view, tables, staging } = filter;
-    let done = work(&mut Subject { view, tables, staging, shared });
+    let (bytes, changes, ledger_bytes) =
+        (filter.tables_bytes(), filter.kept_changes(), filter.ledger_bytes());
+    let uncounted_bytes = filter.uncounted_bytes();
+    let (was_catching_up, codes, task) = (filter.is_catching_up(), filter.codes(), filter.task());
+    let id = filter.view.id;
+    let FilterState { view, tables, due, staging, loading } = filter;
+    let done = work(&mut Subject { view, tables, due, staging, loading, shared });
+    for tables in [Some(tables), staging.as_mut().map(|staging| &mut staging.tables)].into_iter().flatten() {
+        shared.drop_replaced(tables.filter.tables_mut().take_dropped());
+    }
     shared.tables_bytes = shared.tables_bytes + filter.tables_bytes() - bytes;
+    shared.uncounted_bytes = shared.uncounted_bytes + filter.uncounted_bytes() - uncounted_bytes;
     shared.kept_changes = shared.kept_changes + filter.kept_changes() - changes;
+    shared.ledgers_bytes = shared.ledgers_bytes + filter.ledger_bytes() - ledger_bytes;
     shared.catching_up = shared.catching_up + u64::from(filter.is_catching_up()) - u64::from(was_catching_up);
+    shared.codes -= codes;
+    shared.codes += filter.codes();
+    shared.note_moving(id, filter.is_moving());
+    shared.agenda.change(id, task, filter.task());
     done
 }
 
 impl State {
-    /// Works on the filter with this id.
+    /// Works on the filter with this id as it is at the present time.
     ///
     /// # Errors
     /// [`Refusal::FilterGone`] if there is none.
@@ -43,10 +60,39 @@ impl State {
         work: impl FnOnce(&mut Subject<'_>) -> T,
     ) -> Result<T, Refusal> {
         let filter = self.filters.get_mut(&filter).ok_or(Refusal::FilterGone)?;
-        Ok(work_on(filter, &mut self.shared, work))
+        Ok(work_on(filter, &mut self.shared, |filter| {
+            filter.shared.users_forgotten += filter.tables.advance(&filter.view.spec, filter.shared.now);
+            work(filter)
+        }))
     }
 
-    /// Works on every filter, in the order of their ids.
+    /// Works on the filter with this id as the last entry about it has left it: one that was just restored, or is hidden.
+    pub(super) fn on_as_it_is<T>(
+        &mut self,
+        filter: FilterId,
+        work: impl FnOnce(&mut Subject<'_>) -> T,
+    ) -> Option<T> {
+        let filter = self.filters.get_mut(&filter)?;
+        Some(work_on(filter, &mut self.shared, work))
+    }
+
+    /// Goes on with the first filter whose items are moving to another table: empties so many more buckets. Frees slots of forgotten users
+    /// for as long.
+    pub(super) fn advance(&mut self, buckets: u64) -> Outcome {
+        self.free_forgotten_as_in(buckets);
+        if let Some(&moving) = self.shared.moving.first() {
+            // It is there: otherwise it would not be among those that move.
+            let _ = self.on(moving, |filter| match filter.staging {
+                Some(staging) if !filter.tables.filter.is_moving() => {
+                    staging.tables.filter.move_items(buckets)
+                }
+                _ => filter.tables.filter.move_items(buckets),
+            });
+        }
+        Outcome::Advanced
+    }
+
+    /// Works on every filter, in the order of their ids. They are as the last entries about them have left them.
     pub(super) fn on_each(&mut self, mut work: impl FnMut(&mut Subject<'_>)) {
         for filter in self.filters.values_mut() {
             work_on(filter, &mut self.shared, &mut work);
@@ -64,6 +110,7 @@ impl Subject<'_> {
             step,
             status: redemption.status,
             expires_at: redemption.expires_at.filter(|_| redemption.status == Status::Held),
+            ordinal: redemption.ordinal,
         };
         let now = self.shared.now;
         match step {
@@ -132,13 +179,14 @@ impl Subject<'_> {
         if std::mem::take(&mut staging.cleared) {
             let empty = self.shared.empty_tables(self.view);
             let replaced = std::mem::replace(&mut staging.tables, empty);
-            self.shared.snapshot.retire_tables(replaced);
+            self.shared.drop_tables(replaced);
         }
     }
 
-    /// Sets empty tables up for an import to build aside. An import that was doing so is interrupted.
+    /// Sets empty tables up for an import to build aside. Another import that was doing so is overtaken.
     pub(super) fn stage(&mut self, import: ImportId) {
-        self.give_staging_up(ImportState::Interrupted);
+        let is_same = self.is_staging(&import);
+        self.give_staging_up(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
         let changes = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
         *self.staging = Some(Staging::new(import, tables, changes));
@@ -153,7 +201,7 @@ impl Subject<'_> {
     pub(super) fn give_staging_up(&mut self, why: ImportState) {
         let Some(staging) = self.staging.take() else { return };
         self.shared.update_import(&staging.import, |import| import.state = why);
-        self.shared.snapshot.retire_tables(staging.tables);
+        self.shared.drop_tables(staging.tables);
         self.shared.snapshot.retire_changes(staging.changes);
     }
 }

@@ -1,12 +1,17 @@
 //! The tables of one filter as the state keeps them: under an epoch, and with outcomes in the domain's words.
 
 use super::epoch::Epoch;
-use crate::domain::ItemOutcome;
+use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
 use crate::filter::codec::Load;
 use crate::filter::{
-    Digest, Filter, FilterImage, Full, Growth, Insert, Layout, MemoryNeed, Mode, RestoreError, SlotState,
+    Digest, Filled, Filter, FilterImage, ForgettingFilter, Full, Insert, Layout, MemoryNeed, Mode,
+    RestoreError, SlotState,
 };
 use serde::{Deserialize, Serialize};
+
+/// Words that a filter which forgets looks through for forgotten items with each item that is added. Its tables have a few words for an item,
+/// so before long all is free, however many other filters wait for their turn.
+const WORDS_AN_INSERT: u64 = 32;
 
 /// A filter and the epoch of its tables: with a table's own number it names each table for good.
 pub(super) struct Tables {
@@ -23,8 +28,34 @@ pub(super) struct TablesImage {
 }
 
 impl Tables {
-    pub(super) fn new(epoch: Epoch, mode: Mode, layout: Layout, growth: Growth) -> Self {
-        Self { epoch, filter: Filter::new(mode, layout, growth) }
+    /// Empty tables for a filter of this spec. One that forgets has not begun to: see [`Self::advance`].
+    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout) -> Self {
+        let steps = spec.forget.map(|forget| forget.steps());
+        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, steps) }
+    }
+
+    /// Lets a filter that forgets go on to the step of this time. Returns how many items are forgotten by that.
+    pub(super) fn advance(&mut self, spec: &Spec, now: Timestamp) -> u64 {
+        let (Some(forget), Some(filter)) = (spec.forget, self.filter.forgetting_mut()) else { return 0 };
+        let before = filter.forgotten_items();
+        filter.advance(forget.step_at(now));
+        filter.forgotten_items() - before
+    }
+
+    /// When the next items are forgotten, if any are going to be.
+    pub(super) fn due(&self, spec: &Spec) -> Option<Timestamp> {
+        let oldest = self.filter.forgetting()?.oldest_step()?;
+        Some(spec.forget?.end_of(oldest))
+    }
+
+    /// Whether [`Self::retire`] has something to do.
+    pub(super) fn is_retiring(&self) -> bool {
+        self.filter.forgetting().is_some_and(ForgettingFilter::is_retiring)
+    }
+
+    /// Goes on freeing the slots of forgotten items, in so many more words. Returns how many that were.
+    pub(super) fn retire(&mut self, words: u64) -> u64 {
+        self.filter.forgetting_mut().map_or(0, |filter| filter.retire(words))
     }
 
     /// Bytes of the tables, including those that only the running snapshot still needs.
@@ -32,9 +63,9 @@ impl Tables {
         self.filter.tables().memory_bytes()
     }
 
-    /// The most memory that so many items can make the filter ask for once it is cleared, the clearing included.
+    /// The most memory that so many items can make the filter ask for that begins anew, its first table included.
     pub(super) fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
-        let mut need = self.filter.clearing();
+        let mut need = self.filter.beginning();
         need += self.filter.growth_from_empty(items, removes);
         need
     }
@@ -46,6 +77,9 @@ impl Tables {
         if_absent: bool,
     ) -> Result<Vec<ItemOutcome>, Full> {
         let inserted = self.filter.insert_many(digests, if_absent)?;
+        if self.is_retiring() {
+            self.retire(WORDS_AN_INSERT * digests.len() as u64);
+        }
         Ok(inserted.into_iter().map(outcome).collect())
     }
 
@@ -63,11 +97,19 @@ impl Tables {
 
     pub(super) fn begin_snapshot(&mut self) -> TablesImage {
         let (epoch, mode) = (self.epoch, self.filter.mode());
-        TablesImage { epoch, mode, filter: self.filter.tables_mut().begin_snapshot() }
+        TablesImage { epoch, mode, filter: self.filter.begin_snapshot() }
     }
 
-    pub(super) fn restore<E>(image: &TablesImage, load: &mut Load<'_, E>) -> Result<Self, RestoreError<E>> {
-        let filter = Filter::restore(image.mode, &image.filter, load)?;
+    /// Restores the tables from their snapshot, if they were being filled, as far as they had come.
+    pub(super) fn restore<E>(
+        image: &TablesImage,
+        filled: Option<Filled>,
+        load: &mut Load<'_, E>,
+    ) -> Result<Self, RestoreError<E>> {
+        let filter = match filled {
+            None => Filter::restore(image.mode, &image.filter, load)?,
+            Some(filled) => Filter::restore_filling(image.mode, &image.filter, filled, load)?,
+        };
         Ok(Self { epoch: image.epoch, filter })
     }
 }
@@ -78,5 +120,14 @@ fn outcome(insert: Insert) -> ItemOutcome {
         Insert::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,
         Insert::Present(SlotState::Available | SlotState::Held) => ItemOutcome::AlreadyPresent,
         Insert::Saturated => ItemOutcome::Saturated,
+    }
+}
+
+/// The state of a code whose redemption has this status.
+pub(super) fn slot_state(status: Status) -> SlotState {
+    match status {
+        Status::Held => SlotState::Held,
+        Status::Redeemed => SlotState::Redeemed,
+        Status::Cancelled | Status::Expired => SlotState::Available,
     }
 }

@@ -6,26 +6,29 @@
 //! Every time in the future was set by the wrong clock, except for the ends of holds, which are believed as far as a hold can last.
 //! What the wrong clock has forgotten stays forgotten: stored answers, and redemptions whose retention had passed by that clock. Redeemed
 //! codes stay redeemed all the same. A hold that the wrong clock has ended is still on record: its retention counts from the entry that
-//! ended it, however far ahead the clock was.
+//! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those who were added in the future
+//! count as added now.
 
+use super::events::HELD_AGAIN_TOLD_MAX;
 use super::machine::State;
 use super::subject::Subject;
 use crate::domain::redemption::HOLD_SECONDS_MAX;
 use crate::domain::{Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Status, Timestamp};
 use crate::filter::{Digest, SlotState};
+use std::sync::atomic::Ordering;
 
 impl State {
     /// Turns the time back to `now`. The outcome says how much was changed.
     pub(super) fn turn_back(&mut self, now: Timestamp) -> Outcome {
         self.shared.now = now;
         self.records.turn_back(now);
+        let first_event = self.shared.events.next();
         self.shared.view.imports.write().turn_back(now);
-        // Both queues are filled again below, without the redemptions of deleted filters.
-        self.shared.holds.clear();
-        self.shared.ended.clear();
+        // What an image says of times is not this log's.
+        self.give_images_up();
         let (mut redemptions, mut holds) = (0, 0);
         self.on_each(|filter| {
-            let (brought_back, held_again) = filter.turn_back(now);
+            let (brought_back, held_again) = filter.turn_back(now, first_event);
             redemptions += brought_back;
             holds += held_again;
         });
@@ -35,27 +38,42 @@ impl State {
 }
 
 impl Subject<'_> {
-    /// Turns the time of one filter back. Returns how many redemptions were changed, and how many holds stand again.
-    fn turn_back(&mut self, now: Timestamp) -> (u64, u64) {
+    /// Turns the time of one filter back; the events of this entry begin with this one. Returns how many redemptions were changed, and how
+    /// many holds stand again.
+    fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
         let shared = self.view.ledger.clone();
         let mut ledger = shared.write();
         let ended_too_soon = held_by_rights(ledger.iter(), now);
         let redemptions = ledger.amend(|redemption| brought_back(redemption, now));
-        let is_free = |digest| self.tables.filter.state(digest) == Some(SlotState::Available);
-        let held_again =
-            ended_too_soon.into_iter().filter(|(id, digest)| is_free(*digest) && ledger.hold_again(id));
-        let again: Vec<RedemptionId> = held_again.map(|(id, _)| id).collect();
-        for redemption in ledger.iter() {
-            self.shared.enqueue(self.view.id, redemption);
+        let mut again: Vec<RedemptionId> = Vec::new();
+        for (id, digest) in ended_too_soon {
+            let is_free = match (self.tables.filter.state(digest), self.view.spec.stock) {
+                (Some(SlotState::Available), _) => true,
+                (None, Some(stock)) if ledger.taken() < stock => {
+                    let is_added = self.tables.filter.put(digest, SlotState::Held).is_ok();
+                    self.view.counters.adds.fetch_add(u64::from(is_added), Ordering::Relaxed);
+                    is_added
+                }
+                _ => false,
+            };
+            if is_free && ledger.hold_again(&id) {
+                again.push(id);
+            }
         }
         let again: Vec<Redemption> = again.iter().filter_map(|id| ledger.get(id).cloned()).collect();
         drop(ledger);
+        if let (Some(forget), Some(filter)) = (self.view.spec.forget, self.tables.filter.forgetting_mut()) {
+            filter.turn_back(forget.step_at(now));
+        }
+        self.enqueue_all();
         if self.view.created_at > now {
             self.show(self.view.with_created_at(now));
         }
         for redemption in &again {
             self.set_code_by_time(redemption.digest, SlotState::Held);
-            self.tell_redemption(redemption, RedemptionStep::HeldAgain);
+            if self.shared.events.next() - first_event < HELD_AGAIN_TOLD_MAX {
+                self.tell_redemption(redemption, RedemptionStep::HeldAgain);
+            }
         }
         (redemptions, again.len() as u64)
     }

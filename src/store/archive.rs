@@ -272,8 +272,11 @@ impl Expected {
         if self.chunk().is_some() || self.log_end.is_some() {
             return Err("events are out of place");
         }
-        if self.event.is_some_and(|last| pack.previous != last) || pack.last() > self.events_last {
-            return Err("events are missing, or there are too many");
+        if self.event.is_some_and(|last| pack.previous != last) {
+            return Err("events are missing");
+        }
+        if pack.last() > self.events_last {
+            return Err("there are later events than its snapshot has");
         }
         self.event = Some(pack.last());
         Ok(Piece::Events(pack))

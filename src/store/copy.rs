@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// The files that matter when a store is opened.
-const MARKERS: &[&str] = &[layout::INITIALISING_FILE, layout::RESTORING_FILE];
+const MARKERS: &[&str] = &[layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
 
 /// A copy of a data directory. It is removed when dropped.
 pub struct StoreCopy {

@@ -194,7 +194,8 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(StoreError::io(&format, "read")(error)),
     }
-    if path.join(layout::INITIALISING_FILE).exists() || path.join(layout::RESTORING_FILE).exists() {
+    let markers = [layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
+    if markers.iter().any(|marker| path.join(marker).exists()) {
         return Ok(());
     }
     if path.join(layout::ACKNOWLEDGED_FILE).exists() && path.join(layout::SLED_DIR).exists() {
@@ -203,7 +204,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
         // A fresh volume has lost+found; an interrupted first start leaves the rest.
-        let harmless = ["lost+found", layout::LOCK_FILE, "initialising.new", "restoring.new"];
+        let harmless = ["lost+found", layout::LOCK_FILE, "initialising.new", "restoring.new", "filling.new"];
         if !harmless.iter().any(|harmless| name == *harmless) {
             return Err(not_ours(format!("it holds {}", name.display())));
         }

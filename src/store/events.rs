@@ -217,7 +217,8 @@ impl Store {
 
     /// Writes a pack, in the place of one that began with the same event. It is not durable yet.
     ///
-    /// It does not ask how much disk space is free: what the log was allowed to take in, its events must be allowed, too. They take a
+    /// It does not ask how much disk space is free: what the log was allowed to take in, its events must be allowed, too. Whoever
+    /// proposes commands asks for what they may make by expiring holds; the events of what a command itself does take a
     /// few times less.
     pub fn put_events(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
         let key = layout::event_key(pack.first).to_vec();

@@ -10,6 +10,7 @@
 //!
 //! tree meta               identity, log-base, migration/NNNN, events/FIRST
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
+//! tree log-places         where snapshots lie in a replicated log (`journal/nats`); key: position
 //! tree manifests          key: generation, part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
 //! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack (`events.rs`)
@@ -28,6 +29,8 @@ pub(crate) const BALLAST_FILE: &str = "ballast";
 pub(crate) const INITIALISING_FILE: &str = "initialising";
 /// Exists while a restore runs. Such a directory must never be served.
 pub(crate) const RESTORING_FILE: &str = "restoring";
+/// Exists while a directory is filled from a snapshot that nodes share. Such a directory must never be served, and can be filled again.
+pub(crate) const FILLING_FILE: &str = "filling";
 pub(crate) const SLED_DIR: &str = "sled";
 /// A copy of a damaged `sled` folder, made before a repair is tried.
 pub(crate) const ASIDE_DIR: &str = "sled.aside";
@@ -41,6 +44,7 @@ pub(crate) const OUR_FILES: &[&str] = &[
     BALLAST_FILE,
     INITIALISING_FILE,
     RESTORING_FILE,
+    FILLING_FILE,
     SLED_DIR,
     ASIDE_DIR,
 ];

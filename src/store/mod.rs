@@ -10,6 +10,7 @@ mod copy;
 mod directory;
 mod error;
 mod events;
+pub mod image;
 mod kept_clock;
 mod layout;
 mod migrations;
@@ -136,9 +137,27 @@ impl Store {
         open::open(dir, options, open::Purpose::Restore, |backing| backing)
     }
 
+    /// Opens a directory to be filled from a snapshot that nodes share. What it holds is given up. It can't be served before
+    /// [`Store::seal`]; until then it may be opened like this again.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`StoreError::NotOurs`] if it holds anything else than data of this service.
+    pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
+        open::open(dir, options, open::Purpose::Fill, |backing| backing)
+    }
+
+    /// Whether a directory holds nothing that was ever served: it is absent, empty or new, or was to be filled.
+    pub fn is_unused(dir: &Path) -> bool {
+        let has = |name: &str| dir.join(name).exists();
+        let is_empty = || !has(layout::ACKNOWLEDGED_FILE) && !has(layout::SLED_DIR);
+        let is_begun = || !has(layout::FORMAT_FILE) && (has(layout::INITIALISING_FILE) || is_empty());
+        has(layout::FILLING_FILE) || is_begun()
+    }
+
     /// Marks a restored directory as complete.
     pub fn seal(&self) -> Result<(), StoreError> {
-        self.directory.remove(layout::RESTORING_FILE)
+        self.directory.remove(layout::RESTORING_FILE)?;
+        self.directory.remove(layout::FILLING_FILE)
     }
 
     /// The data directory.
@@ -221,7 +240,8 @@ impl Store {
 
     /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
-        [layout::INITIALISING_FILE, layout::RESTORING_FILE].iter().any(|marker| self.directory.has(marker))
+        let markers = [layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
+        markers.iter().any(|marker| self.directory.has(marker))
     }
 
     /// Marks the directory as used: from here on a missing part is damage.
@@ -239,6 +259,14 @@ impl Store {
 
     pub(crate) fn check_space(&self) -> Result<(), StoreError> {
         self.space.check()
+    }
+
+    /// Refuses unless so many bytes are free beyond the watermark.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`].
+    pub fn check_space_beyond(&self, bytes: u64) -> Result<(), StoreError> {
+        self.space.check_beyond(bytes)
     }
 
     /// Writes to a tree. A failure poisons the store.

@@ -24,6 +24,8 @@ pub(super) enum Purpose {
     Serve,
     /// To fill it from a backup: it must be empty, and can't be served before [`Store::seal`].
     Restore,
+    /// To fill it from a snapshot that nodes share, whatever it holds. It can't be served before [`Store::seal`].
+    Fill,
 }
 
 pub(super) fn open(
@@ -39,7 +41,7 @@ pub(super) fn open(
         options.free_space_min_bytes,
         options.ballast_bytes,
     );
-    let found = found_format(&directory, purpose)?;
+    let found = if purpose == Purpose::Fill { None } else { found_format(&directory, purpose)? };
     let is_new = found.is_none();
     let format = match found {
         Some(format) => format,
@@ -77,6 +79,11 @@ fn found_format(directory: &Directory, purpose: Purpose) -> Result<Option<Format
         let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
+    }
+    if directory.has(layout::FILLING_FILE) {
+        let what = "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it";
+        let command = format!("cuckood restore FILE {}", dir.display());
+        return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
     }
     let Some(format) = directory.format()? else { return Ok(None) };
     migrations::refuse_newer(dir, format.number)?;
@@ -118,7 +125,8 @@ fn open_backing(
     Ok(backing)
 }
 
-/// Creates a new directory. A marker file comes first and is removed last: files beside the marker were never used.
+/// Creates a new directory. A marker file comes first and is removed last: files beside the marker were never used, or are not to be
+/// used any more.
 fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> {
     let mut identity = [0; 16];
     getrandom::fill(&mut identity)
@@ -126,8 +134,20 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     let marker = match purpose {
         Purpose::Serve => layout::INITIALISING_FILE,
         Purpose::Restore => layout::RESTORING_FILE,
+        Purpose::Fill => layout::FILLING_FILE,
     };
     directory.write_file(marker, b"")?;
+    if purpose == Purpose::Fill {
+        // The format first: without it nothing takes the directory for a used one.
+        let old = [
+            layout::FORMAT_FILE,
+            layout::INITIALISING_FILE,
+            layout::RESTORING_FILE,
+            layout::CLOCK_FILE,
+            layout::ASIDE_DIR,
+        ];
+        old.iter().try_for_each(|name| directory.remove(name))?;
+    }
     directory.remove(layout::SLED_DIR)?;
     let format = Format { number: 0, identity };
     directory.write_file(layout::ACKNOWLEDGED_FILE, &record_file::new_file())?;

@@ -50,6 +50,16 @@ impl Space {
         Ok(())
     }
 
+    /// Refuses unless so many bytes are free beyond the watermark.
+    pub(crate) fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
+        self.check()?;
+        let (free_bytes, needed_bytes) = (self.free_bytes()?, self.free_bytes_min.saturating_add(bytes));
+        if free_bytes < needed_bytes {
+            return Err(StoreError::DiskFull { path: self.dir.clone(), free_bytes, needed_bytes });
+        }
+        Ok(())
+    }
+
     /// Deletes the ballast if the disk is too full to open sled.
     pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
         if self.free_bytes()? < self.free_bytes_min && self.ballast.exists() {
@@ -104,4 +114,20 @@ fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_beyond_the_watermark_must_be_free_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::new(dir.path(), dir.path().join("ballast"), 0, 0);
+        space.check_beyond(0).unwrap();
+        let refused = space.check_beyond(u64::MAX).unwrap_err();
+        assert!(matches!(refused, StoreError::DiskFull { needed_bytes: u64::MAX, .. }), "{refused}");
+        // That is about one batch, and no reason to say that the disk is full.
+        assert!(!space.is_full.load(Ordering::Relaxed));
+    }
 }

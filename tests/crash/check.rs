@@ -39,6 +39,9 @@ pub fn compare(filter: &mut Filter, client: &Client) -> Result<(), Difference> {
     if *capacity != filter.capacity || shown.body["stats"]["capacity_now"].as_u64() < Some(filter.capacity) {
         return Err(format!("its capacity must be {}: {}", filter.capacity, shown.body).into());
     }
+    if filter.kind == Kind::OpenPool && shown.body["stock"] != filter.stock {
+        return Err(format!("its stock must be {}: {}", filter.stock, shown.body).into());
+    }
     compare_items(filter, client)?;
     for index in 0..filter.redemptions.len() {
         if filter.redemptions[index].id.is_none() {
@@ -90,10 +93,10 @@ fn ask(filter: &Filter, items: &[Item], what: &str, client: &Client) -> Result<V
     let (list, field) = filter.words();
     let path = format!("{}/{list}/{what}", filter.path());
     let answer = client.post(&path, &json!({ field: filter.names(items) })).expect("the service is up");
-    let word = match (what, filter.kind) {
+    let word = match (what, filter.kind.is_coupon()) {
         ("count", _) => "counts",
-        (_, Kind::Coupon) => "valid",
-        _ => "present",
+        (_, true) => "valid",
+        (_, false) => "present",
     };
     let answers = answer.body[word].as_array().filter(|answers| answers.len() == items.len());
     answers.cloned().ok_or_else(|| format!("{what} of {} items: {answer:?}", items.len()).into())
@@ -117,7 +120,12 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
         if filter.kind == Kind::StrictCampaign {
             continue;
         }
-        for (&item, count) in items.iter().zip(ask(filter, items, "count", client)?) {
+        let before = now();
+        let counts = ask(filter, items, "count", client)?;
+        let after = now();
+        let counts =
+            items.iter().zip(counts).filter(|(item, _)| filter.is_surely_counted(**item, before, after));
+        for (&item, count) in counts {
             let (wanted, count) = (filter.copies(item), count.as_u64().unwrap_or_default());
             if count != u64::from(wanted) && (count < u64::from(wanted) || !compact) {
                 let what = format!("{} has {count} copies and must have {wanted}", filter.item(item));
@@ -175,12 +183,19 @@ pub fn compare_figures(parts: &[&Filter], client: &Client) -> Result<(), Differe
     let answer = client.get(&first.path()).expect("the service is up");
     let stats = &answer.body["stats"];
     let figure = |name: &str| stats[name].as_u64().unwrap_or(u64::MAX);
-    let items: u64 = parts.iter().map(|part| part.total()).sum();
-    let right = if first.kind == Kind::Coupon {
+    let mut items: u64 = parts.iter().map(|part| part.total()).sum();
+    let right = if first.kind.is_coupon() {
         let (counts, held_min) = (first.counts(), first.held_throughout(before, now()));
-        figure("redeemed") == counts.redeemed
-            && (held_min..=counts.held).contains(&figure("held"))
-            && figure("available") + figure("held") == counts.available + counts.held
+        let (available, held) = (figure("available"), figure("held"));
+        let is_right = figure("redeemed") == counts.redeemed && (held_min..=counts.held).contains(&held);
+        is_right
+            && if first.kind == Kind::OpenPool {
+                // What has run out is gone from there.
+                items = counts.redeemed + held;
+                available == first.stock.saturating_sub(items)
+            } else {
+                available + held == counts.available + counts.held
+            }
     } else {
         figure("adds").wrapping_sub(figure("removes")) == items
     };

@@ -1,6 +1,6 @@
 //! What a client does next, at random, of what its model can foretell.
 
-use crate::model::{BULK, Filter, Item, Kind};
+use crate::model::{BULK, Filter, Item, Kind, STOCK};
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::worker::Part;
@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 /// Items that a client speaks of: few in a filter of its own, so that they meet again and again.
 const SHARED_ITEMS: u64 = 1_500;
 const OWN_ITEMS: u64 = 160;
+
+/// Users of an open pool, who are more than its stock.
+const POOL_ITEMS: u64 = 40;
 
 /// Items of large imports: more than the log takes in one piece.
 const BULK_ITEMS: u64 = 20_000;
@@ -33,12 +36,17 @@ pub fn choose(part: &Part, random: &mut Random, name: &str) -> Option<Action> {
     if !part.filter.stands {
         return Some(Action::Perform(Operation::Create));
     }
+    // In an open pool a hold that may have run out concerns everybody.
+    if part.filter.kind == Kind::OpenPool && !choice.unsure.is_empty() {
+        return None;
+    }
     if !part.is_shared
         && let Some(action) = choice.whole(name)
     {
         return Some(action);
     }
     let operation = match part.filter.kind {
+        Kind::OpenPool if choice.random.below(100) < 95 => choice.code(name),
         Kind::Coupon if choice.random.below(100) < 60 => choice.code(name),
         _ => choice.items(name),
     };
@@ -60,6 +68,15 @@ impl Choice<'_> {
         let roll = self.random.below(100);
         if roll == 0 || filter.redemptions.len() > REDEMPTIONS_MAX {
             return Some(Action::Perform(Operation::Delete));
+        }
+        if filter.kind == Kind::OpenPool {
+            return match roll {
+                1..6 => Some(Action::Perform(Operation::Restock { stock: 1 + self.random.below(2 * STOCK) })),
+                6 => Some(Action::Perform(Operation::Raise { capacity: self.capacity() })),
+                7 => Some(Action::Perform(Operation::Clear)),
+                8 => Some(Action::Perform(Operation::Guarded { id: name.into(), items: self.upload() })),
+                _ => None,
+            };
         }
         match (filter.is_replacing(), roll) {
             (true, 1..22) if self.unsure.is_empty() => Some(Action::Perform(Operation::Swap)),
@@ -111,12 +128,12 @@ impl Choice<'_> {
         match roll {
             0..40 => {
                 let items = self.some(if self.is_shared { 40 } else { 12 }, has_room)?;
-                let revive = filter.kind == Kind::Coupon && self.random.below(4) == 0;
+                let revive = filter.kind.is_coupon() && self.random.below(4) == 0;
                 Some(Operation::Add { items, revive })
             }
             40..65 => {
                 let items = self.some(if self.is_shared { 40 } else { 6 }, may_go)?;
-                let all = filter.kind != Kind::Coupon && self.random.below(4) == 0;
+                let all = !filter.kind.is_coupon() && self.random.below(4) == 0;
                 Some(Operation::Remove { items, all })
             }
             65..80 => {
@@ -164,6 +181,7 @@ impl Choice<'_> {
     fn some(&mut self, max: u64, is_wanted: impl Fn(Item) -> bool) -> Option<Vec<Item>> {
         let filter = self.filter;
         let count = 1 + self.random.below(max);
+        let own_items = if filter.kind == Kind::OpenPool { POOL_ITEMS } else { OWN_ITEMS };
         let has_bulk = filter.known.last().is_some_and(|&last| last >= BULK);
         let mut chosen = BTreeSet::new();
         for _ in 0..4 * count {
@@ -172,7 +190,7 @@ impl Choice<'_> {
                 false if has_bulk && self.random.below(4) == 0 => {
                     BULK + self.random.below(BULK_ITEMS) as Item
                 }
-                false => self.random.below(OWN_ITEMS) as Item,
+                false => self.random.below(own_items) as Item,
             };
             if is_wanted(item) && !self.unsure.contains(&item) {
                 chosen.insert(item);

@@ -1,7 +1,7 @@
-//! What the service says has happened, against what its clients know: every redemption has its event, none has two, and a restart
-//! changes nothing that was ever told.
+//! What the service says has happened, against what its clients know: every redemption has its event, none has two, no two that stand have
+//! one number, and a restart changes nothing that was ever told.
 
-use crate::model::{Filter, Kind, Redemption, Status};
+use crate::model::{Filter, Redemption, Status};
 use crate::service::Client;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,6 +20,8 @@ pub struct Events {
     lines: VecDeque<(u64, String)>,
     /// The status of each redemption.
     redemptions: HashMap<String, String>,
+    /// Who has which number of an open pool, by coupon and number.
+    ordinals: HashMap<(String, u64), String>,
     /// Campaigns and coupons that are there.
     standing: HashSet<String>,
     /// Imports that are done.
@@ -64,12 +66,23 @@ impl Events {
         let target = target.into_iter().flatten().next().unwrap_or_default();
         let fits = match name.split_once('.') {
             Some(("campaign" | "coupon", "created")) => self.standing.insert(target),
-            Some(("campaign" | "coupon", "deleted")) => self.standing.remove(&target),
+            Some(("campaign" | "coupon", "deleted")) => {
+                self.ordinals.retain(|(coupon, _), _| *coupon != target);
+                self.standing.remove(&target)
+            }
             Some(("redemption", step)) => {
                 let id = event["id"].as_str().expect("a redemption has an id").to_owned();
                 let status = event["status"].as_str().expect("a redemption has a status").to_owned();
+                let has_its_number = event["ordinal"].as_u64().is_none_or(|ordinal| {
+                    let number = (target, ordinal);
+                    match step {
+                        "created" => self.ordinals.insert(number, id.clone()).is_none(),
+                        "cancelled" | "expired" => self.ordinals.remove(&number).is_some_and(|of| of == id),
+                        _ => self.ordinals.get(&number) == Some(&id),
+                    }
+                });
                 let before = self.redemptions.insert(id, status);
-                follows_on(before.as_deref(), step)
+                follows_on(before.as_deref(), step) && has_its_number
             }
             Some(("import", "ended")) if event["state"] == "done" => {
                 self.done.insert(event["import"].as_str().expect("an import has an id").to_owned())
@@ -81,7 +94,7 @@ impl Events {
 
     /// What was told about a filter is what its client knows.
     pub fn compare(&self, filter: &Filter) -> Result<(), String> {
-        let kind = if filter.kind == Kind::Coupon { "coupon" } else { "campaign" };
+        let kind = if filter.kind.is_coupon() { "coupon" } else { "campaign" };
         if self.standing.contains(&format!("{kind} {}", filter.name)) != filter.stands {
             return Err(format!("events say that it is {}there", if filter.stands { "not " } else { "" }));
         }

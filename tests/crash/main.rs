@@ -10,12 +10,13 @@ mod check;
 mod choice;
 mod contest;
 mod events;
+mod line_ups;
 mod model;
 mod operation;
 mod random;
 mod resources;
 #[path = "../service/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod service;
 mod settle;
 mod soak;

@@ -22,6 +22,7 @@ pub enum Kind {
     StrictCampaign,
     CompactCampaign,
     Coupon,
+    OpenPool,
 }
 
 impl Kind {
@@ -30,9 +31,18 @@ impl Kind {
         match self {
             Kind::CompactCampaign => 200,
             Kind::StrictCampaign | Kind::Coupon => 50,
+            Kind::OpenPool => 4,
         }
     }
+
+    /// Whether its items are codes.
+    pub fn is_coupon(self) -> bool {
+        matches!(self, Kind::Coupon | Kind::OpenPool)
+    }
 }
+
+/// The stock that an open pool is made with.
+pub const STOCK: u64 = 12;
 
 /// Where the items of large imports begin. Once they are known to be gone they are not asked for again.
 pub const BULK: Item = 1_000_000;
@@ -47,6 +57,8 @@ pub struct Filter {
     /// Whether it is there.
     pub stands: bool,
     pub capacity: u64,
+    /// Of an open pool.
+    pub stock: u64,
     slots: BTreeMap<Item, Slot>,
     pub redemptions: Vec<Redemption>,
     /// What a `mode=replace` import builds aside.
@@ -72,6 +84,8 @@ pub struct Redemption {
     pub code: Item,
     pub reference: String,
     pub status: Status,
+    /// In an open pool: its number.
+    pub ordinal: Option<u64>,
     /// Of a hold, in milliseconds since 1970.
     pub expires_at: i64,
     /// Whether an answer told that; else it may be later.
@@ -116,6 +130,7 @@ impl Filter {
             prefix,
             stands: false,
             capacity: kind.capacity(),
+            stock: STOCK,
             slots: BTreeMap::new(),
             redemptions: Vec::new(),
             replacement: None,
@@ -134,10 +149,39 @@ impl Filter {
 
     /// Whether a code may be used, or a user is in; none while a hold may have run out or not.
     pub fn is_valid(&self, item: Item, from: i64, to: i64) -> Option<bool> {
-        match self.slots.get(&item) {
-            None | Some(Slot::Redeemed(_)) => Some(false),
+        let is_free = match self.slots.get(&item) {
+            None => Some(self.kind == Kind::OpenPool),
+            Some(Slot::Redeemed(_)) => Some(false),
             Some(Slot::Copies(_)) => Some(true),
             Some(Slot::Held(index)) => self.redemptions[*index].has_run_out(from, to),
+        };
+        if is_free == Some(false) || self.kind != Kind::OpenPool {
+            return is_free;
+        }
+        let in_use = |is_sure: bool| {
+            let is_in_use = |slot: &&Slot| match slot {
+                Slot::Held(index) => match self.redemptions[*index].has_run_out(from, to) {
+                    Some(has_run_out) => !has_run_out,
+                    None => !is_sure,
+                },
+                _ => true,
+            };
+            self.slots.values().filter(is_in_use).count() as u64
+        };
+        match (in_use(true) < self.stock, in_use(false) < self.stock) {
+            (false, _) => Some(false),
+            (true, true) => is_free,
+            (true, false) => None,
+        }
+    }
+
+    /// Whether it can be said if an item is in. A code whose hold has run out leaves an open pool with the next entry.
+    pub fn is_surely_counted(&self, item: Item, from: i64, to: i64) -> bool {
+        match self.slots.get(&item) {
+            Some(Slot::Held(index)) if self.kind == Kind::OpenPool => {
+                self.redemptions[*index].has_run_out(from, to) == Some(false)
+            }
+            _ => true,
         }
     }
 
@@ -212,6 +256,9 @@ impl Filter {
         if !self.stands && *operation != Operation::Create {
             return Expected::Refused(404, self.not_found());
         }
+        if self.kind == Kind::OpenPool && operation.changes_items() {
+            return Expected::Refused(409, "requires-added-codes");
+        }
         match operation {
             Operation::Create => {
                 let status = if self.stands { 200 } else { 201 };
@@ -240,6 +287,10 @@ impl Filter {
                 let before = std::mem::replace(&mut self.capacity, *capacity);
                 Expected::Raised { before, capacity: *capacity }
             }
+            Operation::Restock { stock } => {
+                self.stock = *stock;
+                Expected::Restocked { stock: *stock }
+            }
             Operation::Append { items, .. } => {
                 let outcomes: Vec<_> = items.iter().map(|&item| self.add(item, false)).collect();
                 let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count() as u64;
@@ -265,7 +316,7 @@ impl Filter {
     }
 
     fn not_found(&self) -> &'static str {
-        if self.kind == Kind::Coupon { "coupon-not-found" } else { "campaign-not-found" }
+        if self.kind.is_coupon() { "coupon-not-found" } else { "campaign-not-found" }
     }
 
     /// Keeps a change that was accepted, though it may have found nothing to do.
@@ -350,11 +401,14 @@ impl Filter {
 
     fn redeem(&mut self, code: Item, reference: &str, hold_seconds: u64, now: i64) -> Expected {
         let hold_until = now + 1_000 * hold_seconds as i64 - CLOCK_MARGIN;
+        let is_open = self.kind == Kind::OpenPool;
         let index = match self.slots.get(&code) {
-            None => return Expected::Refused(404, "code-unknown"),
+            None if !is_open => return Expected::Refused(404, "code-unknown"),
+            None if self.slots.len() as u64 >= self.stock => return Expected::Refused(409, "sold-out"),
             Some(&(Slot::Held(index) | Slot::Redeemed(index))) => index,
-            Some(Slot::Copies(_)) => {
+            None | Some(Slot::Copies(_)) => {
                 let index = self.redemptions.len();
+                let ordinal = is_open.then(|| self.lowest_ordinal());
                 let (status, slot) = match hold_seconds {
                     0 => (Status::Redeemed, Slot::Redeemed(index)),
                     _ => (Status::Held, Slot::Held(index)),
@@ -365,6 +419,7 @@ impl Filter {
                     code,
                     reference: reference.to_owned(),
                     status,
+                    ordinal,
                     expires_at: hold_until,
                     is_exact: false,
                 });
@@ -385,6 +440,13 @@ impl Filter {
         Expected::Redemption { status: 200, index }
     }
 
+    /// The lowest number that no redemption in use has.
+    fn lowest_ordinal(&self) -> u64 {
+        let in_use = self.slots.keys().filter_map(|&code| self.standing(code)?.ordinal);
+        let in_use: BTreeSet<u64> = in_use.collect();
+        (1..).find(|ordinal| !in_use.contains(ordinal)).expect("there is always one more")
+    }
+
     fn confirm(&mut self, index: usize) -> Expected {
         let redemption = &mut self.redemptions[index];
         match redemption.status {
@@ -399,10 +461,14 @@ impl Filter {
         Expected::Redemption { status: 200, index }
     }
 
-    /// Ends a redemption that stands; its code is available again.
+    /// Ends a redemption that stands; its code is available again, or not there in an open pool.
     fn end(&mut self, index: usize, status: Status) {
-        self.redemptions[index].status = status;
-        self.slots.insert(self.redemptions[index].code, Slot::Copies(1));
+        let redemption = &mut self.redemptions[index];
+        redemption.status = status;
+        match self.kind {
+            Kind::OpenPool => self.slots.remove(&redemption.code),
+            _ => self.slots.insert(redemption.code, Slot::Copies(1)),
+        };
     }
 
     /// Ends the holds that have run out for sure.

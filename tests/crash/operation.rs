@@ -1,6 +1,6 @@
 //! What a client asks a filter for, how it is sent, and whether the answer is the one that the model expects.
 
-use crate::model::{Filter, Item, Kind, Redemption, Status};
+use crate::model::{Filter, Item, Kind, Redemption, STOCK, Status};
 use crate::service::{Answer, Client};
 use serde_json::{Value, json};
 use std::io::Cursor;
@@ -25,6 +25,10 @@ pub enum Operation {
     /// Of the capacity, or an attempt to lower it.
     Raise {
         capacity: u64,
+    },
+    /// Another stock of an open pool.
+    Restock {
+        stock: u64,
     },
     Redeem {
         code: Item,
@@ -63,6 +67,9 @@ pub enum Expected {
         before: u64,
         capacity: u64,
     },
+    Restocked {
+        stock: u64,
+    },
     /// As the model has the redemption of this index.
     Redemption {
         status: u16,
@@ -89,6 +96,26 @@ impl Operation {
             Operation::Replace { pairs } => pairs.iter().flat_map(|&(from, to)| [from, to]).collect(),
             Operation::Redeem { code, .. } => vec![*code],
             _ => Vec::new(),
+        }
+    }
+
+    /// Whether it adds or removes items.
+    pub fn changes_items(&self) -> bool {
+        match self {
+            Operation::Add { .. }
+            | Operation::Remove { .. }
+            | Operation::Replace { .. }
+            | Operation::Append { .. }
+            | Operation::Guarded { .. }
+            | Operation::Swap => true,
+            Operation::Create
+            | Operation::Delete
+            | Operation::Clear
+            | Operation::Raise { .. }
+            | Operation::Restock { .. }
+            | Operation::Redeem { .. }
+            | Operation::Confirm { .. }
+            | Operation::Cancel { .. } => false,
         }
     }
 
@@ -135,6 +162,7 @@ impl Operation {
             }
             Operation::Clear => post("clear", json!({})),
             Operation::Raise { capacity } => send("PATCH", &path, &json!({ "capacity": capacity })),
+            Operation::Restock { stock } => send("PATCH", &path, &json!({ "stock": stock })),
             Operation::Redeem { code, reference, hold_seconds } => {
                 let code = filter.item(*code);
                 let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
@@ -187,7 +215,7 @@ impl Expected {
 
 impl Filter {
     pub fn path(&self) -> String {
-        let kinds = if self.kind == Kind::Coupon { "coupons" } else { "campaigns" };
+        let kinds = if self.kind.is_coupon() { "coupons" } else { "campaigns" };
         format!("/v1/{kinds}/{}", self.name)
     }
 
@@ -197,12 +225,13 @@ impl Filter {
         match self.kind {
             Kind::CompactCampaign => json!({ "capacity": capacity, "error_rate": 0.000_000_5 }),
             Kind::StrictCampaign | Kind::Coupon => json!({ "capacity": capacity, "mode": "strict" }),
+            Kind::OpenPool => json!({ "capacity": capacity, "stock": STOCK }),
         }
     }
 
     /// What its items are called: in paths and bodies.
     pub fn words(&self) -> (&'static str, &'static str) {
-        if self.kind == Kind::Coupon { ("codes", "codes") } else { ("users", "users") }
+        if self.kind.is_coupon() { ("codes", "codes") } else { ("users", "users") }
     }
 
     /// An item as the service gets it.
@@ -239,6 +268,7 @@ impl Filter {
                 body["errors"][0]["pointer"] == "/capacity"
             }
             Expected::Raised { capacity, .. } => answer.status == 200 && body["capacity"] == *capacity,
+            Expected::Restocked { stock } => answer.status == 200 && body["stock"] == *stock,
             Expected::Redemption { status, index } => {
                 let redemption = &mut self.redemptions[*index];
                 redemption.learn(body);
@@ -271,6 +301,10 @@ impl Redemption {
     }
 
     pub fn is_shown_as(&self, body: &Value) -> bool {
+        let stands = matches!(self.status, Status::Held | Status::Redeemed);
+        if body["ordinal"].as_u64() != self.ordinal.filter(|_| stands) {
+            return false;
+        }
         let status = match self.status {
             Status::Held if milliseconds(&body["expires_at"]) != Some(self.expires_at) => return false,
             Status::Held => "held",

@@ -22,8 +22,13 @@ impl Worker {
                 }
             }
         }
+        let (pending, change) = match pending {
+            Some(Pending::LineUp(change)) => (None, Some(change)),
+            pending => (pending, None),
+        };
+        self.line_up.settle(client, change);
         match pending {
-            None => {}
+            None | Some(Pending::LineUp(_)) => {}
             Some(Pending::Bid { bid, key }) => {
                 self.bid(client, bid, key).expect("nobody has killed the service")
             }

@@ -4,6 +4,7 @@
 use crate::check::Difference;
 use crate::choice::{Action, choose};
 use crate::contest::{Bid, Contest};
+use crate::line_ups::{Change, LineUp};
 use crate::model::{Filter, Item, Kind, now};
 use crate::operation::Operation;
 use crate::random::Random;
@@ -33,6 +34,7 @@ pub struct Worker {
     pub random: Random,
     made: u64,
     pub parts: Vec<Part>,
+    pub line_up: LineUp,
     contest: Arc<Mutex<Contest>>,
     /// Sent, and not answered when the service died.
     pub pending: Option<Pending>,
@@ -65,6 +67,7 @@ struct Note {
 pub enum Pending {
     Operation { part: usize, operation: Operation, key: Option<String>, sent: i64 },
     Bid { bid: Bid, key: String },
+    LineUp(Change),
 }
 
 /// A request with a key, and what it was answered.
@@ -104,8 +107,8 @@ impl Part {
 impl Worker {
     pub fn new(number: u64, seed: u64, contest: Arc<Mutex<Contest>>) -> Worker {
         let (name, random) = (format!("w{number}"), Random::new(seed));
-        let parts = Worker::parts(number);
-        Worker { name, random, number, made: 0, parts, contest, pending: None, remembered: None }
+        let (parts, line_up) = (Worker::parts(number), LineUp::new(number));
+        Worker { name, random, number, made: 0, parts, line_up, contest, pending: None, remembered: None }
     }
 
     fn parts(number: u64) -> Vec<Part> {
@@ -122,6 +125,7 @@ impl Worker {
             shared(Kind::CompactCampaign, "compact"),
             own(Kind::Coupon, "coupon"),
             own(kind, "campaign"),
+            own(Kind::OpenPool, "pool"),
         ]
     }
 
@@ -167,12 +171,27 @@ impl Worker {
                 _ => Err(Gone),
             },
             11..14 if self.remembers() => self.repeat(client),
+            14 => {
+                let key = self.fresh("key");
+                let change = Change::choose(&mut self.random, key);
+                match self.line_up.send(client, &change) {
+                    Some(answer) => {
+                        self.line_up.learn(&change, &answer);
+                        Ok(())
+                    }
+                    None => {
+                        self.pending = Some(Pending::LineUp(change));
+                        Err(Gone)
+                    }
+                }
+            }
             roll => {
                 let at = match roll {
                     0..24 => 0,
                     24..38 => 1,
-                    38..75 => 2,
-                    _ => 3,
+                    38..66 => 2,
+                    66..83 => 3,
+                    _ => 4,
                 };
                 let name = self.fresh("order");
                 match choose(&self.parts[at], &mut self.random, &name) {

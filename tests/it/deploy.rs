@@ -1,6 +1,7 @@
-//! What is shipped for operators agrees with the program: alerts and the dashboard name only metrics that exist, and every alert is
-//! explained.
+//! What is shipped for operators agrees with the program: alerts and the dashboard name only metrics that exist, every alert is
+//! explained, and units, image, chart and package set what there is to set.
 
+use regex_lite::Regex;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,18 @@ use std::path::{Path, PathBuf};
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
 const DASHBOARD: &str = "deploy/grafana/cuckood.json";
 
-/// Endings of series that are not part of the name which a metric is registered under.
-const SUFFIXES: [&str; 5] = ["_bucket", "_sum", "_count", "_total", "_info"];
+/// How code registers a metric, and how the names of its series go on. The formatter may put the name on a line of its own.
+const REGISTRATIONS: [(&str, &[&str]); 5] = [
+    (r#"\.(?:gauges?|labelled)\(\s*"([a-z0-9_]+)""#, &[""]),
+    (r#"\beach\(\s*"([a-z0-9_]+)""#, &[""]),
+    (r#"\.counter\(\s*"([a-z0-9_]+)""#, &["_total"]),
+    // What kind it is, is said elsewhere.
+    (
+        r#"\.(?:register|encode_descriptor)\(\s*"([a-z0-9_]+)""#,
+        &["", "_total", "_bucket", "_sum", "_count", "_info"],
+    ),
+    (r#"let name = "([a-z0-9_]+)";"#, &["", "_total", "_bucket", "_sum", "_count"]),
+];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -32,20 +43,63 @@ fn series(text: &str) -> BTreeSet<String> {
     names.collect()
 }
 
+/// The series of all metrics that code registers, without the prefix that all have.
+fn registered(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (registration, suffixes) in REGISTRATIONS {
+        for name in Regex::new(registration).unwrap().captures_iter(code) {
+            found.extend(suffixes.iter().map(|suffix| format!("{}{suffix}", &name[1])));
+        }
+    }
+    found
+}
+
 #[test]
 fn alerts_and_dashboard_name_only_metrics_that_exist() {
     let mut files = Vec::new();
     sources(Path::new("src"), &mut files);
-    let code: String = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    let exists = |name: &str| code.contains(&format!("\"{name}\""));
+    let texts = files.iter().map(|path| fs::read_to_string(path).unwrap());
+    // Tests register metrics of their own.
+    let code: String =
+        texts.map(|text| text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned()).collect();
+    let series_of_ours = registered(&code);
+    assert!(series_of_ours.len() > 100, "only {series_of_ours:?}");
     for file in [ALERTS, DASHBOARD] {
         let named = series(&fs::read_to_string(file).unwrap());
         assert!(named.len() > 10, "{file} names only {named:?}");
         for name in named {
-            let base = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix));
-            let is_known = exists(&name) || base.is_some_and(exists);
-            assert!(is_known, "{file} names cuckood_{name}, which is no metric");
+            assert!(series_of_ours.contains(&name), "{file} names cuckood_{name}, which is no metric");
         }
+    }
+}
+
+#[test]
+fn only_what_is_registered_counts_as_a_metric() {
+    let code = r#"
+        to.register("commits", help, self.commits.clone());
+        figures.counter(
+            "holds_expired",
+            help,
+        )?;
+        figures.gauges("codes", help, "status", codes)?;
+        let name = "certificate_expiry_seconds";
+        let word = "a_word";
+        each("filter_items", help)?;
+        encoder.encode_descriptor("http_requests", help)
+    "#;
+    let found = registered(code);
+    for name in [
+        "commits_total",
+        "holds_expired_total",
+        "codes",
+        "certificate_expiry_seconds",
+        "filter_items",
+        "http_requests_total",
+    ] {
+        assert!(found.contains(name), "{name} is not found");
+    }
+    for name in ["holds_expired", "codes_total", "status", "a_word", "help"] {
+        assert!(!found.contains(name), "{name} is no metric");
     }
 }
 
@@ -62,6 +116,52 @@ fn every_alert_is_explained() {
         .collect();
     assert!(!alerts.is_empty());
     assert_eq!(alerts, explained);
+}
+
+/// All that tells a system how to run the program.
+fn shipped() -> Vec<(PathBuf, String)> {
+    let mut folders = vec![PathBuf::from("deploy")];
+    let mut files = vec![PathBuf::from("Dockerfile")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn what_is_shipped_sets_only_settings_that_exist() {
+    let defaults: toml::Table = fs::read_to_string("config.toml").unwrap().parse().unwrap();
+    let mut count = 0;
+    for (path, text) in shipped() {
+        for rest in text.split("CUCKOOD__").skip(1) {
+            let is_of_name =
+                |letter: char| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_';
+            let end = rest.find(|letter| !is_of_name(letter)).unwrap_or(rest.len());
+            let (section, key) = rest[..end].split_once("__").unwrap();
+            let is_setting = defaults.get(&section.to_lowercase()).and_then(|s| s.get(key.to_lowercase()));
+            assert!(is_setting.is_some(), "{}: CUCKOOD__{} is no setting", path.display(), &rest[..end]);
+            count += 1;
+        }
+    }
+    assert!(count > 8, "only {count} were found");
+}
+
+#[test]
+fn image_and_chart_run_as_one_user_and_version() {
+    let image = fs::read_to_string("Dockerfile").unwrap();
+    let pod = fs::read_to_string("deploy/helm/cuckood/templates/_helpers.tpl").unwrap();
+    let chart = fs::read_to_string("deploy/helm/cuckood/Chart.yaml").unwrap();
+    let package = fs::read_to_string("deploy/debian/changelog").unwrap();
+    let (user, group) =
+        image.lines().find_map(|line| line.strip_prefix("USER ")).unwrap().split_once(':').unwrap();
+    assert!(pod.contains(&format!("runAsUser: {user}\n")));
+    assert!(pod.contains(&format!("runAsGroup: {group}\n")) && pod.contains(&format!("fsGroup: {group}\n")));
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(chart.contains(&format!("appVersion: {version}\n")), "{chart}");
+    assert!(package.starts_with(&format!("cuckood ({version}-1) ")), "{package}");
 }
 
 #[test]

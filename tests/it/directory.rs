@@ -1,7 +1,7 @@
 //! Whose directory it is, of which format, and in what state an earlier process left it.
 
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
-use cuckood::domain::Seq;
+use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Durability, Journal};
 use cuckood::store::{Store, StoreError};
 use std::fs;
@@ -85,6 +85,39 @@ fn a_restore_that_was_broken_off_is_refused() {
     with_entries(dir.path());
     fs::write(dir.path().join("restoring"), "").unwrap();
     assert!(refusal(dir.path()).to_string().contains("cuckood restore"));
+}
+
+/// A node's directory is given up for a shared snapshot; what is half-made is never opened, and is filled again.
+#[test]
+fn a_directory_that_was_not_filled_to_its_end_is_filled_again() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(Store::is_unused(dir.path()) && Store::is_unused(&dir.path().join("absent")));
+    with_entries(dir.path());
+    assert!(!Store::is_unused(dir.path()));
+    for _ in 0..2 {
+        drop(Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap());
+        assert!(Store::is_unused(dir.path()));
+        assert!(refusal(dir.path()).to_string().contains("a shared snapshot"));
+    }
+    let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
+    store.begin_snapshot(Seq(7)).unwrap().finish(&store, Timestamp(1), Vec::new()).unwrap();
+    store.seal().unwrap();
+    drop(store);
+    assert!(!Store::is_unused(dir.path()));
+    assert_eq!(open(dir.path()).manifests().unwrap()[0].seq, Seq(7));
+    // It dies in the middle of giving up what was there.
+    fs::write(dir.path().join("filling"), "").unwrap();
+    fs::remove_file(dir.path().join("format")).unwrap();
+    assert!(Store::is_unused(dir.path()));
+    let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
+    assert!(store.manifests().unwrap().is_empty());
+    // Somebody else's folder is left alone.
+    let foreign = tempfile::tempdir().unwrap();
+    fs::write(foreign.path().join("photo"), "").unwrap();
+    assert!(matches!(
+        Store::open_to_fill(foreign.path(), &options(Durability::Fsync)),
+        Err(StoreError::NotOurs { .. })
+    ));
 }
 
 #[test]

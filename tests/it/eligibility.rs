@@ -166,7 +166,15 @@ impl Machine {
             let sizing = Sizing::Layout { fingerprint_bits: 32, bucket_size: 4, max_search: 512 };
             (Mode::Compact, sizing, Layout::compact_with(100, 32, 4, 512, Growth::Fixed).unwrap())
         };
-        let spec = Spec { capacity: 100, mode, growth: Growth::Fixed, sizing, ignore_case: false };
+        let spec = Spec {
+            capacity: 100,
+            mode,
+            growth: Growth::Fixed,
+            sizing,
+            ignore_case: false,
+            stock: None,
+            forget: None,
+        };
         let secret = Secret::new([id as u8; 192]);
         let (name, window) = (Name::new(&name(id)).unwrap(), campaign.window);
         let filter = FilterId(id as u64 + 1);

@@ -48,6 +48,7 @@ enum Operation {
     Remove(u64, u64),
     Clear,
     Raise(u64),
+    Move(u64),
     Snapshot,
 }
 
@@ -55,7 +56,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let operation = prop_oneof![
         10 => (0_u64..20_000, 1_u64..600).prop_map(|(from, count)| Operation::Insert(from, count)),
         6 => (0_u64..20_000, 1_u64..900).prop_map(|(from, count)| Operation::Remove(from, count)),
-        1 => Just(Operation::Clear),
+        2 => Just(Operation::Clear),
+        2 => (1_u64..2_000).prop_map(Operation::Move),
         2 => prop_oneof![10_u64..400, 10_u64..20_000].prop_map(Operation::Raise),
         2 => Just(Operation::Snapshot),
     ];
@@ -115,7 +117,7 @@ proptest! {
                         promised = capacity;
                     }
                 }
-                Operation::Raise(_) => {}
+                Operation::Raise(_) | Operation::Move(_) => {}
                 Operation::Snapshot => {
                     let (image, chunks) = snapshot!(filter, ());
                     let mut restored = CompactFilter::restore(&image, &mut load(&chunks)).unwrap();
@@ -174,6 +176,7 @@ proptest! {
                     promised = capacity;
                 }
                 Operation::Raise(_) => {}
+                Operation::Move(buckets) => filter.move_items(buckets),
                 Operation::Snapshot => {
                     let (image, chunks) = snapshot!(filter, ());
                     let mut restored = StrictFilter::restore(&image, &mut load(&chunks)).unwrap();
@@ -315,6 +318,57 @@ fn the_error_holds_when_the_capacity_is_raised() {
     assert_eq!(reader.view().segments().len(), 1);
 }
 
+/// A large filter that is cleared is empty for readers at once, though its table is emptied a little with every change. What is held or
+/// redeemed is never missed meanwhile; what is given back is available again, and what is added anew is there.
+#[test]
+fn a_cleared_filter_is_empty_at_once() {
+    let mut filter = StrictFilter::new(Layout::strict(60_000).unwrap(), Growth::Auto);
+    let digests: Vec<Digest> = (0..60_000).map(scrambled).collect();
+    let (used, free) = digests.split_at(6_000);
+    filter.insert_many(&digests).unwrap();
+    for &digest in used {
+        filter.set(digest, SlotState::Redeemed);
+    }
+    let reader = filter.reader();
+    let (cleared, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let (mut wrong, mut states) = (0, Vec::new());
+            while !done.load(Ordering::Acquire) {
+                let was_cleared = cleared.load(Ordering::Acquire);
+                let view = reader.view();
+                view.get_many(used, &mut states);
+                wrong += states.iter().filter(|state| state.is_none()).count();
+                wrong += used.iter().filter(|digest| reader.view().get(**digest).is_none()).count();
+                view.get_many(&free[1_000..], &mut states);
+                wrong += states.iter().filter(|state| was_cleared && state.is_some()).count();
+            }
+            wrong
+        });
+        assert_eq!(filter.clear(), 54_000);
+        cleared.store(true, Ordering::Release);
+        let mut moves = 0;
+        while reader.view().segments().len() > 1 {
+            let tables = reader.view();
+            assert_eq!((tables.items(), tables.segments().iter().map(|table| table.items).sum()), {
+                let counts = tables.counts();
+                let all = counts.available + counts.redeemed;
+                (all, all)
+            });
+            // Given back, and added again.
+            filter.set(used[moves % 3_000], SlotState::Available);
+            filter.insert_many(&free[moves % 1_000..][..1]).unwrap();
+            moves += 1;
+        }
+        done.store(true, Ordering::Release);
+        assert_eq!(watching.join().unwrap(), 0, "readers were told wrong");
+        assert!(moves > 2_000, "{moves} moves");
+    });
+    let counts = reader.view().counts();
+    assert_eq!((counts.available, counts.redeemed), (4_000, 3_000));
+    assert_eq!(filter.clear(), 4_000);
+}
+
 /// However often the capacity is raised while items move, there are few tables, each item is found at any time, and in the end there is
 /// one table.
 #[test]
@@ -334,7 +388,7 @@ fn raises_in_a_row_lose_nothing() {
         assert!(found.iter().all(|found| *found));
         assert_eq!(reader.view().items(), 20_000);
     }
-    assert!((3..=8).contains(&most), "{most} tables");
+    assert!((3..=16).contains(&most), "{most} tables");
     for _ in 0..4 {
         filter.insert_many(&digests).unwrap();
     }

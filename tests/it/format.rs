@@ -54,7 +54,7 @@ fn check(store: Store, restored: u64) {
     let mut journal = open_journal(&store).unwrap();
     let found = entries(&mut journal, 4).unwrap();
     let found: Vec<_> = found.iter().map(|entry| (entry.seq.0, &entry.proposal)).collect();
-    let added = (0..restored).map(|_| Proposal::new(Timestamp(0), Command::Restored));
+    let added = (0..restored).map(|_| Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall }));
     let expected: Vec<_> = (4..8).map(|number| proposal(number, number)).chain(added).collect();
     assert_eq!(found, (5..=8 + restored).zip(&expected).collect::<Vec<_>>());
     assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9 + restored));

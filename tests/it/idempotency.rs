@@ -39,7 +39,15 @@ impl Machine {
                 name: Name::new(&format!("f{}", target.0.0)).unwrap(),
                 id: target.0,
                 secret: Secret::new([7; 192]),
-                spec: Spec { capacity: 100, mode, growth: Growth::Auto, sizing, ignore_case: false },
+                spec: Spec {
+                    capacity: 100,
+                    mode,
+                    growth: Growth::Auto,
+                    sizing,
+                    ignore_case: false,
+                    stock: None,
+                    forget: None,
+                },
                 layout: layout.unwrap(),
                 window: Window::default(),
             };

@@ -2,28 +2,37 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
+mod allocations;
+#[path = "../conformance/mod.rs"]
+mod conformance;
 mod contract;
 /// The same tests on the journal in memory: which one it is depends on the module's path.
 #[path = "contract/mod.rs"]
-#[allow(clippy::duplicate_mod)]
+#[allow(clippy::duplicate_mod)] // Meant: see above.
 mod contract_in_memory;
 mod damage;
 mod deploy;
 mod directory;
 mod eligibility;
 mod events;
+mod fairness;
 mod filter;
 mod filter_figures;
 mod filter_fill;
 mod filter_forgetting;
+mod forgetting;
 mod format;
 mod idempotency;
+mod idle;
+mod images;
 mod journal;
 mod memory;
+mod open_pools;
 mod openapi;
+mod random_images;
 mod random_log;
 #[path = "../redis_client/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod redis_client;
 mod resp;
 mod restores;

@@ -1,8 +1,10 @@
 //! The memory limit as those meet it who ask at once.
 
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
-use cuckood::engine::{Engine, EngineOptions, Status, SubmitError};
+use cuckood::domain::{
+    Command, Digests, Kind, Name, Outcome, RedemptionId, Reference, Sizing, Spec, Target, Window,
+};
+use cuckood::engine::{Engine, EngineOptions, RedemptionQuery, Status, SubmitError};
 use cuckood::filter::{Digest, Growth, Layout, Mode};
 use futures_util::future::join_all;
 
@@ -24,6 +26,8 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Target {
         growth: Growth::Auto,
         sizing: Sizing::Exact,
         ignore_case: false,
+        stock: None,
+        forget: None,
     };
     let name = Name::new(name).unwrap();
     let creation = engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
@@ -54,7 +58,7 @@ async fn a_capacity_beyond_the_limit_is_refused() {
     let before = taken(&engine);
     let raise = |capacity| {
         let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
-        engine.update(&shop, None, None, Some(capacity)).unwrap()
+        engine.update(&shop, None, None, Some(capacity), None).unwrap()
     };
     assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
     assert_eq!(taken(&engine), before);
@@ -94,7 +98,114 @@ async fn clearing_during_a_snapshot_piles_nothing_up() {
     };
     let (snapshot, ()) = tokio::join!(snapshot, clears);
     snapshot.unwrap();
-    engine.submit(insert(target, 0, 1), None).await.unwrap();
-    assert_eq!(taken(&engine), before);
+    until_taken(&engine, before).await;
+    engine.shutdown().await;
+}
+
+/// Waits until so much memory is taken. What is dropped is freed a little at a time, though no command comes.
+async fn until_taken(engine: &Engine, bytes: u64) {
+    while taken(engine) != bytes {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn redeem(target: Target, number: u64) -> Command {
+    Command::Redeem {
+        target,
+        digest: Digest(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        redemption: RedemptionId(u128::from(number).to_be_bytes()),
+        reference: Reference::new("order").unwrap(),
+        hold_seconds: 0,
+    }
+}
+
+fn delete(name: &str) -> Command {
+    Command::Delete { kind: Kind::Coupon, name: Name::new(name).unwrap() }
+}
+
+/// What is deleted is freed step by step; but nobody is refused because of memory that only has to be freed.
+#[tokio::test]
+async fn a_delete_makes_room_at_once() {
+    let (engine, _directory) = engine(100 << 20).await;
+    let empty = taken(&engine);
+    for _ in 0..3 {
+        create(&engine, "large", 5_000_000).await;
+        assert!(taken(&engine) > 40 << 20);
+        engine.submit(delete("large"), None).await.unwrap();
+    }
+    until_taken(&engine, empty).await;
+    engine.shutdown().await;
+}
+
+/// A reader that has looked a coupon up still sees all of it after the coupon is deleted. The memory is freed once nobody does.
+#[tokio::test]
+async fn what_is_deleted_stays_for_those_who_look_at_it() {
+    let (engine, _directory) = engine(100 << 20).await;
+    let empty = taken(&engine);
+    let target = create(&engine, "shop", 400_000).await;
+    engine.submit(insert(target, 0, 3_000), None).await.unwrap();
+    let redeemed = (0..2_000).map(|number| engine.submit(redeem(target, number), None));
+    assert!(join_all(redeemed).await.iter().all(|answer| answer.is_ok()));
+    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    engine.submit(delete("shop"), None).await.unwrap();
+    assert!(engine.find(Kind::Coupon, &shop.name).is_none());
+    let stats = shop.describe(engine.now()).stats;
+    assert_eq!((stats.items, stats.codes.unwrap().redeemed), (3_000, 2_000));
+    let page = shop.redemptions(&RedemptionQuery::default(), None, 5_000, engine.now());
+    assert_eq!(page.redemptions.len(), 1_000);
+    assert!(taken(&engine) > empty + stats.memory_bytes);
+    drop(shop);
+    // Whatever comes next, at the latest a minute later.
+    create(&engine, "other", 1).await;
+    engine.submit(delete("other"), None).await.unwrap();
+    until_taken(&engine, empty).await;
+    engine.shutdown().await;
+}
+
+/// Items move to their new table though no command comes.
+#[tokio::test]
+async fn a_cleared_pool_has_one_table_in_the_end() {
+    let (engine, _directory) = engine(100 << 20).await;
+    let target = create(&engine, "shop", 100_000).await;
+    engine.submit(insert(target, 0, 5_000), None).await.unwrap();
+    engine.submit(redeem(target, 7), None).await.unwrap();
+    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    let before = shop.describe(engine.now()).stats;
+    let cleared = engine.submit(Command::Clear { target }, None).await.unwrap().outcome;
+    assert_eq!(cleared, Outcome::Cleared(4_999));
+    loop {
+        let stats = shop.describe(engine.now()).stats;
+        // An item that is just being moved is counted in both tables.
+        assert!((1..=2).contains(&stats.items), "{stats:?}");
+        if stats.segments.len() == 1 {
+            assert_eq!((stats.items, stats.codes.unwrap().redeemed), (1, 1));
+            assert_eq!(stats.memory_bytes, before.memory_bytes);
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    engine.shutdown().await;
+}
+
+/// Whoever clears a pool again and again waits in between: a pool never has so many tables that a command has to empty one.
+#[tokio::test]
+async fn a_pool_that_is_cleared_again_and_again_has_few_tables() {
+    let (engine, _directory) = engine(1 << 30).await;
+    let target = create(&engine, "shop", 1_000_000).await;
+    engine.submit(insert(target, 0, 10), None).await.unwrap();
+    engine.submit(redeem(target, 7), None).await.unwrap();
+    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    for batch in 1..40 {
+        engine.submit(insert(target, batch, 10), None).await.unwrap();
+        match engine.submit(Command::Clear { target }, None).await {
+            Ok(_) | Err(SubmitError::Overloaded) => {}
+            Err(other) => panic!("{other}"),
+        }
+        let tables = shop.describe(engine.now()).stats.segments.len();
+        assert!(tables <= 8, "{tables} tables");
+    }
+    while engine.submit(Command::Clear { target }, None).await.is_err() {
+        tokio::task::yield_now().await;
+    }
     engine.shutdown().await;
 }

@@ -2,7 +2,7 @@
 
 use super::schema;
 use cuckood::http::openapi;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashSet;
 
 #[test]
@@ -49,8 +49,9 @@ fn every_operation_is_complete() {
             for status in ["400", "415", "422"] {
                 assert!(operation["responses"].get(status).is_some(), "{name} {status}");
             }
-            // An import is as long as it likes.
-            assert_eq!(operation["responses"].get("413").is_none(), name.ends_with("/imports"), "{name}");
+            // An import or an image is as long as it likes.
+            let is_upload = name.ends_with("/imports") || name.ends_with("/image");
+            assert_eq!(operation["responses"].get("413").is_none(), is_upload, "{name}");
         }
     }
     assert!(ids.len() > 40, "{}", ids.len());
@@ -104,6 +105,26 @@ fn a_generated_import_can_send_every_format() {
         count += 1;
     }
     assert_eq!(count, 2);
+}
+
+/// What the service does with headers is told where it does it.
+#[test]
+fn headers_are_told() {
+    let document = document();
+    for (name, operation) in operations(&document) {
+        let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let takes = |header: &str| parameters.iter().any(|parameter| parameter["name"] == header);
+        let refusals = operation["responses"]["429"]["description"].as_str().unwrap_or_default();
+        assert_eq!(takes("X-Client-Id"), refusals.contains("too-many-invalid-codes"), "{name}");
+        for response in operation["responses"].as_object().unwrap().values() {
+            let tells_position = response["headers"].get("X-Cuckood-Position").is_some();
+            assert_eq!(tells_position, name.contains(" /v1/"), "{name}");
+        }
+    }
+    assert_eq!(
+        document.pointer("/components/schemas/Layout/properties/bucket_size/enum"),
+        Some(&json!([2, 4, 8]))
+    );
 }
 
 /// Examples are checked against their own schemas, as a client's tests would.

@@ -1,9 +1,10 @@
 //! Logs made of random numbers: every command there is, about few filters, codes, references and imports, so that they meet.
 
+use crate::random_images::images;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Guards, IdempotencyKey, ImportId, ImportMode, ImportWarning,
-    KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings, Share, Sizing,
-    Spec, Target, Timestamp, Unless, UploadDigest, Window,
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportId, ImportMode,
+    ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings,
+    Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -16,15 +17,28 @@ pub type Numbers = (u8, u64, u64, u16);
 pub const CODES: u64 = 12;
 
 /// Users and codes in all.
-const ITEMS: u64 = 400;
+pub const ITEMS: u64 = 400;
 
-/// The filters: growing ones, full ones, and one large enough to grow with many commands.
-const FILTERS: [(Kind, Mode, Growth, u64); 4] = [
+/// The filters: growing ones, full ones, one large enough to grow with many commands, an open pool, one that forgets, and an open pool of
+/// fixed size.
+const FILTERS: [(Kind, Mode, Growth, u64); 7] = [
     (Kind::Coupon, Mode::Strict, Growth::Auto, 50),
     (Kind::Campaign, Mode::Compact, Growth::Auto, 150),
     (Kind::Coupon, Mode::Strict, Growth::Fixed, 60),
     (Kind::Coupon, Mode::Strict, Growth::Auto, 4_000),
+    (Kind::Coupon, Mode::Strict, Growth::Auto, 3),
+    (Kind::Campaign, Mode::Compact, Growth::Auto, 100),
+    (Kind::Coupon, Mode::Strict, Growth::Fixed, 8),
 ];
+
+/// How often the commands of a log are about each of the filters, in sixteenths.
+const SHARES: [usize; 16] = [0, 0, 0, 6, 1, 1, 1, 2, 2, 3, 4, 4, 4, 5, 5, 5];
+
+/// The filters that are open pools, and their stocks.
+const POOLS: [(usize, u64); 2] = [(4, 6), (6, 5)];
+
+/// The filter that forgets.
+const FORGETFUL: usize = 5;
 
 /// Items that the large filter holds from the beginning: it is about to grow.
 const MANY: u64 = 3_880;
@@ -62,11 +76,30 @@ pub struct RandomLog {
     ids: [u64; FILTERS.len()],
     /// The upload of each mode into each filter.
     uploads: [[Option<ImportId>; 2]; FILTERS.len()],
+    /// The image that is coming in, if images do at all.
+    image: Option<ComingIn>,
+    has_images: bool,
+}
+
+/// An image that is coming in in the place of the filter that it was taken of.
+struct ComingIn {
+    /// Which image.
+    which: usize,
+    /// The command that comes next; before the first, the filter is deleted.
+    next: usize,
+    filter: usize,
+    id: FilterId,
 }
 
 impl RandomLog {
     pub fn new() -> Self {
-        Self { at: 1_000, seq: 0, serial: 0, ids: [1, 2, 3, 4], uploads: Default::default() }
+        Self { has_images: true, ..Self::without_images() }
+    }
+
+    /// One in which no images come in.
+    pub fn without_images() -> Self {
+        let (ids, uploads) = ([1, 2, 3, 4, 5, 6, 7], Default::default());
+        Self { at: 1_000, seq: 0, serial: 0, ids, uploads, image: None, has_images: false }
     }
 
     /// Goes on after an earlier entry than the last: later ones are lost.
@@ -91,6 +124,9 @@ impl RandomLog {
         let target = self.target(3);
         let many = Digests((1_000..1_000 + MANY).map(code).collect());
         commands.push(Command::Insert { target, digests: many, if_absent: false, revive: false });
+        // Some are redeemed, and so survive when it is cleared.
+        let few = Digests((0..CODES).map(code).collect());
+        commands.push(Command::Insert { target, digests: few, if_absent: false, revive: false });
         commands.into_iter().map(|command| self.entry(0, command, None)).collect()
     }
 
@@ -103,7 +139,9 @@ impl RandomLog {
         }
         let key = IdempotencyKey { scope: u128::from(b % 30), request: a % 3 };
         let key = pause.is_multiple_of(3).then_some(key);
-        self.entry(u64::from(pause % 4_000), command, key)
+        // Now and then all that waits is due at once.
+        let pause = if pause.is_multiple_of(61) { u64::from(pause) * 10 } else { u64::from(pause % 4_000) };
+        self.entry(pause, command, key)
     }
 
     fn entry(&mut self, pause: u64, command: Command, idempotency: Option<IdempotencyKey>) -> Entry {
@@ -123,10 +161,18 @@ impl RandomLog {
         Name::new(&format!("f{filter}")).unwrap()
     }
 
+    /// It forgets in steps of about eight entries.
+    fn forget(filter: usize) -> Option<Forget> {
+        (filter == FORGETFUL).then(|| Forget::new(60, 4).unwrap())
+    }
+
     fn layout(filter: usize, capacity: u64) -> Layout {
-        match FILTERS[filter] {
-            (_, Mode::Compact, growth, _) => Layout::compact(capacity, 0.01, growth).unwrap(),
-            (_, Mode::Strict, _, _) => Layout::strict(capacity).unwrap(),
+        match (FILTERS[filter], Self::forget(filter)) {
+            ((_, Mode::Compact, growth, _), None) => Layout::compact(capacity, 0.01, growth).unwrap(),
+            ((_, Mode::Compact, growth, _), Some(forget)) => {
+                Layout::forgetting(capacity, 0.01, growth, forget.steps()).unwrap()
+            }
+            ((_, Mode::Strict, _, _), _) => Layout::strict(capacity).unwrap(),
         }
     }
 
@@ -136,7 +182,16 @@ impl RandomLog {
             let capacity = FILTERS[filter].3 * (1 + a / 3 % 8) + b % 2;
             Raise { capacity, layout: Self::layout(filter, capacity) }
         });
-        Command::Update { target: self.target(filter), starts_at: None, ends_at: Some(None), capacity }
+        let stock = Self::stock(filter).filter(|_| b.is_multiple_of(3)).map(|_| b / 3 % 12 + 1);
+        // Most windows are open, and those that are not soon will be.
+        let starts_at =
+            b.is_multiple_of(4).then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
+        let ends_at = Some(b.is_multiple_of(5).then(|| Timestamp(self.at + b % 20_000)));
+        Command::Update { target: self.target(filter), starts_at, ends_at, capacity, stock }
+    }
+
+    fn stock(filter: usize) -> Option<u64> {
+        POOLS.iter().find(|(pool, _)| *pool == filter).map(|(_, stock)| *stock)
     }
 
     fn create(&self, filter: usize) -> Command {
@@ -146,14 +201,17 @@ impl RandomLog {
             Mode::Strict => Sizing::Exact,
         };
         let layout = Self::layout(filter, capacity);
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false };
+        let stock = Self::stock(filter);
+        let spec =
+            Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget: Self::forget(filter) };
         let (name, id) = (Self::name(filter), self.target(filter).0);
         let secret = Secret::new([7; 192]);
-        Command::Create { kind, name, id, secret, spec, layout, window: Window::default() }
+        let ends_at = (self.serial % 5 == 3).then(|| Timestamp(self.at + 20_000));
+        Command::Create { kind, name, id, secret, spec, layout, window: Window { starts_at: None, ends_at } }
     }
 
     fn command(&mut self, kind: u8, a: u64, b: u64) -> Command {
-        let filter = [0, 0, 0, 1, 1, 2, 2, 3][usize::from(kind / 16 % 8)];
+        let filter = SHARES[usize::from(kind / 16)];
         let target = self.target(filter);
         // Now and then so many that tables grow, or are emptied and fold.
         let count = if b.is_multiple_of(6) { b / 6 % 150 + 1 } else { b / 6 % 15 + 1 };
@@ -186,6 +244,7 @@ impl RandomLog {
             },
             8 => Command::Confirm { target, redemption: recent },
             9 => Command::Cancel { target, redemption: recent },
+            13 if self.has_images => self.image(a, b),
             10..=13 => self.upload(filter, a, b, some(count)),
             14 => self.rare(filter, a, b),
             _ if b.is_multiple_of(2) => line_up(a, b),
@@ -235,6 +294,41 @@ impl RandomLog {
         }
     }
 
+    /// The next command of an image that comes in: mostly all in order, and now and then wrong.
+    fn image(&mut self, a: u64, b: u64) -> Command {
+        const UPLOAD: UploadId = UploadId(1);
+        let Some(mut image) = self.image.take() else {
+            let which = (a % images().len() as u64) as usize;
+            let name = images()[which].head.name.as_str();
+            let filter = name[1..].parse().expect("the names of filters end with their numbers");
+            let id = FilterId(100_000 + self.serial);
+            self.image = Some(ComingIn { which, next: 0, filter, id });
+            return Command::Delete { kind: FILTERS[filter].0, name: Self::name(filter) };
+        };
+        let from = &images()[image.which];
+        let number = match b % 40 {
+            0 => return Command::ImageAbandon { upload: UPLOAD },
+            // As though it went on after a pause.
+            1 => {
+                self.at += 700_000;
+                image.next
+            }
+            2 => image.next + 1,
+            3 => image.next.saturating_sub(1),
+            _ => image.next,
+        };
+        let number = number.min(from.commands() - 1);
+        let (kind, name) = (FILTERS[image.filter].0, Self::name(image.filter));
+        let command = from.command(number, UPLOAD, image.id, kind, &name);
+        image.next = number + 1;
+        if image.next == from.commands() {
+            self.ids[image.filter] = image.id.0;
+        } else {
+            self.image = Some(image);
+        }
+        command
+    }
+
     fn begin(&self, target: Target, mode: usize, import: ImportId) -> Command {
         let mode = [ImportMode::Append, ImportMode::Replace][mode];
         let owner = KeyName::new(["", "shop"][(self.serial % 2) as usize]);
@@ -271,7 +365,9 @@ impl RandomLog {
                 line_ups_max: b % 4,
             }),
             8 => Command::TurnBack,
-            12 => Command::Restored,
+            9 => Command::Advance { buckets_max: (b % 600) as u32 },
+            11 => Command::Enable { version: (b % 5) as u16 },
+            12 => Command::Restored { clock: Timestamp(b << 24) },
             _ => Command::Insert {
                 target,
                 digests: Digests((0..CODES).map(code).collect()),

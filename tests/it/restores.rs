@@ -7,13 +7,15 @@
 
 use crate::random_log::{Numbers, RandomLog, code};
 use crate::store_support::options;
+use cuckood::domain::spec::CodeCounts;
 use cuckood::domain::{
-    Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, KeyName, Proposal, Seq,
-    Target, Timestamp, UploadDigest,
+    Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, KeyName,
+    Kind, Proposal, Seq, Target, Timestamp, UploadDigest,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
+use cuckood::filter::StateCounts;
 use cuckood::journal::Durability;
 use cuckood::state::{Section, State};
 use cuckood::store::{Manifest, Store};
@@ -42,6 +44,8 @@ fn assert_equal(restored: &mut State, live: &mut State) {
     assert_eq!(restored.tables_bytes(), live.tables_bytes());
     assert_eq!(restored.records_bytes(), live.records_bytes());
     assert_eq!(restored.redemptions(), live.redemptions());
+    assert_eq!((restored.codes(), codes(restored)), (live.codes(), codes(live)));
+    assert_imports_have_filters(restored);
     assert_eq!(restored.idempotency_records(), live.idempotency_records());
     let ((head, sections), (live_head, live_sections)) = (image(restored), image(live));
     assert!(head == live_head, "the heads differ");
@@ -50,6 +54,31 @@ fn assert_equal(restored: &mut State, live: &mut State) {
         assert!(chunks == live_chunks, "{section:?} differs");
     }
     assert_eq!(sections.len(), live_sections.len());
+}
+
+/// No import runs into a filter that is gone. The state must have been published.
+fn assert_imports_have_filters(state: &State) {
+    let view = state.view();
+    for import in view.imports().iter().filter(|import| import.state == ImportState::Running) {
+        let filter = view.find(import.kind, &import.name).map(|view| view.id);
+        assert_eq!(filter, Some(import.filter), "{import:?}");
+    }
+}
+
+/// Codes of all strict coupons, counted one coupon at a time.
+fn codes(state: &mut State) -> StateCounts {
+    state.publish();
+    let mut sum = StateCounts::default();
+    for counts in state
+        .view()
+        .list(Kind::Coupon, "", None, usize::MAX)
+        .iter()
+        .filter_map(|it| it.describe(Timestamp(0)).stats.codes)
+    {
+        let CodeCounts { available, held, redeemed } = counts;
+        sum += StateCounts { available, held, redeemed };
+    }
+    sum
 }
 
 /// A service without its threads: a state, its log, and snapshots in a store.
@@ -78,6 +107,8 @@ impl<'a> Service<'a> {
         let fresh = self.state.fresh_events().iter();
         self.told.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
         self.events.take(self.store, &mut self.state).unwrap();
+        // When it is done makes no difference.
+        self.state.free_discarded(self.log.len() as u64 % 40);
         self.log.push((entry, applied.clone()));
         applied
     }

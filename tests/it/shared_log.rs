@@ -1,18 +1,21 @@
 //! Engines over one log, as the nodes of a replicated one: each applies what the log says, whoever proposed it; and what is
 //! proposed may be committed late, or never be answered.
 
-use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Window};
-use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status, SubmitError};
+use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use cuckood::domain::{
+    Applied, Command, Digests, Forget, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Timestamp, Window,
+};
+use cuckood::engine::{Engine, EngineOptions, EventsError, JournalOptions, Status, SubmitError};
 use cuckood::filter::{Digest, Growth, Mode};
 use cuckood::journal::MemoryLog;
 use futures_util::future::join_all;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
 struct Node {
     engine: Engine,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Node {
@@ -21,21 +24,34 @@ impl Node {
     }
 
     async fn with(log: &MemoryLog, adjust: impl FnOnce(&mut EngineOptions)) -> Node {
-        let directory = tempfile::tempdir().unwrap();
+        Node::by(Clock::system(ClockLimits::default()), log, adjust).await
+    }
+
+    async fn by(clock: Clock, log: &MemoryLog, adjust: impl FnOnce(&mut EngineOptions)) -> Node {
+        Node::over(tempfile::tempdir().unwrap(), clock, log, adjust).await
+    }
+
+    async fn over(
+        directory: TempDir,
+        clock: Clock,
+        log: &MemoryLog,
+        adjust: impl FnOnce(&mut EngineOptions),
+    ) -> Node {
         let mut options = EngineOptions::new(directory.path());
         options.journal = JournalOptions::Memory(log.clone());
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         options.store.cache_bytes = 8 << 20;
         adjust(&mut options);
-        let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+        let engine = Engine::start(options, clock);
         assert_eq!(engine.recovered().await, Status::Ready);
-        Node { engine, _directory: directory }
+        Node { engine, directory }
     }
 
     fn creation(&self, name: &str) -> (Command, Target) {
         let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-        let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false };
+        let spec =
+            Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
         let name = Name::new(name).unwrap();
         let creation = self.engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
         let Command::Create { id, .. } = creation else { unreachable!() };
@@ -216,4 +232,77 @@ async fn a_shutdown_waits_for_what_was_proposed() {
     let (applied, ()) = tokio::join!(write, end);
     applied.unwrap();
     assert_eq!(node.holds("shop", 0..20).len(), 10);
+}
+
+/// A node with a full disk takes no writes, but what others write makes events there as well.
+#[tokio::test]
+async fn on_a_full_disk_the_oldest_events_make_room() {
+    let log = MemoryLog::new();
+    let time = Arc::new(ManualTime::at(Timestamp(1_800_000_000_000)));
+    let clock = || Clock::new(time.clone(), ClockLimits::default());
+    let node = Node::by(clock(), &log, |_| ()).await;
+    let Node { engine, directory } = Node::by(clock(), &log, |_| ()).await;
+    engine.shutdown().await;
+    let is_full = |options: &mut EngineOptions| options.store.free_space_min_bytes = u64::MAX >> 1;
+    let full = Node::over(directory, clock(), &log, is_full).await;
+    for day in 0..12 {
+        node.create(&format!("day-{day}")).await;
+        time.pass(Duration::from_secs(86_400));
+    }
+    full.caught_up(node.engine.info().last_seq).await;
+    assert!(node.engine.info().events.kept > 10);
+    let makes_room = async {
+        while full.engine.info().events.kept > 2 {
+            full.engine.barrier().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), makes_room).await.unwrap();
+    let (mut reader, mut last) = (full.engine.events_after(None), 0);
+    while last < 12 {
+        last = reader.read().await.unwrap().last().unwrap().number;
+    }
+    assert_eq!(full.engine.events_after(Some(1)).read().await, Err(EventsError::Gone));
+}
+
+/// Each node's readers go by its own clock. What the nodes hold goes by the log, so they come to the same.
+#[tokio::test]
+async fn nodes_forget_alike() {
+    let log = MemoryLog::new();
+    let times = [1_000_000_000, 1_000_002_000].map(|wall| Arc::new(ManualTime::at(Timestamp(wall))));
+    let clock = |time: &Arc<ManualTime>| Clock::new(time.clone(), ClockLimits::default());
+    let nodes =
+        [Node::by(clock(&times[0]), &log, |_| ()).await, Node::by(clock(&times[1]), &log, |_| ()).await];
+    let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));
+    let forget = Some(Forget::new(60, 4).unwrap());
+    let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
+    let name = Name::new("seen").unwrap();
+    let creation = nodes[0].engine.creation(Kind::Campaign, name.clone(), spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    nodes[0].submit(creation).await.unwrap();
+    let description = |node: &Node| {
+        let view = node.engine.find(Kind::Campaign, &name).unwrap();
+        view.describe(Timestamp(1_000_122_000))
+    };
+    for round in 0..12 {
+        for (node, at) in nodes.iter().zip([round * 1_000, round * 1_000 + 500]) {
+            node.caught_up(nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq)).await;
+            node.submit(insert(Target(id), at..at + 500)).await.unwrap();
+        }
+        times.iter().for_each(|time| time.pass(Duration::from_secs(10)));
+    }
+    let last = nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq);
+    for node in &nodes {
+        node.caught_up(last).await;
+    }
+    let told = nodes.each_ref().map(|node| description(node).stats);
+    assert_eq!((told[0].items, &told[0].steps), (told[1].items, &told[1].steps));
+    assert!((5_000..=7_000).contains(&told[0].items), "{}", told[0].items);
+    // Nothing is written any more, and all is forgotten for those who read.
+    times.iter().for_each(|time| time.pass(Duration::from_secs(76)));
+    for node in &nodes {
+        let view = node.engine.find(Kind::Campaign, &name).unwrap();
+        let now = node.engine.now();
+        assert!((0..12_000).all(|item| !view.contains(digest(item), now)));
+        assert_eq!(view.describe(now).stats.items, 0);
+    }
 }

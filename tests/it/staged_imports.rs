@@ -24,7 +24,7 @@ fn create(mode: Mode, capacity: u64) -> Command {
         Mode::Compact => (Layout::compact(capacity, 0.001, growth).unwrap(), Sizing::ErrorRate(0.001)),
         Mode::Strict => (Layout::strict(capacity).unwrap(), Sizing::Exact),
     };
-    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false };
+    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
     let secret = Secret::new([7; 192]);
     let (kind, name, window) = (Kind::Coupon, Name::new("welcome").unwrap(), Window::default());
     Command::Create { kind, name, id: TARGET.0, secret, spec, layout, window }
@@ -126,7 +126,8 @@ impl Coupon {
     }
 
     fn count(&self, number: u64) -> u32 {
-        self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap().count(code(number))
+        let view = self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap();
+        view.count(code(number), self.state.now())
     }
 
     fn present(&self, numbers: std::ops::Range<u64>) -> Vec<u64> {
@@ -316,6 +317,26 @@ fn an_import_is_overtaken_by_more_than_can_be_kept() {
     coupon.apply(lines("nightly", 20..30));
     coupon.end("nightly", 100);
     assert_eq!(coupon.present(0..40), (20..30).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_replacement_is_overtaken_by_another_one() {
+    let mut coupon = Coupon::new(Mode::Strict, 100);
+    coupon.apply(begin("first", ImportMode::Replace));
+    coupon.apply(lines("first", 0..10));
+    coupon.apply(begin("second", ImportMode::Replace));
+    let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
+    assert_eq!(coupon.apply(lines("first", 10..20)), overtaken);
+    assert_eq!(coupon.apply(end("first", 100)), overtaken);
+    coupon.apply(lines("second", 30..40));
+    coupon.end("second", 100);
+    assert_eq!(coupon.present(0..50), (30..40).collect::<Vec<_>>());
+    // One that begins anew overtakes nobody.
+    coupon.apply(begin("first", ImportMode::Replace));
+    coupon.apply(begin("first", ImportMode::Replace));
+    coupon.apply(lines("first", 0..10));
+    coupon.end("first", 100);
+    assert_eq!(coupon.present(0..50), (0..10).collect::<Vec<_>>());
 }
 
 /// What counts is what the one holds and the other would hold at the swap, whatever was written during the upload.

@@ -1,19 +1,20 @@
 //! The state machine: the same log gives the same bytes, with and without a snapshot in between, and no command
 //! breaks what a code is promised.
 
-use crate::random_log::{CODES, Numbers, RandomLog, code, numbers};
+use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
     Command, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal,
     Sizing, Spec, Status, Target, Timestamp, Window,
 };
-use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::{SectionId, Sections, State};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::{RedemptionQuery, SectionId, Sections, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
+/// What lies in the sections of a snapshot.
 #[derive(Clone, PartialEq, Debug, Default)]
-struct Chunks(HashMap<(SectionId, u32), Vec<u8>>);
+pub struct Chunks(HashMap<(SectionId, u32), Vec<u8>>);
 
 impl Sections for &Chunks {
     type Error = Infallible;
@@ -35,7 +36,15 @@ fn create(id: u64, kind: Kind, mode: Mode) -> Command {
         Mode::Compact => (Layout::compact(50, 0.01, Growth::Auto).unwrap(), Sizing::ErrorRate(0.01)),
         Mode::Strict => (Layout::strict(50).unwrap(), Sizing::Exact),
     };
-    let spec = Spec { capacity: 50, mode, growth: Growth::Auto, sizing, ignore_case: false };
+    let spec = Spec {
+        capacity: 50,
+        mode,
+        growth: Growth::Auto,
+        sizing,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
     let name = Name::new(&format!("f{id}")).unwrap();
     let secret = Secret::new([7; 192]);
     Command::Create { kind, name, id: FilterId(id), secret, spec, layout, window: Window::default() }
@@ -48,7 +57,7 @@ fn log(numbers: &[Numbers]) -> Vec<Entry> {
     entries
 }
 
-fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Chunks) {
+pub fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Chunks) {
     let image = state.begin_snapshot();
     let (mut chunks, mut chunk) = (Chunks::default(), Vec::new());
     for section in image.sections {
@@ -64,8 +73,35 @@ fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8
     (image.head, chunks)
 }
 
-fn restore((head, chunks): &(Vec<u8>, Chunks)) -> State {
+pub fn restore((head, chunks): &(Vec<u8>, Chunks)) -> State {
     State::restore(head, &mut &*chunks).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// An outcome without what depends on how far items have moved from one table to another: that goes on with every entry.
+fn without_tables(mut outcome: Outcome) -> Outcome {
+    if let Outcome::Created(of) | Outcome::Exists(of) | Outcome::Updated(of) = &mut outcome {
+        of.stats.segments.clear();
+        of.stats.memory_bytes = 0;
+    }
+    outcome
+}
+
+/// What a state tells about its filters, their items and redemptions. Where an item lies in a table, and how many forgotten ones were
+/// freed, depends on the number of entries, too, and makes no difference to anybody.
+fn told(state: &mut State) -> Vec<String> {
+    state.publish();
+    let (view, now) = (state.view(), state.now());
+    let items: Vec<Digest> = (0..ITEMS).map(code).collect();
+    let filters = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX));
+    let tell = filters.iter().flatten().map(|filter| {
+        let stats = filter.describe(now).stats;
+        let total = filter.spec.forget.is_none().then_some(stats.items);
+        let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, now)).collect();
+        let (codes, found) = (stats.codes, filter.look_up(&items, now));
+        let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, now);
+        format!("{}: {total:?}, {codes:?}, {counts:?}, {found:?}, {:?}", filter.name, page.redemptions)
+    });
+    tell.collect()
 }
 
 proptest! {
@@ -134,10 +170,13 @@ proptest! {
                         refused => prop_assert!(outcomes.is_empty(), "{:?}", refused),
                     }
                 }
-                command => prop_assert_eq!(apply(&mut batch, at, command.clone()), apply(&mut single, at, command)),
+                command => {
+                    let (one, other) = (apply(&mut batch, at, command.clone()), apply(&mut single, at, command));
+                    prop_assert_eq!(without_tables(one), without_tables(other));
+                }
             }
         }
-        prop_assert!(snapshot(&mut batch, |_| ()).1 == snapshot(&mut single, |_| ()).1, "the end differs");
+        prop_assert_eq!(told(&mut batch), told(&mut single), "the end differs");
     }
 
     /// Whatever happens, a code has one redemption that stands, and is in the state that goes with it.

@@ -7,8 +7,9 @@ use cuckood::store::{Store, StoreError, StoreOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// What the clocks may say at a restore.
 pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
@@ -40,14 +41,38 @@ pub fn open_journal_at(store: &Arc<Store>, durability: Durability) -> Result<Loc
     LocalJournal::open(store.clone(), LocalOptions { durability, segment_bytes: 64 << 10 })
 }
 
+/// How long a poll waits for entries: longer than a busy machine's disk stands still.
+const POLL_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls until so many entries have come after `last`, waiting for them.
+pub fn poll(journal: &mut dyn Journal, mut last: Seq, count: usize) -> Result<Vec<Committed>, JournalError> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut committed, until) = (Vec::new(), Instant::now() + POLL_PATIENCE);
+    while committed.len() < count {
+        match journal.poll(last, &mut Context::from_waker(&waker)) {
+            Poll::Ready(more) => committed.extend(more?),
+            Poll::Pending => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        }
+        assert!(Instant::now() < until, "{} of {count} entries have come behind {last:?}", committed.len());
+        last = committed.last().map_or(last, |committed: &Committed| committed.entry.seq);
+    }
+    Ok(committed)
+}
+
 /// Proposes a batch and polls what came of it.
 pub fn append(journal: &mut dyn Journal, batch: Vec<Proposal>) -> Result<Vec<Committed>, JournalError> {
-    let last = journal.last();
+    let (last, count) = (journal.last(), batch.len());
     journal.propose(Ticket(1_000), batch)?;
-    match journal.poll(last, &mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(committed) => committed,
-        Poll::Pending => Ok(Vec::new()),
-    }
+    poll(journal, last, count)
 }
 
 /// A command of so many digests that tells itself from every other of its `number`.

@@ -16,8 +16,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("journal", &["domain", "store"]),
     ("access", &["domain"]),
     ("engine", &["filter", "domain", "state", "journal", "store", "clock"]),
-    ("http", &["domain", "access", "engine"]),
-    ("resp", &["domain", "access", "engine"]),
+    ("budget", &[]),
+    ("http", &["domain", "access", "budget", "engine"]),
+    ("resp", &["domain", "access", "budget", "engine"]),
 ];
 
 /// The rooms that put the others together.
@@ -26,24 +27,25 @@ const TOP: &[&str] = &["main", "lib", "server", "tls", "config", "telemetry", "c
 /// Paths of other crates that only some modules may name: everything that touches the world.
 const FENCED: &[(&str, &[&str])] = &[
     ("sled::", &["store"]),
+    ("async_nats::", &["journal"]),
     ("axum::", &["http", "server"]),
     ("hyper::", &["http", "server"]),
     ("tower_http::", &["http"]),
     ("utoipa", &["http", "cli"]),
-    ("rustls::", &["server", "tls"]),
+    ("rustls::", &["server", "tls", "cli"]),
     ("x509_parser::", &["tls"]),
     ("procfs::", &["http"]),
     ("ureq::", &["cli"]),
     ("clap::", &["cli", "main"]),
     ("toml::", &["config", "cli"]),
-    ("tokio::", &["engine", "http", "resp", "server", "tls", "cli"]),
+    ("tokio::", &["journal", "engine", "http", "resp", "server", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "resp", "server", "tls", "cli"]),
     ("std::fs", &["store", "server", "config", "cli"]),
     ("std::net", &["access", "http", "resp", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
-    ("std::thread", &["store", "engine", "server", "cli"]),
+    ("std::thread", &["store", "journal", "engine", "server", "cli"]),
     ("std::time::SystemTime", &["clock"]),
-    ("getrandom::", &["store", "engine", "http", "cli"]),
+    ("getrandom::", &["store", "journal", "engine", "http", "cli"]),
 ];
 
 /// Names that say nothing.

@@ -36,11 +36,23 @@ pub struct Shop {
     pub broken: AtomicUsize,
     /// Operations that were answered.
     pub answered: AtomicU64,
+    /// Several nodes have the codes: reads ask for what is acknowledged anywhere, and what becomes of a write may be unknown.
+    several: bool,
 }
 
 impl Shop {
     pub fn new() -> Shop {
+        Shop::of(false)
+    }
+
+    /// One that several nodes have.
+    pub fn of_several_nodes() -> Shop {
+        Shop::of(true)
+    }
+
+    fn of(several: bool) -> Shop {
         Shop {
+            several,
             clock: AtomicU64::new(0),
             ids: (0..CODES).map(|_| Mutex::default()).collect(),
             closed: AtomicBool::new(false),
@@ -82,13 +94,16 @@ pub fn work(shop: &Shop, client: &Client, random: &mut Random) -> Vec<(usize, Op
         let code = random.below(crowd) as usize;
         let request = choose(shop, code, random);
         let called = shop.now();
-        let answer = send(client, code, request, random);
-        if let Ok(Answer::Created(seen) | Answer::Found(seen)) = answer {
+        let answer = send(shop, client, code, request, random);
+        let is_broken = answer.is_err();
+        let is_unknown = shop.several && answer.as_ref().is_ok_and(|answer| answer.status == 503);
+        let answer = answer.ok().filter(|_| !is_unknown);
+        let answer = answer.map(|answer| read(&answer).unwrap_or(Answer::Odd));
+        if let Some(Answer::Created(seen) | Answer::Found(seen)) = answer {
             shop.note_id(code, seen.id);
         }
-        let lost = answer.is_err();
-        operations.push((code, Operation { request, answer: answer.ok(), called, returned: shop.now() }));
-        if lost {
+        operations.push((code, Operation { request, answer, called, returned: shop.now() }));
+        if is_broken {
             shop.broken.fetch_add(1, Ordering::SeqCst);
             break;
         }
@@ -115,10 +130,18 @@ fn choose(shop: &Shop, code: usize, random: &mut Random) -> Request {
     }
 }
 
-fn send(client: &Client, code: usize, request: Request, random: &mut Random) -> Result<Answer, ureq::Error> {
+fn send(
+    shop: &Shop,
+    client: &Client,
+    code: usize,
+    request: Request,
+    random: &mut Random,
+) -> Result<service::Answer, ureq::Error> {
     const REDEMPTIONS: &str = "/v1/coupons/shop/redemptions";
     let nothing = json!({});
-    let answer = match request {
+    let strong = [("X-Cuckood-Consistency", "strong"), ("Content-Type", "application/json")];
+    let strong = if shop.several { &strong[..] } else { &strong[1..] };
+    match request {
         Request::Redeem { reference, hold } => {
             let hold_seconds = if hold { HOLD_SECONDS_MIN + random.below(86_400) } else { 0 };
             let reference = format!("order-{reference}");
@@ -128,10 +151,12 @@ fn send(client: &Client, code: usize, request: Request, random: &mut Random) -> 
         }
         Request::Confirm(id) => client.post(&format!("{REDEMPTIONS}/{id:032x}/confirm"), &nothing),
         Request::Cancel(id) => client.post(&format!("{REDEMPTIONS}/{id:032x}/cancel"), &nothing),
-        Request::LookUp(id) => client.get(&format!("{REDEMPTIONS}/{id:032x}")),
-        Request::Check => client.post("/v1/coupons/shop/codes/check", &json!({ "codes": [code_name(code)] })),
-    }?;
-    Ok(read(&answer).unwrap_or(Answer::Odd))
+        Request::LookUp(id) => client.send("GET", &format!("{REDEMPTIONS}/{id:032x}"), strong, b""),
+        Request::Check => {
+            let body = json!({ "codes": [code_name(code)] }).to_string();
+            client.send("POST", "/v1/coupons/shop/codes/check", strong, body.as_bytes())
+        }
+    }
 }
 
 fn read(answer: &service::Answer) -> Option<Answer> {

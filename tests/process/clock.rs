@@ -27,7 +27,10 @@ impl Past {
     async fn new(data: &Path, now: Timestamp) -> Past {
         let time = Arc::new(ManualTime::at(now));
         let mut options = EngineOptions::new(data);
-        options.settings = cuckood::config::Config::load(None, []).unwrap().engine_options().settings;
+        options.settings = cuckood::config::Config::load(None, std::env::vars_os().take(0))
+            .unwrap()
+            .engine_options()
+            .settings;
         let engine = Engine::start(options, Clock::new(time.clone(), far()));
         engine.recovered().await;
         let spec = Spec {
@@ -36,6 +39,8 @@ impl Past {
             growth: Growth::Auto,
             sizing: Sizing::Exact,
             ignore_case: false,
+            stock: None,
+            forget: None,
         };
         let name = Name::new("shop").unwrap();
         let creation = engine.creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();

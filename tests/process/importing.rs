@@ -171,23 +171,24 @@ fn forward(mut client: TcpStream, mut server: TcpStream, cut: &AtomicUsize, cuts
     let _ = server.shutdown(Shutdown::Write);
 }
 
+/// `IMPORT_LINES` says how many lines are sent (200 000 if it is unset).
 #[test]
 fn an_import_goes_on_where_the_connection_breaks() {
-    const LINES: u64 = 200_000;
-    let fixture = Fixture::new(LINES);
-    let lines: String = (0..LINES).map(|n| format!("user-{n}\n")).collect();
-    let file = fixture.file("users.txt", &lines);
-    for (mode, added) in [(&[][..], LINES), (&["--replace"], LINES)] {
-        let (proxy, cut) = breaking_proxy(fixture.client.address(), 5, 400_000);
+    let count: u64 = std::env::var("IMPORT_LINES").map_or(200_000, |lines| lines.parse().unwrap());
+    let fixture = Fixture::new(count);
+    let lines: String = (0..count).map(|n| format!("user-{n}\n")).collect();
+    let (file, bytes_more) = (fixture.file("users.txt", &lines), 2 * count as usize);
+    for mode in [&[][..], &["--replace"]] {
+        let (proxy, cut) = breaking_proxy(fixture.client.address(), 5, bytes_more);
         let done = succeeds(&proxy, &[&[INTO, &file], mode].concat(), None);
         assert_eq!(
             (&done["state"], &done["lines"], &done["added"]),
-            (&json!("done"), &json!(LINES), &json!(added))
+            (&json!("done"), &json!(count), &json!(count))
         );
-        assert_eq!((cut.load(Ordering::SeqCst), items(&fixture.client)), (5, json!(LINES)));
+        assert_eq!((cut.load(Ordering::SeqCst), items(&fixture.client)), (5, json!(count)));
     }
     // Standard input can't be read again, but what was added stays, and the id tells where to go on.
-    let (proxy, _) = breaking_proxy(fixture.client.address(), 1, 400_000);
+    let (proxy, _) = breaking_proxy(fixture.client.address(), 1, bytes_more);
     let told = fails(&proxy, &[INTO, "-", "--id", "piped"], Some(&lines), "--id piped");
     assert!(told.stdout.is_empty());
     let (proxy, _) = breaking_proxy(fixture.client.address(), 3, 1_000);

@@ -9,10 +9,12 @@ mod bodies;
 mod certificates;
 mod client_tls;
 mod clock;
+mod command_line;
 mod connections;
 mod descriptors;
 mod events;
 mod full_disk;
+mod images;
 mod importing;
 mod memory;
 mod patience;
@@ -20,27 +22,34 @@ mod permissions;
 mod recovery;
 mod redis;
 #[path = "../redis_client/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod redis_client;
 mod refusals;
 mod rotation;
 mod secrecy;
 #[path = "../service/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod service;
+mod shadow;
 mod signals;
 mod snapshots;
 mod twice;
 mod verify;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before it counts as never.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The program under test: `CUCKOOD_PROGRAM` names another one than that of this build.
 fn program() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_cuckood"))
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        std::env::var_os("CUCKOOD_PROGRAM")
+            .map_or_else(|| env!("CARGO_BIN_EXE_cuckood").into(), PathBuf::from)
+    });
+    &PROGRAM
 }
 
 /// Waits until something is so.

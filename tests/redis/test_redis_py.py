@@ -43,6 +43,20 @@ def check(protocol):
     pipeline.execute_command("CF.EXISTS", name, "p999")
     assert all(pipeline.execute())
 
+    # As the documentation of redis-py has it: all pieces are taken first, and then loaded.
+    binary = redis.Redis(port=port, password=key, protocol=protocol).cf()
+    client.delete(f"{name}-copy")
+    pieces, iterator = [], 0
+    while True:
+        iterator, data = binary.scandump(name, iterator)
+        if iterator == 0:
+            break
+        pieces.append((iterator, data))
+    for iterator, data in pieces:
+        assert binary.loadchunk(f"{name}-copy", iterator, data) in (True, b"OK"), iterator
+    assert list(filters.mexists(f"{name}-copy", "u2", "p999", "u9")) == [1, 1, 0]
+    assert client.delete(f"{name}-copy") == 1
+
     assert client.exists(name, f"coupon:{name}", "nowhere") == 2
     assert client.type(name) == "MBbloomCF"
     assert set(client.scan_iter(match=f"{name}*")) == {name}

@@ -16,6 +16,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long an end may take before it counts as failed.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Settings of every service, unless a test has others: a port of its own, and patience with a disk that stands still for a minute
+/// because other programs use it.
+const SETTINGS: [(&str, &str); 3] = [
+    ("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0"),
+    ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "10m"),
+    ("CUCKOOD__STORAGE__OPEN_TIMEOUT", "10m"),
+];
+
 /// A running service. Dropped, it is killed.
 pub struct Service {
     child: Child,
@@ -38,6 +46,8 @@ pub struct Answer {
     pub body: Value,
     /// Whether it is an earlier request's answer.
     pub replayed: bool,
+    /// The position of the log that it reflects, if it says so.
+    pub position: Option<u64>,
 }
 
 impl Service {
@@ -56,9 +66,10 @@ impl Service {
 
     /// The same, or how it ended if it does not come to listen, with what it wrote.
     pub fn try_spawn(command: &mut Command) -> Result<Service, (ExitStatus, String)> {
-        const LISTEN: &str = "CUCKOOD__SERVER__LISTEN";
-        if !command.get_envs().any(|(name, _)| name == LISTEN) {
-            command.env(LISTEN, "127.0.0.1:0");
+        for (name, value) in SETTINGS {
+            if !command.get_envs().any(|(known, _)| known == name) {
+                command.env(name, value);
+            }
         }
         let mut child = command
             .env("CUCKOOD__LOG__FORMAT", "json")
@@ -115,14 +126,6 @@ impl Service {
     /// What it has written.
     pub fn output(&self) -> &Output {
         &self.output
-    }
-
-    /// What it has written that is not mere information, once it has ended.
-    fn complaints(&self) -> String {
-        let is_mere = |line: &str| {
-            ["TRACE", "DEBUG", "INFO"].iter().any(|l| line.contains(&format!(r#""level":"{l}""#)))
-        };
-        self.output.whole().into_iter().filter(|line| !is_mere(line)).collect::<Vec<_>>().join("\n")
     }
 
     /// SIGKILL: no chance to tidy up.
@@ -219,7 +222,7 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("{}", self.complaints());
+            eprintln!("{}", self.output.whole().join("\n"));
         }
     }
 }
@@ -320,8 +323,10 @@ impl Client {
 fn read(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::Error> {
     let status = response.status().as_u16();
     let replayed = response.headers().contains_key("idempotency-replayed");
+    let position = response.headers().get("x-cuckood-position");
+    let position = position.and_then(|position| position.to_str().ok()?.parse().ok());
     let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
-    Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default(), replayed })
+    Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default(), replayed, position })
 }
 
 fn text(value: &Value) -> &str {

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { connect, ProblemError, type ProblemCode } from "cuckood-client";
+import { connect, type EventLine, ProblemError, type ProblemCode } from "cuckood-client";
 import { KEY, serve } from "./service.js";
 
 const url = await serve();
@@ -51,6 +51,26 @@ test("coupons", async () => {
   );
   const used = await cuckood.confirmRedemption({ path: { coupon: "welcome", id: held.id } });
   assert.deepEqual([used.id, used.status], [held.id, "redeemed"]);
+});
+
+test("events", async () => {
+  await cuckood.putCoupon({ path: { coupon: "told" }, body: { capacity: 10 } });
+  await cuckood.addCodes({ path: { coupon: "told" }, body: { codes: ["K7Q2", "9FXM"] } });
+  const answer = await cuckood.listEvents({ query: { limit: 10_000 } });
+  const events = (await answer.text()).trimEnd().split("\n").map((line) => JSON.parse(line) as EventLine);
+  const told = events.filter(({ coupon }) => coupon === "told");
+  assert.deepEqual(told.map(({ event, key }) => [event, key]), [
+    ["coupon.created", "admin"],
+    ["codes.added", "admin"],
+  ]);
+  assert.equal(told[1]?.added, 2);
+  // There are no new ones.
+  const last = events.at(-1)?.seq;
+  assert.equal(await (await cuckood.listEvents({ query: { after: last } })).text(), "");
+  // A stream gives them as they come.
+  const stream: unknown = await cuckood.listEvents({ query: { limit: 1 }, parseAs: "stream" });
+  assert.equal((await new Response(stream as ReadableStream).text()).split("\n").length, 2);
+  await assert.rejects(cuckood.listEvents({ query: { limit: 0 } }), refused(422, "invalid-request"));
 });
 
 test("operations", async () => {

@@ -1,8 +1,8 @@
-/** The machines that serve one state: who they are, how far each lags behind, and whether they agree. */
+/** The machines that serve one state: who they are, how far each is behind, and how the log between them does. */
 
 import type { JSX } from "preact";
 import type { Row } from "../api/types.ts";
-import { heading } from "../format.ts";
+import { away, heading } from "../format.ts";
 import { CurlButton } from "../parts/curl.tsx";
 import { Facts, Panel, Refusal } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
@@ -15,22 +15,33 @@ function isRow(value: unknown): value is Row {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+/** Another node: how far it is behind this one, and how long it has been silent. */
+function seen(node: Row, position: unknown): Row {
+  const { heard_at, ...rest } = node;
+  const behind = typeof position === "number" && typeof node["position"] === "number" ? Math.max(0, position - node["position"]) : undefined;
+  return { ...rest, ...(behind === undefined ? {} : { behind }), ...(typeof heard_at === "string" ? { heard: away(heard_at) } : {}) };
+}
+
 /** An answer as it comes: its figures one by one, its lists as tables. */
 function Whole({ of }: { readonly of: Row }): JSX.Element {
-  const fields = Object.entries(of).flatMap(([field, value]) =>
-    isRow(value) ? Object.entries(value).map(([part, inner]) => [`${field} ${part}`, inner] as const) : [[field, value] as const],
-  );
-  const isList = (value: unknown): value is readonly Row[] => Array.isArray(value) && value.every(isRow);
+  const { log, nodes, ...rest } = of;
+  const { node, ...figures } = isRow(log) ? log : {};
+  const facts = [...Object.entries(rest), ...Object.entries(figures).map(([field, value]) => [`log ${field}`, value] as const)];
+  const others = Array.isArray(nodes) ? nodes.filter(isRow).map((other) => seen(other, of["position"])) : [];
   return (
     <>
-      <Facts of={fields.filter(([, value]) => !isList(value)).map(([field, value]) => [heading(field), shown(field, value)])} />
-      {fields.map(([field, value]) => isList(value) && value.length > 0 && <Table key={field} label={heading(field)} rows={value} />)}
+      <Facts of={[["This node", node === undefined ? undefined : shown("node", node)], ...facts.map(([field, value]) => [heading(field), shown(field, value)] as const)]} />
+      {others.length > 0 && <Table label="Other nodes" rows={others} />}
     </>
   );
 }
 
-export function Cluster(): JSX.Element {
+export function Cluster(): JSX.Element | null {
   const { value, error } = useResource<Row>(CALL, EVERY_SECONDS);
+  // A service on its own has no others.
+  if (error === undefined && (value === undefined || value["journal"] === "local")) {
+    return null;
+  }
   return (
     <Panel title="Machines" wide aside={<CurlButton call={() => CALL} />}>
       {error !== undefined && <Refusal error={error} />}

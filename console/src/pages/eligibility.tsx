@@ -41,7 +41,7 @@ const REQUEST = "EligibilityRequest";
 export function Eligibility(): JSX.Element {
   const [user, setUser] = useState("");
   const [campaigns, setCampaigns] = useState("");
-  const [limit, setLimit] = useState("1");
+  const [limit, setLimit] = useState("");
   const [unless, setUnless] = useState("");
   const [lineUp, setLineUp] = useState("");
   const [explains, setExplains] = useState(true);
@@ -50,10 +50,10 @@ export function Eligibility(): JSX.Element {
   const explain = has && explains ? true : undefined;
   const body = () => {
     if (lineUp !== "") {
-      return { user, line_up: lineUp, explain };
+      return { user, line_up: lineUp, limit: limit === "" ? undefined : Number(limit), explain };
     }
     const exclusions = knowsUnless ? itemsOf(unless).map(exclusionOf) : [];
-    return { user, campaigns: names, limit: Number(limit), unless: exclusions.length > 0 ? exclusions : undefined, explain };
+    return { user, campaigns: names, limit: limit === "" ? undefined : Number(limit), unless: exclusions.length > 0 ? exclusions : undefined, explain };
   };
   const call = (): Call | undefined =>
     user === "" || (names.length === 0 && lineUp === "")
@@ -80,7 +80,7 @@ export function Eligibility(): JSX.Element {
       >
         <div class="fields">
           <Text label="User" value={user} change={setUser} required />
-          <Text label="At most" type="number" min={1} max={256} value={limit} change={setLimit} hint="campaigns; then it stops" />
+          <Text label="At most" type="number" min={1} max={256} value={limit} change={setLimit} hint="campaigns; empty: as the line-up says, or one" />
           {knowsLineUps && <Text label="Line-up" value={lineUp} change={setLineUp} hint="Instead of campaigns" />}
         </div>
         {lineUp === "" && (

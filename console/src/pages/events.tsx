@@ -17,6 +17,8 @@ const BACK = 500;
 const WAIT_SECONDS = 25;
 /** A busy service is asked no more often than this. */
 const PAUSE_MILLISECONDS = 500;
+/** The pause after an error, such as a restart of the service. */
+const RETRY_MILLISECONDS = 5_000;
 
 interface Event_ extends Row {
   readonly seq: number;
@@ -43,22 +45,43 @@ async function beginning(signal: AbortSignal): Promise<number | undefined> {
   return oldest === undefined ? undefined : oldest.seq - 1 + Math.max(0, kept - BACK);
 }
 
-/** Follows the feed until it is told to stop. */
-async function follow(take: (events: readonly Event_[]) => void, signal: AbortSignal): Promise<void> {
-  let after = await beginning(signal);
+/** Whether asking again may help: the service does not answer, or is not ready. */
+function mayPass(error: unknown): boolean {
+  return !(error instanceof Problem) || error.status === 0 || error.status >= 500;
+}
+
+/** Follows the feed until it is told to stop. `tell` gets what keeps it from going on, and `undefined` once it goes on. */
+async function follow(
+  take: (events: readonly Event_[]) => void,
+  tell: (error: unknown) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  let after: number | undefined;
+  let hasBegun = false;
   while (!signal.aborted) {
+    let pause = PAUSE_MILLISECONDS;
     try {
+      if (!hasBegun) {
+        after = await beginning(signal);
+        hasBegun = true;
+      }
       const events = await read(call(after), signal);
       after = events.at(-1)?.seq ?? after;
       take(events);
+      tell(undefined);
     } catch (error) {
-      // What comes next is no longer kept.
-      if (!(error instanceof Problem) || error.code !== "events-gone") {
-        throw error;
+      if (error instanceof Problem && error.code === "events-gone") {
+        // What comes next is no longer kept.
+        hasBegun = false;
+      } else if (!signal.aborted) {
+        tell(error);
+        if (!mayPass(error)) {
+          return;
+        }
+        pause = RETRY_MILLISECONDS;
       }
-      after = await beginning(signal);
     }
-    await new Promise((resume) => setTimeout(resume, PAUSE_MILLISECONDS));
+    await new Promise((resume) => setTimeout(resume, pause));
   }
 }
 
@@ -75,7 +98,7 @@ export function Events(): JSX.Element {
     const controller = new AbortController();
     const take = (more: readonly Event_[]) =>
       setEvents((before) => [...more].reverse().concat(before).slice(0, KEPT));
-    follow(take, controller.signal).catch((failure) => controller.signal.aborted || setError(failure));
+    void follow(take, setError, controller.signal);
     return () => controller.abort();
   }, []);
   const words = search.toLowerCase();

@@ -26,7 +26,7 @@ function limits(now: Info | undefined): string[] {
   const found: string[] = [];
   const state = readiness.value;
   if (state !== undefined && !state.isReady) {
-    found.push(`Not ready: ${state.problem?.detail ?? "no reason is known"}`);
+    found.push(state.problem?.detail ?? "no reason is known");
   }
   if (state?.writes !== undefined) {
     found.push(`Writes are refused: ${state.writes}. Reads are answered.`);

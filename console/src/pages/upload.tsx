@@ -89,8 +89,9 @@ export function Upload({ kind, filter, changed }: UploadProps): JSX.Element | nu
   const [result, setResult] = useState<Import | undefined>(undefined);
   const [error, setError] = useState<unknown>(undefined);
   const abort = useRef<AbortController>(undefined);
-  // Another upload in every respect: the dry run of the one before says nothing of it.
+  // Another upload in every respect: the dry run of the one before says nothing of it, and is not waited for.
   const renew = () => {
+    abort.current?.abort();
     setId(newId());
     setResult(undefined);
     setError(undefined);

@@ -46,9 +46,12 @@ export function Change({ kind, filter, changed }: ChangeProps): JSX.Element | nu
     return null;
   }
   const mayRaise = filter.growth === "auto" && accepts("FilterPatch", "capacity");
+  // The controls show minutes: a time that nobody has touched is not sent, or it would lose its seconds.
+  const changedTime = (shown: string, time: string | undefined) =>
+    shown === local(time) ? undefined : (utc(shown) ?? null);
   const body = {
-    starts_at: utc(starts) ?? null,
-    ends_at: utc(ends) ?? null,
+    starts_at: changedTime(starts, filter.starts_at),
+    ends_at: changedTime(ends, filter.ends_at),
     capacity: mayRaise && capacity !== String(filter.capacity) ? Number(capacity) : undefined,
     stock: filter.stock !== undefined && stock !== String(filter.stock) ? Number(stock) : undefined,
   };

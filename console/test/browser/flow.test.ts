@@ -54,6 +54,10 @@ test("a campaign's users are tried for their eligibility", async () => {
   await says(page, "There is no campaign nowhere.");
   const explained = (await rows(page, "Explanations"))[0];
   assert.deepEqual([explained?.slice(0, 3), explained?.at(-1)], [["spring", "yes", "inside"], "yes"]);
+  await page.getByLabel("Unless the user is in").fill("spring 1 spring");
+  await button(page, "Try").click();
+  await says(page, "None of them");
+  assert.equal((await rows(page, "Explanations"))[0]?.filter((cell) => cell === "spring").length, 2, "campaign, and what excludes");
   await assertAccessible(page, "eligibility, dark");
   await page.getByRole("link", { name: "Imports" }).click();
   await says(page, "welcome");

@@ -49,6 +49,8 @@ pub enum Code {
     RedemptionCancelled,
     RequiresStrictMode,
     OutsideWindow,
+    SoldOut,
+    RequiresAddedCodes,
     ImportDiffers,
     ImportRunning,
     ImportGuarded,
@@ -60,6 +62,7 @@ pub enum Code {
     UnsupportedMediaType,
     InvalidRequest,
     IdempotencyKeyReused,
+    ImageDamaged,
     TooManyInvalidCodes,
     RateLimited,
     IdempotencyFull,
@@ -70,11 +73,16 @@ pub enum Code {
     Draining,
     StorageFailed,
     ClockUnsure,
+    TooFarBehind,
+    NoQuorum,
+    Diverged,
     MemoryLimit,
     TooManyFilters,
     TooManyLineUps,
     DiskFull,
 }
+
+const TOO_MANY_FILTERS: &str = "The limit on campaigns and coupons is reached";
 
 impl Code {
     /// Its status, spelling and title.
@@ -102,37 +110,37 @@ impl Code {
             Code::RedemptionCancelled => (409, "redemption-cancelled", "The redemption was cancelled"),
             Code::RequiresStrictMode => (409, "requires-strict-mode", "Only a strict coupon can do this"),
             Code::OutsideWindow => (409, "outside-window", "The coupon is not active now"),
+            Code::SoldOut => (409, "sold-out", "The open pool is sold out"),
+            Code::RequiresAddedCodes => (409, "requires-added-codes", "Only a pool of added codes does this"),
             Code::ImportDiffers => (409, "import-differs", "The import's id belongs to a different import"),
             Code::ImportRunning => (409, "import-running", "The import is still running"),
             Code::ImportGuarded => (409, "import-guarded", "The import violates one of its guards"),
             Code::ImportStopped => (409, "import-stopped", "The import was stopped"),
             Code::ImportFinished => (409, "import-finished", "The import is no longer running"),
-            Code::ImportOvertaken => (409, "import-overtaken", "Too many writes came during the import"),
+            Code::ImportOvertaken => (409, "import-overtaken", "Other writes went ahead of the import"),
             Code::EventsGone => (410, "events-gone", "The events are no longer kept"),
             Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
-            Code::UnsupportedMediaType => {
-                (415, "unsupported-media-type", "The body's media type is not accepted")
-            }
+            Code::UnsupportedMediaType => (415, "unsupported-media-type", "The media type is not accepted"),
             Code::InvalidRequest => (422, "invalid-request", "The request is not valid"),
             Code::IdempotencyKeyReused => {
                 (422, "idempotency-key-reused", "The idempotency key was used for another request")
             }
+            Code::ImageDamaged => (422, "image-damaged", "The image is damaged, or is none"),
             Code::TooManyInvalidCodes => (429, "too-many-invalid-codes", "Too many invalid codes were tried"),
             Code::RateLimited => (429, "rate-limited", "Too many requests"),
-            Code::IdempotencyFull => {
-                (429, "idempotency-full", "There is no room for another idempotency key")
-            }
+            Code::IdempotencyFull => (429, "idempotency-full", "There is no room for another key"),
             Code::TooManyImports => (429, "too-many-imports", "Too many imports are unfinished"),
             Code::Internal => (500, "internal", "The service failed"),
             Code::Overloaded => (503, "overloaded", "The service is busy"),
             Code::Recovering => (503, "recovering", "The service is starting"),
             Code::Draining => (503, "draining", "The service is stopping"),
-            Code::StorageFailed => (503, "storage-failed", "The storage has failed"),
+            Code::StorageFailed => (503, "storage-failed", "The storage has failed, or takes too long"),
             Code::ClockUnsure => (503, "clock-unsure", "The machine's clock can't be trusted"),
+            Code::TooFarBehind => (503, "too-far-behind", "This node is behind the log"),
+            Code::NoQuorum => (503, "no-quorum", "The log does not answer"),
+            Code::Diverged => (503, "diverged", "The state differs from that of other nodes"),
             Code::MemoryLimit => (507, "memory-limit", "The memory limit is reached"),
-            Code::TooManyFilters => {
-                (507, "too-many-filters", "The limit on campaigns and coupons is reached")
-            }
+            Code::TooManyFilters => (507, "too-many-filters", TOO_MANY_FILTERS),
             Code::TooManyLineUps => (507, "too-many-line-ups", "The limit on line-ups is reached"),
             Code::DiskFull => (507, "disk-full", "The disk is full"),
         }

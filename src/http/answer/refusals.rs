@@ -2,6 +2,7 @@
 
 use super::problem::{Code, Fault, Problem, retry};
 use crate::access::Denied;
+use crate::budget::UsedUp;
 use crate::domain::{Kind, Refusal};
 use crate::engine::{EventsError, LayoutError, Status, SubmitError};
 use std::time::Duration;
@@ -25,25 +26,21 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::TooManyFilters => {
             Problem::new(Code::TooManyFilters, "limits.filters allows no more campaigns and coupons")
         }
-        Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "the code was never added, or was withdrawn"),
-        Refusal::CodeRedeemed => {
-            Problem::new(Code::CodeRedeemed, "the code was redeemed under another reference")
-        }
-        Refusal::CodeHeld => Problem::new(Code::CodeHeld, "the code is held under another reference"),
-        Refusal::HoldExpired => Problem::new(Code::HoldExpired, "the hold expired before it was confirmed"),
-        Refusal::RedemptionCancelled => {
-            Problem::new(Code::RedemptionCancelled, "the redemption was cancelled earlier")
-        }
-        Refusal::RedemptionNotFound => redemption_not_found(),
-        Refusal::RequiresStrictMode => Problem::new(
-            Code::RequiresStrictMode,
-            "a compact filter can't distinguish codes with certainty: check the code, ask your own database, then remove it",
-        ),
-        Refusal::OutsideWindow => Problem::new(Code::OutsideWindow, "see its starts_at and ends_at"),
+        Refusal::CodeUnknown
+        | Refusal::CodeRedeemed
+        | Refusal::CodeHeld
+        | Refusal::HoldExpired
+        | Refusal::RedemptionCancelled
+        | Refusal::RedemptionNotFound
+        | Refusal::RequiresStrictMode
+        | Refusal::OutsideWindow
+        | Refusal::SoldOut
+        | Refusal::RequiresAddedCodes => code(&refusal),
         Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
         Refusal::CapacityLowered { .. } | Refusal::CapacityFixed | Refusal::CapacityBeyondReach => {
             capacity(&refusal)
         }
+        Refusal::NoStock | Refusal::StockBeyondCapacity { .. } => stock(&refusal),
         Refusal::KeyReused => {
             Problem::new(Code::IdempotencyKeyReused, "the key was sent earlier with a different request")
         }
@@ -57,11 +54,32 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         | Refusal::TooManyImports
         | Refusal::ImportNotFound
         | Refusal::ImportOvertaken => import(&refusal),
+        Refusal::NameTaken | Refusal::TooManyImages | Refusal::ImageNotFound | Refusal::ImageDamaged(_) => {
+            image(&refusal)
+        }
         Refusal::LineUpNotFound => line_up_not_found(),
         Refusal::TooManyLineUps => Problem::new(
             Code::TooManyLineUps,
             "limits.line_ups allows no more of them, or all together would be larger than 16 MiB",
         ),
+    }
+}
+
+/// An image can't come in.
+fn image(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::NameTaken => {
+            Problem::new(Code::AlreadyExists, "the name is taken, and an image comes in under a new one")
+        }
+        Refusal::TooManyImages => {
+            Problem::new(Code::Overloaded, "as many images are coming in as may").retry_after(retry::MINUTE)
+        }
+        Refusal::ImageDamaged(fault) => {
+            Problem::new(Code::ImageDamaged, format!("{fault}: nothing is left of it"))
+        }
+        _ => {
+            Problem::new(Code::ImageDamaged, "no such image is coming in: it was given up, so begin it anew")
+        }
     }
 }
 
@@ -82,10 +100,47 @@ pub(crate) fn import_not_found() -> Problem {
 
 /// Somebody has stopped the import.
 pub(crate) fn import_stopped() -> Problem {
-    Problem::new(Code::ImportStopped, "DELETE /v1/imports/{id} has stopped it; the same id goes on with it")
+    Problem::new(
+        Code::ImportStopped,
+        "DELETE /v1/imports/{id} has stopped it: upload again under the same id to continue",
+    )
 }
 
-/// A capacity can't be what it was asked to be.
+/// A code can't be used, or a pool's codes can't be changed.
+fn code(refusal: &Refusal) -> Problem {
+    let (code, detail) = match refusal {
+        Refusal::CodeUnknown => (Code::CodeUnknown, "the code was never added, or was withdrawn"),
+        Refusal::CodeRedeemed => (Code::CodeRedeemed, "the code was redeemed under another reference"),
+        Refusal::CodeHeld => (Code::CodeHeld, "the code is held under another reference"),
+        Refusal::HoldExpired => (Code::HoldExpired, "the hold expired before it was confirmed"),
+        Refusal::RedemptionCancelled => (Code::RedemptionCancelled, "the redemption was cancelled earlier"),
+        Refusal::RequiresStrictMode => (
+            Code::RequiresStrictMode,
+            "a compact filter can't distinguish codes with certainty: check the code, ask your own database, then remove it",
+        ),
+        Refusal::OutsideWindow => (Code::OutsideWindow, "see its starts_at and ends_at"),
+        Refusal::SoldOut => (Code::SoldOut, "as many codes are held or redeemed as the stock allows"),
+        Refusal::RequiresAddedCodes => (
+            Code::RequiresAddedCodes,
+            "in an open pool codes are not added or removed: any code may be redeemed",
+        ),
+        _ => return redemption_not_found(),
+    };
+    Problem::new(code, detail)
+}
+
+/// A stock can't be what it was asked to be.
+fn stock(refusal: &Refusal) -> Problem {
+    let detail = match refusal {
+        Refusal::StockBeyondCapacity { capacity } => {
+            format!("growth is fixed, and it is more than the capacity, which is {capacity}")
+        }
+        _ => "only an open pool has one, from its creation on".into(),
+    };
+    Problem::invalid_at("/stock", detail)
+}
+
+/// An import can't begin or go on.
 fn import(refusal: &Refusal) -> Problem {
     match refusal {
         Refusal::ImportDiffers => Problem::new(
@@ -103,12 +158,14 @@ fn import(refusal: &Refusal) -> Problem {
         .retry_after(retry::MINUTE),
         Refusal::ImportOvertaken => Problem::new(
             Code::ImportOvertaken,
-            "more items were changed during the import than can be queued; nothing was replaced: repeat it when there are fewer writes",
+            "another replacement began, or more items were changed during the import than can be queued; nothing was replaced: repeat it \
+             when no other import replaces the items, and there are fewer writes",
         ),
         _ => import_not_found(),
     }
 }
 
+/// A capacity can't be what it was asked to be.
 fn capacity(refusal: &Refusal) -> Problem {
     let detail = match refusal {
         Refusal::CapacityLowered { capacity } => format!("it is {capacity}, and can only be raised"),
@@ -153,10 +210,26 @@ impl From<SubmitError> for Problem {
                 Problem::new(Code::MemoryLimit, "the machine has no memory for what the write might take")
             }
             SubmitError::DiskFull => Problem::new(Code::DiskFull, "too little disk space is free"),
+            SubmitError::TooFarBehind => {
+                Problem::new(Code::TooFarBehind, "this node has not applied that much of the log yet")
+                    .retry_after(retry::MOMENT)
+            }
+            SubmitError::NoQuorum => Problem::new(
+                Code::NoQuorum,
+                "the log did not say in time what is acknowledged elsewhere: most of its servers may be gone",
+            )
+            .retry_after(retry::MOMENT),
             SubmitError::ClockUnsure(unsure) => {
                 Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(retry::MINUTE)
             }
         }
+    }
+}
+
+impl From<UsedUp> for Problem {
+    fn from(_: UsedUp) -> Self {
+        let detail = "as many bytes of bodies are being read as limits.bodies allows";
+        Problem::new(Code::Overloaded, detail).retry_after(retry::MOMENT)
     }
 }
 
@@ -235,6 +308,7 @@ pub(crate) fn unready(status: Status) -> Option<Problem> {
         }
         Status::Draining => Some(SubmitError::Draining.into()),
         Status::Failed(reason) => Some(Problem::new(Code::StorageFailed, reason)),
+        Status::Diverged(reason) => Some(Problem::new(Code::Diverged, reason)),
     }
 }
 

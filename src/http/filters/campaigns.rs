@@ -1,7 +1,8 @@
 //! `/v1/campaigns`: the routes. Each calls a handler that campaigns and coupons share.
 
 use super::handlers::{self, Cleared, PageQuery};
-use super::representation::{CampaignSpec, Filter, FilterPatch};
+use super::representation::Filter;
+use super::spec::{CampaignSpec, FilterPatch};
 use crate::domain::Kind;
 use crate::http::answer::problem::Problem;
 use crate::http::answer::reply;
@@ -96,7 +97,7 @@ pub(crate) async fn patch(
     Path(campaign): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    handlers::patch(&api, KIND, &campaign, request).await
+    handlers::patch::<FilterPatch>(&api, KIND, &campaign, request).await
 }
 
 /// Delete a campaign and everything that belongs to it

@@ -1,7 +1,8 @@
 //! `/v1/coupons`: the routes. Each calls a handler that campaigns and coupons share.
 
 use super::handlers::{self, Cleared, PageQuery};
-use super::representation::{CouponSpec, Filter, FilterPatch};
+use super::representation::Filter;
+use super::spec::{CouponPatch, CouponSpec};
 use crate::domain::Kind;
 use crate::http::answer::problem::Problem;
 use crate::http::answer::reply;
@@ -79,13 +80,13 @@ pub(crate) async fn get(
     handlers::get(&api, KIND, &coupon)
 }
 
-/// Change when a coupon is active, or raise its capacity
+/// Change when a coupon is active, its capacity or its stock
 #[utoipa::path(
     patch,
     path = "/v1/coupons/{coupon}",
     operation_id = "patch_coupon",
     tag = "coupons",
-    request_body(content((FilterPatch = "application/json"), (FilterPatch = "application/merge-patch+json"))),
+    request_body(content((CouponPatch = "application/json"), (CouponPatch = "application/merge-patch+json"))),
     responses(
         (status = 200, description = "Changed, or as it was asked to be", body = Filter),
         (status = 404, description = "`coupon-not-found`"),
@@ -96,7 +97,7 @@ pub(crate) async fn patch(
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    handlers::patch(&api, KIND, &coupon, request).await
+    handlers::patch::<CouponPatch>(&api, KIND, &coupon, request).await
 }
 
 /// Delete a coupon and everything that belongs to it

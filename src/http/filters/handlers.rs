@@ -1,13 +1,15 @@
 //! The handlers that create, show, change and delete campaigns and coupons.
 
-use super::representation::{Filter, FilterPatch, Wanted};
-use crate::domain::{Command, Kind, Name, Outcome};
+use super::representation::Filter;
+use super::spec::{Changes, Wanted};
+use crate::domain::spec::STOCK_MAX;
+use crate::domain::{Command, Description, Kind, Name, Outcome};
 use crate::http::answer::problem::Problem;
-use crate::http::answer::{headers, refusals, reply};
-use crate::http::api::{Api, Sender, parse_name, target};
+use crate::http::answer::{refusals, reply};
+use crate::http::api::{Api, Sender, caller, parse_name, target};
 use crate::http::request::{page, query};
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::{HeaderValue, StatusCode, header};
@@ -41,7 +43,7 @@ pub(super) async fn put<T: Wanted + DeserializeOwned>(
     request: Request,
 ) -> Result<Response, Problem> {
     let name = parse_name(kind, name)?;
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let (spec, window) = api.json::<T>(request).await?.resolve()?;
     let command = api.engine.creation(kind, name.clone(), spec, window)?;
     let decided = api.submit(kind, name.as_str(), &sender, command).await?;
@@ -50,19 +52,25 @@ pub(super) async fn put<T: Wanted + DeserializeOwned>(
         Outcome::Exists(description) => (StatusCode::OK, description),
         _ => return Err(decided.unexpected()),
     };
-    let mut response = reply::json(status, decided.replayed, &Filter::from(*description));
     if status == StatusCode::CREATED {
-        let location = format!("/v1/{}/{name}", collection(kind));
-        let location = HeaderValue::try_from(location).expect("a name is visible ASCII");
-        response.headers_mut().insert(header::LOCATION, location);
+        return Ok(created(kind, &name, decided.replayed, *description));
     }
-    Ok(response)
+    Ok(reply::json(status, decided.replayed, &Filter::from(*description)))
+}
+
+/// The answer when a filter was created.
+pub(super) fn created(kind: Kind, name: &Name, replayed: bool, description: Description) -> Response {
+    let mut response = reply::json(StatusCode::CREATED, replayed, &Filter::from(description));
+    let location = format!("/v1/{}/{name}", collection(kind));
+    let location = HeaderValue::try_from(location).expect("a name is visible ASCII");
+    response.headers_mut().insert(header::LOCATION, location);
+    response
 }
 
 /// `GET`: shows one filter.
 pub(super) fn get(api: &Api, kind: Kind, name: &str) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe())))
+    Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe(api.engine.now()))))
 }
 
 /// `GET` of a collection: a page of filters, and the cursor of the next one.
@@ -72,14 +80,14 @@ pub(super) fn list(
     request: &Request,
 ) -> Result<(Vec<Filter>, Option<String>), Problem> {
     let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list(kind, prefix, after, limit);
-    let (views, next) = page(api, request, find, |view| view.name.as_str())?;
-    Ok((views.iter().map(|view| Filter::from(view.describe())).collect(), next))
+    let (views, next) = page(request, find, |view| view.name.as_str())?;
+    let now = api.engine.now();
+    Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
 }
 
 /// The page of a collection that a request asks for, and the cursor of the next one. `find` is asked for one entry more than are on the
 /// page.
 pub(super) fn page<T>(
-    api: &Api,
     request: &Request,
     find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
     name: impl Fn(&T) -> &str,
@@ -87,8 +95,8 @@ pub(super) fn page<T>(
     let asked: PageQuery = query::parse(request)?;
     page::check_limit(asked.limit)?;
     let after = asked.cursor.as_deref().map(cursor_name).transpose()?;
-    let sender = Sender::of(api, request)?;
-    let Some(prefix) = sender.caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
+    let caller = caller(request)?;
+    let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
     let mut found = find(prefix, after.as_ref(), asked.limit + 1);
     let has_more = found.len() > asked.limit;
     found.truncate(asked.limit);
@@ -104,12 +112,20 @@ fn cursor_name(cursor: &str) -> Result<Name, Problem> {
     name.ok_or_else(page::strange_cursor)
 }
 
-/// `PATCH`: changes when a filter is active, or raises its capacity.
-pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+/// `PATCH`: changes when a filter is active, its capacity or its stock.
+pub(super) async fn patch<T: Into<Changes> + DeserializeOwned>(
+    api: &Api,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> Result<Response, Problem> {
+    let sender = Sender::of(&request)?;
     let view = api.filter(kind, name)?;
-    let FilterPatch { capacity, starts_at, ends_at } = api.json(request).await?;
-    let command = api.engine.update(&view, starts_at, ends_at, capacity)?;
+    let Changes { capacity, stock, starts_at, ends_at } = api.json::<T>(request).await?.into();
+    if stock.is_some_and(|stock| !(1..=STOCK_MAX).contains(&stock)) {
+        return Err(Problem::invalid_at("/stock", format!("expected 1 to {STOCK_MAX}")));
+    }
+    let command = api.engine.update(&view, starts_at, ends_at, capacity, stock)?;
     let decided = api.submit(kind, name, &sender, command).await?;
     match decided.outcome {
         Outcome::Updated(description) => {
@@ -121,7 +137,7 @@ pub(super) async fn patch(api: &Api, kind: Kind, name: &str, request: Request) -
 
 /// `DELETE`: deletes a filter.
 pub(super) async fn delete(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let name = parse_name(kind, name)?;
     // A repeated request finds its stored answer even though the filter is gone.
     if api.engine.find(kind, &name).is_none() && !sender.may_repeat() {
@@ -130,16 +146,12 @@ pub(super) async fn delete(api: &Api, kind: Kind, name: &str, request: Request) 
     let decided =
         api.submit(kind, name.as_str(), &sender, Command::Delete { kind, name: name.clone() }).await?;
     let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
-    let mut response = StatusCode::NO_CONTENT.into_response();
-    if decided.replayed {
-        headers::mark_replayed(&mut response);
-    }
-    Ok(response)
+    Ok(reply::empty(decided.replayed))
 }
 
 /// `POST …/clear`: removes everything that may be removed.
 pub(super) async fn clear(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let view = api.filter(kind, name)?;
     let decided = api.submit(kind, name, &sender, Command::Clear { target: target(&view) }).await?;
     match decided.outcome {

@@ -6,13 +6,13 @@ use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
 use crate::engine::Uncountable;
 use crate::http::answer::problem::Problem;
-use crate::http::answer::{headers, refusals, reply};
-use crate::http::api::{Api, Sender};
+use crate::http::answer::{refusals, reply};
+use crate::http::api::{Api, Sender, caller};
 use crate::http::request::faults::Faults;
 use crate::http::request::idempotency::Resource;
 use crate::http::request::json::{self, Text};
 use axum::extract::{Path, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -84,7 +84,7 @@ pub(crate) async fn put(
     request: Request,
 ) -> Result<Response, Problem> {
     let name = parse_name(&name)?;
-    let sender = Sender::of(&api, &request)?;
+    let sender = Sender::of(&request)?;
     let body = api.body(request).await?;
     let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
     let mut faults = Faults::default();
@@ -107,6 +107,8 @@ pub(crate) async fn put(
 }
 
 /// List line-ups
+///
+/// A key with a prefix sees those that have no other names.
 #[utoipa::path(
     get,
     path = "/v1/line-ups",
@@ -116,9 +118,13 @@ pub(crate) async fn put(
     responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    let caller = caller(&request)?;
     let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
-    let (found, next_cursor) = handlers::page(&api, &request, find, |line_up| line_up.name.as_str())?;
-    let line_ups = found.iter().map(|found| answer(&found.name, &found.line_up)).collect();
+    let (found, next_cursor) = handlers::page(&request, find, |line_up| line_up.name.as_str())?;
+    let is_permitted =
+        |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
+    let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
+    let line_ups = permitted.map(|found| answer(&found.name, &found.line_up)).collect();
     Ok(reply::json(StatusCode::OK, false, &LineUpList { line_ups, next_cursor }))
 }
 
@@ -133,8 +139,15 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(crate) async fn get(State(api): State<Arc<Api>>, Path(name): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let caller = caller(&request)?;
     let found = api.engine.line_up(&parse_name(&name)?).ok_or_else(refusals::line_up_not_found)?;
+    // It may have been stored under another key, which may use other names.
+    found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
     Ok(reply::json(StatusCode::OK, false, &answer(&found.name, &found.line_up)))
 }
 
@@ -154,7 +167,7 @@ pub(crate) async fn delete(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
+    let sender = Sender::of(&request)?;
     let name = parse_name(&name)?;
     // A repeated request finds its stored answer even though the line-up is gone.
     if api.engine.line_up(&name).is_none() && !sender.may_repeat() {
@@ -163,11 +176,7 @@ pub(crate) async fn delete(
     let command = Command::DeleteLineUp { name: name.clone() };
     let decided = api.submit_about(Resource::LineUp(name.as_str()), &sender, command).await?;
     let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
-    let mut response = StatusCode::NO_CONTENT.into_response();
-    if decided.replayed {
-        headers::mark_replayed(&mut response);
-    }
-    Ok(response)
+    Ok(reply::empty(decided.replayed))
 }
 
 fn parse_name(name: &str) -> Result<Name, Problem> {

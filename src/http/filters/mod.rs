@@ -3,6 +3,9 @@
 pub(crate) mod campaigns;
 pub(crate) mod coupons;
 mod handlers;
+pub(crate) mod images;
 pub(crate) mod line_ups;
 pub(crate) mod representation;
 pub(crate) mod selection;
+pub(crate) mod spec;
+mod steps;

@@ -228,13 +228,7 @@ mod tests {
     fn read(column: Option<&str>, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
         let mut records = Records::new(column.map(str::to_owned));
         let mut seen = Vec::new();
-        let mut each = |line: Line<'_>| {
-            seen.push(match line {
-                Line::Item(item) => item.to_owned(),
-                Line::Blank => "-".into(),
-                Line::Rejected(fault) => format!("!{fault:?}"),
-            });
-        };
+        let mut each = |line: Line<'_>| seen.push(line.shown());
         for piece in pieces {
             records.push(piece, &mut each)?;
         }

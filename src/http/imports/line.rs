@@ -34,6 +34,18 @@ pub(crate) enum Line<'a> {
     Rejected(LineFault),
 }
 
+#[cfg(test)]
+impl Line<'_> {
+    /// The line as tests compare it.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Line::Item(item) => (*item).to_owned(),
+            Line::Blank => "-".into(),
+            Line::Rejected(fault) => format!("!{fault:?}"),
+        }
+    }
+}
+
 /// The item as it is, or what is wrong with it.
 pub(super) fn item(bytes: &[u8]) -> Line<'_> {
     if bytes.is_empty() {

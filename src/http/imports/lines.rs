@@ -193,13 +193,7 @@ mod tests {
     fn read(format: Format, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
         let mut lines = Lines::new(format);
         let mut seen = Vec::new();
-        let mut each = |line: Line<'_>| {
-            seen.push(match line {
-                Line::Item(item) => item.to_owned(),
-                Line::Blank => "-".into(),
-                Line::Rejected(fault) => format!("!{fault:?}"),
-            });
-        };
+        let mut each = |line: Line<'_>| seen.push(line.shown());
         for piece in pieces {
             lines.push(piece, &mut each)?;
         }

@@ -30,9 +30,9 @@ pub(crate) enum ImportStateName {
     Done,
     /// A complete dry run; nothing was changed.
     Checked,
-    /// The filter was full or deleted, too many writes came meanwhile, or a guard was violated: see `failure`.
+    /// The filter was full, another replacement or too many writes came meanwhile, or a guard was violated: see `failure`.
     Failed,
-    /// The upload was interrupted; the same id continues it.
+    /// The upload was interrupted, or the filter was deleted; the same id continues the upload if the filter is still there.
     Interrupted,
 }
 

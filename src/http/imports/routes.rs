@@ -6,10 +6,10 @@ use super::lines::Format;
 use super::representation::{ImportAnswer, ImportModeName};
 use super::upload::{Imported, Upload};
 use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{Guards, ImportId, ImportMode, ImportState, Kind, Name, Share};
+use crate::domain::{Guards, ImportId, ImportMode, ImportState, Kind, Name, Refusal, Share};
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::{refusals, reply};
-use crate::http::api::{Api, Sender};
+use crate::http::api::{Api, caller};
 use crate::http::request::body::media_type;
 use crate::http::request::query;
 use crate::http::schema::Bytes;
@@ -128,11 +128,11 @@ struct ImportList {
         ),
         (
             status = 404,
-            description = "`campaign-not-found`; `import-not-found`: another import with `mode=replace` has begun meanwhile"
+            description = "`campaign-not-found`; `import-not-found`: another node has ended the import, because it made no progress"
         ),
         (
             status = 409,
-            description = "`filter-full`, `import-differs`, `import-overtaken`, `import-running`; `import-guarded`, with the numbers; `import-stopped` by a `DELETE`"
+            description = "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace`; `import-guarded`, with the numbers; `import-stopped` by a `DELETE`"
         ),
         (status = 429, description = "`too-many-imports`"),
     )
@@ -171,13 +171,13 @@ pub(crate) async fn import_users(
         ),
         (
             status = 404,
-            description = "`coupon-not-found`; `import-not-found`: another import with `mode=replace` has begun meanwhile"
+            description = "`coupon-not-found`; `import-not-found`: another node has ended the import, because it made no progress"
         ),
         (
             status = 409,
-            description = "`filter-full`, `import-differs`, `import-overtaken`, `import-running`; `import-guarded`, with the numbers; `import-stopped` by a `DELETE`"
+            description = "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace`; `import-guarded`, with the numbers; `import-stopped` by a `DELETE`; `requires-added-codes`"
         ),
-        (status = 429, description = "`too-many-imports`"),
+        (status = 429, description = "`too-many-imports`; `too-many-invalid-codes` for a dry run"),
     )
 )]
 pub(crate) async fn import_codes(
@@ -197,15 +197,25 @@ async fn import(api: Arc<Api>, kind: Kind, name: &str, request: Request) -> Resu
         None => api.engine.import_id(),
     };
     let format = format(&request, query.format, query.column)?;
-    let by = Sender::of(&api, &request)?.caller.key_name();
+    if view.spec.stock.is_some() {
+        return Err(refusals::refused(kind, Refusal::RequiresAddedCodes));
+    }
+    let by = caller(&request)?.key_name();
+    if let Some(known) = api.engine.import(&id)
+        && api.live_imports.may_run_elsewhere(&known, api.engine.now())
+    {
+        let detail = "an upload with this id may be running on another node: it is free after a minute without progress";
+        return Err(Problem::new(Code::ImportRunning, detail));
+    }
     let Some(live) = api.live_imports.begin(id.clone(), view.name.clone()) else {
         return Err(Problem::new(Code::ImportRunning, "an upload with this id is running"));
     };
+    let client = api.client(&request)?;
     let incoming = Incoming { format, pieces: api.reading.upload(request)?, live };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
     // In a task of its own: a handler is dropped when its client disconnects, but the log must still record the end.
     if query.dry_run {
-        let trial = DryRun { engine: api.engine.clone(), view, id, mode, guards };
+        let trial = DryRun { api, view, id, mode, guards, client };
         let import = tokio::spawn(trial.run(incoming)).await.map_err(failed)??;
         return Ok(reply::json(StatusCode::OK, false, &ImportAnswer::checked(import)));
     }
@@ -243,16 +253,17 @@ fn format(request: &Request, named: Option<FormatName>, column: Option<String>) 
     responses((status = 200, description = "Running and interrupted imports, and the last 100 others", body = ImportList))
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
+    let caller = caller(&request)?;
     let mut imports = api.engine.imports();
-    imports.retain(|import| sender.caller.require_name(import.name.as_str()).is_ok());
+    imports.retain(|import| caller.require_name(import.name.as_str()).is_ok());
     imports.sort_by(|a, b| b.started_at.cmp(&a.started_at).then_with(|| a.id.cmp(&b.id)));
     let mut over = 0;
     imports.retain(|import| {
         over += usize::from(!import.is_unfinished());
         over <= IMPORTS_KEPT_MAX || import.is_unfinished()
     });
-    let imports = imports.iter().map(|import| api.live_imports.corrected(import).into()).collect();
+    let imports =
+        imports.iter().map(|import| api.live_imports.corrected(import, api.engine.now()).into()).collect();
     Ok(reply::json(StatusCode::OK, false, &ImportList { imports }))
 }
 
@@ -272,12 +283,16 @@ pub(crate) async fn get(
     Path(import): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
+    let caller = caller(&request)?;
     let found = ImportId::new(&import).ok().and_then(|id| api.engine.import(&id));
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
-    let own = found.filter(|import| sender.caller.require_name(import.name.as_str()).is_ok());
+    let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or_else(refusals::import_not_found)?;
-    Ok(reply::json(StatusCode::OK, false, &ImportAnswer::from(api.live_imports.corrected(&import))))
+    Ok(reply::json(
+        StatusCode::OK,
+        false,
+        &ImportAnswer::from(api.live_imports.corrected(&import, api.engine.now())),
+    ))
 }
 
 /// Stop an import
@@ -292,7 +307,10 @@ pub(crate) async fn get(
     responses(
         (status = 204, description = "It is not running; its state is `interrupted`"),
         (status = 404, description = "`import-not-found`"),
-        (status = 409, description = "`import-finished`: it was done or had failed before it could be stopped"),
+        (
+            status = 409,
+            description = "`import-finished`: it was done or had failed before it could be stopped; `import-running`: its upload runs on another node, which alone can stop it"
+        ),
     )
 )]
 pub(crate) async fn stop(
@@ -300,8 +318,8 @@ pub(crate) async fn stop(
     Path(import): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&api, &request)?;
-    let is_own = |name: &Name| sender.caller.require_name(name.as_str()).is_ok();
+    let caller = caller(&request)?;
+    let is_own = |name: &Name| caller.require_name(name.as_str()).is_ok();
     let id = ImportId::new(&import).map_err(|_| refusals::import_not_found())?;
     let was_live = match api.live_imports.stop(&id).filter(|upload| is_own(&upload.name)) {
         Some(upload) => {
@@ -315,13 +333,16 @@ pub(crate) async fn stop(
         None => false,
     };
     let known = api.engine.import(&id).filter(|import| is_own(&import.name));
-    match known.map(|import| api.live_imports.corrected(&import).state) {
+    match known.map(|import| api.live_imports.corrected(&import, api.engine.now()).state) {
         // A dry run is not on record.
         None if was_live => Ok(StatusCode::NO_CONTENT.into_response()),
         None => Err(refusals::import_not_found()),
-        // Another upload may have continued it by now.
-        Some(ImportState::Interrupted | ImportState::Stopped | ImportState::Running) => {
-            Ok(StatusCode::NO_CONTENT.into_response())
+        Some(ImportState::Interrupted | ImportState::Stopped) => Ok(StatusCode::NO_CONTENT.into_response()),
+        // Another upload has continued it by now.
+        Some(ImportState::Running) if was_live => Ok(StatusCode::NO_CONTENT.into_response()),
+        Some(ImportState::Running) => {
+            let detail = "its upload runs on another node: ask that one, or wait until it has made no progress for a minute";
+            Err(Problem::new(Code::ImportRunning, detail))
         }
         Some(_) => Err(Problem::new(Code::ImportFinished, "it had already ended: see its state")),
     }

@@ -3,21 +3,20 @@
 use super::incoming::{Destination, Incoming};
 use super::intake::Batch;
 use crate::domain::{
-    Command, Digests, Ending, Guards, ITEMS_MAX, Import, ImportId, ImportMode, ImportState, KeyName, Outcome,
-    Refusal,
+    Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, KeyName, Outcome, Refusal,
 };
 use crate::engine::imports::LiveImport;
-use crate::engine::{Engine, FilterView, SubmitError};
+use crate::engine::{FilterView, SubmitError};
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::refusals;
 use crate::http::api::{Api, target};
+use crate::http::patience::patiently;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// How long and how often to wait while the engine is busy.
-const BUSY_PAUSE: Duration = Duration::from_millis(20);
-const BUSY_PAUSES_MAX: u32 = 500;
+/// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
+/// the items of a few buckets, and the writer must not be held for more than 20 ms.
+const CATCH_UP_ENTRIES: u32 = 2_500;
 
 /// An upload that has just begun.
 pub(super) struct Upload {
@@ -95,7 +94,7 @@ impl Upload {
             target: target(&self.view),
             import: self.id.clone(),
             ending,
-            entries_max: ITEMS_MAX as u32,
+            entries_max: CATCH_UP_ENTRIES,
         })
         .await
     }
@@ -141,15 +140,4 @@ impl Destination for ToLog<'_> {
         let outcome = batch.await.map_err(|_| Problem::new(Code::Internal, "the import failed"))?;
         self.upload.import(outcome?).map(drop)
     }
-}
-
-/// Submits a command, and tries again while the engine is busy: an upload can wait.
-async fn patiently(engine: Engine, by: Option<KeyName>, command: Command) -> Result<Outcome, SubmitError> {
-    for _ in 0..BUSY_PAUSES_MAX {
-        match engine.submit_by(by.clone(), command.clone(), None).await {
-            Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
-            applied => return applied.map(|applied| applied.outcome),
-        }
-    }
-    Err(SubmitError::Overloaded)
 }

@@ -102,7 +102,7 @@ struct CodeLookups {
     responses(
         (status = 200, description = "In the order of the request", body = InsertedItems),
         (status = 404, description = "`coupon-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was added"),
+        (status = 409, description = "`filter-full`: none of them was added; `requires-added-codes`"),
     )
 )]
 pub(crate) async fn add(
@@ -115,7 +115,8 @@ pub(crate) async fn add(
 
 /// Check which codes may be redeemed now
 ///
-/// A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is.
+/// A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is. In an open pool every other code is
+/// valid, unless the pool is sold out.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/check",
@@ -193,6 +194,7 @@ pub(crate) async fn count(
     responses(
         (status = 200, description = "In the order of the request", body = RemovedItems),
         (status = 404, description = "`coupon-not-found`"),
+        (status = 409, description = "`requires-added-codes`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
@@ -214,7 +216,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "In the order of the request", body = ReplacedItems),
         (status = 404, description = "`coupon-not-found`"),
-        (status = 409, description = "`filter-full`: none of them was replaced"),
+        (status = 409, description = "`filter-full`: none of them was replaced; `requires-added-codes`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]

@@ -1,7 +1,7 @@
 //! The handlers for lists of users or codes. Their answers are written by hand: they are as long as the request, and contain only
 //! known words and numbers.
 
-use crate::access::{Guesser, Scope};
+use crate::access::Scope;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
 use crate::engine::{CodeFound, FilterView};
 use crate::http::answer::problem::Problem;
@@ -120,15 +120,6 @@ async fn read<'a>(
     Ok(items)
 }
 
-/// Refuses an end user who has no guess left, before the body is read.
-fn guesser<'a>(api: &'a Api, kind: Kind, request: &Request) -> Result<Guesser<'a>, Problem> {
-    let client = match kind {
-        Kind::Campaign => None,
-        Kind::Coupon => Sender::of(api, request)?.client,
-    };
-    Ok(api.access.guessing.guesser(kind, client)?)
-}
-
 /// Counts codes that could not be removed.
 fn invalid(outcomes: &[ItemOutcome]) -> usize {
     let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
@@ -138,7 +129,7 @@ fn invalid(outcomes: &[ItemOutcome]) -> usize {
 /// `POST …/check`: which items are present.
 pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let guesser = guesser(api, kind, &request)?;
+    let guesser = api.guesser(&view, &request)?;
     let items = read(api, &view, None, request).await?;
     let guesses = guesser.take(items.digests.len())?;
     let mut present = Vec::with_capacity(items.digests.len());
@@ -157,10 +148,11 @@ pub(super) async fn check(api: &Api, kind: Kind, name: &str, request: Request) -
 /// `POST …/count`: how many copies of each item are present.
 pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
     let view = api.filter(kind, name)?;
-    let guesser = guesser(api, kind, &request)?;
+    let guesser = api.guesser(&view, &request)?;
     let items = read(api, &view, None, request).await?;
     let guesses = guesser.take(items.digests.len())?;
-    let counts: Vec<u32> = items.digests.iter().map(|&digest| view.count(digest)).collect();
+    let now = api.engine.now();
+    let counts: Vec<u32> = items.digests.iter().map(|&digest| view.count(digest, now)).collect();
     guesses.settle(counts.iter().filter(|&&count| count == 0).count());
     let mut answer = Answer::new(counts.len() * ",0".len());
     answer.list("counts", counts, |buffer, count| buffer.extend_from_slice(count.to_string().as_bytes()));
@@ -170,7 +162,7 @@ pub(super) async fn count(api: &Api, kind: Kind, name: &str, request: Request) -
 /// `POST …/codes/lookup`: the status of each code. A code that is held or redeemed does not count as a guess.
 pub(super) async fn look_up(api: &Api, name: &str, request: Request) -> Result<Vec<CodeFound>, Problem> {
     let view = api.filter(Kind::Coupon, name)?;
-    let guesser = guesser(api, Kind::Coupon, &request)?;
+    let guesser = api.guesser(&view, &request)?;
     let items = read(api, &view, None, request).await?;
     let found = view.look_up(&items.digests, api.engine.now());
     let found = found.ok_or_else(|| refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode))?;
@@ -181,7 +173,7 @@ pub(super) async fn look_up(api: &Api, name: &str, request: Request) -> Result<V
 
 /// `POST …/users` or `…/codes`: adds them, all or none.
 pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let view = api.filter(kind, name)?;
     let flag = match kind {
         Kind::Campaign => "if_absent",
@@ -212,9 +204,9 @@ pub(super) async fn add(api: &Api, kind: Kind, name: &str, request: Request) -> 
 
 /// `POST …/remove`.
 pub(super) async fn remove(api: &Api, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let view = api.filter(kind, name)?;
-    let guesser = guesser(api, kind, &request)?;
+    let guesser = api.guesser(&view, &request)?;
     let flag = (kind == Kind::Campaign).then_some("all");
     let ItemsBody { digests, flag: all, .. } = read(api, &view, flag, request).await?;
     let guesses = guesser.take(digests.len())?;
@@ -236,9 +228,9 @@ pub(super) async fn replace(
     name: &str,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(api, &request)?;
+    let sender = Sender::of(&request)?;
     let view = api.filter(kind, name)?;
-    let guesser = guesser(api, kind, &request)?;
+    let guesser = api.guesser(&view, &request)?;
     let body = api.body(request).await?;
     let mut pairs = ReplacementsBody::new(&view, api.options.limits.items_max);
     object::read(&body, &mut pairs)?;

@@ -1,6 +1,8 @@
 //! Metrics as text: OpenMetrics if the client accepts it, otherwise Prometheus' own format. Series that have never changed are
 //! left out of both.
 
+use crate::http::request::accept;
+use http::HeaderMap;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use std::fmt::{self, Write};
@@ -16,14 +18,10 @@ pub(crate) enum Format {
 
 impl Format {
     /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
-    pub(crate) fn asked_for(accept: &str) -> Format {
-        let wish = |wanted: &str| {
-            let wishes =
-                accept.split(',').map(media_range).filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
-            wishes.map(|(_, quality)| quality).fold(0.0, f32::max)
-        };
-        let open = wish("application/openmetrics-text");
-        if open > 0.0 && open >= wish("text/plain") { Format::OpenMetrics } else { Format::Prometheus }
+    pub(crate) fn asked_for(headers: &HeaderMap) -> Format {
+        let open = accept::wish(headers, "application/openmetrics-text");
+        let is_first = open > 0.0 && open >= accept::wish(headers, "text/plain");
+        if is_first { Format::OpenMetrics } else { Format::Prometheus }
     }
 
     /// Its media type.
@@ -33,14 +31,6 @@ impl Format {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
-}
-
-/// A media range without its parameters, and its quality value.
-fn media_range(text: &str) -> (&str, f32) {
-    let mut parts = text.split(';').map(str::trim);
-    let name = parts.next().unwrap_or_default();
-    let quality = parts.find_map(|parameter| parameter.strip_prefix("q=")?.parse().ok());
-    (name, quality.unwrap_or(1.0))
 }
 
 /// Writes all metrics of a registry that have ever changed.
@@ -126,6 +116,7 @@ fn value(sample: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::{HeaderValue, header};
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family as Series;
     use prometheus_client::metrics::gauge::Gauge;
@@ -147,7 +138,8 @@ mod tests {
             ("Application/OpenMetrics-Text; version=1.0.0, text/plain", Format::OpenMetrics),
             (prometheus, Format::OpenMetrics),
         ] {
-            assert_eq!(Format::asked_for(accept), wanted, "{accept}");
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(Format::asked_for(&headers), wanted, "{accept}");
         }
     }
 

@@ -1,15 +1,16 @@
 //! Reads and decompresses bodies: whole, up to a limit, or piece by piece without one. While they are in memory, they count
 //! towards the limit that all bodies share.
 
-use super::body_memory::{BodyMemory, Buffer, Share};
+use super::body_memory::{Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
+use crate::budget::Budget;
 use crate::http::answer::problem::{Code, Problem, retry};
 use crate::http::stopping::Stopping;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderMap, header};
+use http::{HeaderMap, Method, header};
 use http_body_util::BodyExt;
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -23,7 +24,7 @@ const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
 /// How bodies are read.
 pub(crate) struct Reading {
     /// The memory that all bodies share.
-    pub(crate) memory: Arc<BodyMemory>,
+    pub(crate) budget: Arc<Budget>,
     /// The longest body that is read whole, compressed or decompressed.
     pub(crate) bytes_max: usize,
     /// How long a whole body may take to arrive; for an upload, the next piece.
@@ -54,7 +55,7 @@ impl Reading {
     /// Another media type or coding (415), too long (413), too slow (408), incomplete or badly compressed (400), or too many
     /// bodies at once (503).
     pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
-        require_json(request.headers())?;
+        require_json(request.method(), request.headers())?;
         let coding = Coding::of(request.headers())?;
         let arrived = {
             let mut arriving = pin!(self.collect(request.into_body()));
@@ -76,10 +77,10 @@ impl Reading {
     async fn collect(&self, mut body: Body) -> Result<ReadBody, Problem> {
         // Most bodies are one frame, which needs no copy.
         let Some(first) = next_frame(&mut body).await? else {
-            return Ok(ReadBody { bytes: Bytes::new(), _share: Share::of(&self.memory, 0)? });
+            return Ok(ReadBody { bytes: Bytes::new(), _share: self.share() });
         };
         let mut length = first.len();
-        let share = self.within_limit(length).and_then(|()| Share::of(&self.memory, first.len() as u64));
+        let share = self.within_limit(length).and_then(|()| self.share_of(first.len() as u64));
         let share = match share {
             Ok(share) => share,
             Err(refused) => return Err(self.let_arrive(body, length, refused).await),
@@ -87,9 +88,10 @@ impl Reading {
         let Some(second) = next_frame(&mut body).await? else {
             return Ok(ReadBody { bytes: first, _share: share });
         };
-        let mut buffer = Buffer::new(&self.memory)?;
+        let mut buffer = Buffer::new(&self.budget);
         let mut append = |bytes: &[u8]| {
-            self.within_limit(buffer.len() + bytes.len()).and_then(|()| buffer.extend(bytes, self.bytes_max))
+            self.within_limit(buffer.len() + bytes.len())?;
+            buffer.extend(bytes, self.bytes_max).map_err(Problem::from)
         };
         let mut appended = append(&first).and_then(|()| append(&second));
         drop((first, share));
@@ -134,9 +136,9 @@ impl Reading {
         coding: Coding,
         mut expander: Expander,
     ) -> Result<ReadBody, Problem> {
-        let _decoder = Share::of(&self.memory, coding.decoder_bytes() + PIECE_BYTES_MAX)?;
+        let _decoder = self.share_of(coding.decoder_bytes() + PIECE_BYTES_MAX)?;
         let unexpandable = |fault: Unexpandable| Problem::new(Code::MalformedRequest, fault.detail());
-        let mut buffer = Buffer::new(&self.memory)?;
+        let mut buffer = Buffer::new(&self.budget);
         let (mut rest, mut piece) = (compressed, Vec::new());
         while !rest.is_empty() {
             expander.expand(&mut rest, &mut piece).map_err(unexpandable)?;
@@ -155,12 +157,13 @@ impl Reading {
         Ok(ReadBody { bytes: bytes.into(), _share: share })
     }
 
-    /// A share of the memory for the result of parsing.
-    ///
-    /// # Errors
-    /// 503 `overloaded`.
-    pub(crate) fn share(&self) -> Result<Share, Problem> {
-        Share::of(&self.memory, 0)
+    /// An empty share of the memory, for the result of parsing.
+    pub(crate) fn share(&self) -> Share {
+        Share::empty(self.budget.clone())
+    }
+
+    fn share_of(&self, bytes: u64) -> Result<Share, Problem> {
+        Ok(Share::of(self.budget.clone(), bytes)?)
     }
 
     /// Begins to read an upload of any length.
@@ -179,7 +182,7 @@ impl Reading {
             piece: Vec::new(),
             expander: coding.expander(),
             has_ended: false,
-            _share: Share::of(&self.memory, UPLOAD_BYTES + coding.decoder_bytes())?,
+            _share: self.share_of(UPLOAD_BYTES + coding.decoder_bytes())?,
         })
     }
 }
@@ -281,12 +284,17 @@ fn too_slow(detail: String) -> Problem {
     Problem::new(Code::RequestTimeout, detail)
 }
 
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let media_type = media_type(headers);
-    if matches!(media_type.as_deref(), Some("application/json" | "application/merge-patch+json")) {
-        return Ok(());
+fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    let is_patch = method == Method::PATCH;
+    match media_type(headers).as_deref() {
+        Some("application/json") => Ok(()),
+        Some("application/merge-patch+json") if is_patch => Ok(()),
+        _ if is_patch => {
+            let detail = "the body must be application/merge-patch+json or application/json";
+            Err(Problem::new(Code::UnsupportedMediaType, detail))
+        }
+        _ => Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json")),
     }
-    Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json"))
 }
 
 /// The media type without its parameters, in lower case.
@@ -428,9 +436,9 @@ mod tests {
         ) {
             let limit: u64 = if is_scarce { 12 << 20 } else { 256 << 20 };
             let taken: Gauge<u64, std::sync::atomic::AtomicU64> = Gauge::default();
-            let memory = Arc::new(BodyMemory::new(limit, taken.clone(), Counter::default()));
+            let budget = Arc::new(Budget::new(limit, taken.clone(), Counter::default()));
             let timeout = Duration::from_secs(3_600);
-            let reading = Reading { memory, bytes_max: BYTES_MAX, timeout, stopping: Stopping::default() };
+            let reading = Reading { budget, bytes_max: BYTES_MAX, timeout, stopping: Stopping::default() };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let _entered = runtime.enter();
             let mut context = Context::from_waker(task::noop_waker_ref());
@@ -465,9 +473,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_bomb_gives_way_while_it_expands() {
-        let memory = Arc::new(BodyMemory::new(256 << 20, Gauge::default(), Counter::default()));
+        let budget = Arc::new(Budget::new(256 << 20, Gauge::default(), Counter::default()));
         let timeout = Duration::from_secs(3_600);
-        let reading = Reading { memory, bytes_max: 32 << 20, timeout, stopping: Stopping::default() };
+        let reading = Reading { budget, bytes_max: 32 << 20, timeout, stopping: Stopping::default() };
         for coding in ["gzip", "zstd"] {
             let bomb =
                 Sent { coding, length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };

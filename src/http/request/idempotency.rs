@@ -57,23 +57,19 @@ pub(crate) fn key(caller: &str, resource: Resource<'_>, header: &[u8], command: 
 fn canonical(command: &Command) -> Vec<u8> {
     let serialize =
         |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
-    match command.clone() {
-        Command::Create { kind, name, spec, layout, window, .. } => {
-            let (id, secret) = (FilterId(0), Secret::new([0; _]));
-            serialize(&Command::Create { kind, name, id, secret, spec, layout, window })
+    let mut same = match command {
+        Command::Create { .. } | Command::Redeem { .. } | Command::Update { .. } => command.clone(),
+        _ => return serialize(command),
+    };
+    match &mut same {
+        Command::Create { id, secret, .. } => (*id, *secret) = (FilterId(0), Secret::new([0; _])),
+        Command::Redeem { redemption, .. } => *redemption = RedemptionId([0; 16]),
+        Command::Update { capacity: Some(Raise { layout, .. }), .. } => {
+            *layout = Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
         }
-        Command::Redeem { target, digest, reference, hold_seconds, .. } => {
-            let redemption = RedemptionId([0; 16]);
-            serialize(&Command::Redeem { target, digest, redemption, reference, hold_seconds })
-        }
-        Command::Update { target, starts_at, ends_at, capacity: Some(Raise { capacity, .. }) } => {
-            let layout =
-                Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
-            let capacity = Some(Raise { capacity, layout });
-            serialize(&Command::Update { target, starts_at, ends_at, capacity })
-        }
-        command => serialize(&command),
+        _ => {}
     }
+    serialize(&same)
 }
 
 #[cfg(test)]

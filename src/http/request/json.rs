@@ -416,6 +416,8 @@ mod tests {
         layout: Option<Layout>,
         #[serde(default)]
         rates: Vec<f64>,
+        #[serde(default)]
+        is_open: bool,
     }
 
     /// The pointer and the detail of the one fault.
@@ -429,7 +431,7 @@ mod tests {
     fn a_body_that_is_what_was_asked_for_is_read() {
         let spec: Spec =
             parse(br#" {"capacity":7,"mode":"strict","layout":{"bits":8},"rates":[1,0.5]} "#).unwrap();
-        assert_eq!(spec.capacity, 7);
+        assert!(spec.capacity == 7 && !spec.is_open);
         assert!(matches!(spec.mode, Some(Mode::Strict)));
         assert_eq!(spec.layout.unwrap().bits, 8);
         assert_eq!(spec.rates, [1.0, 0.5]);
@@ -442,19 +444,25 @@ mod tests {
             ("null", "", "expected an object"),
             ("\"secret\"", "", "expected an object"),
             ("{}", "/capacity", "missing"),
-            (r#"{"capacity":"secret"}"#, "/capacity", "expected u64"),
-            (r#"{"capacity":-1}"#, "/capacity", "expected u64"),
-            (r#"{"capacity":1.5}"#, "/capacity", "expected u64"),
+            (r#"{"capacity":"secret"}"#, "/capacity", "expected a whole number from 0 on"),
+            (r#"{"capacity":-1}"#, "/capacity", "expected a whole number from 0 on"),
+            (r#"{"capacity":1.5}"#, "/capacity", "expected a whole number from 0 on"),
             (r#"{"capacity":1,"capacity":1}"#, "/capacity", "given twice"),
             (r#"{"capacity":1,"mode":null}"#, "/mode", "expected a string"),
             (r#"{"capacity":1,"mode":{"strict":null}}"#, "/mode", "expected a string"),
             (r#"{"capacity":1,"mode":"secret"}"#, "/mode", "expected `compact` or `strict`"),
             (r#"{"capacity":1,"layout":null}"#, "/layout", "expected an object"),
             (r#"{"capacity":1,"layout":[8]}"#, "/layout", "expected an object"),
-            (r#"{"capacity":1,"layout":{"bits":300}}"#, "/layout/bits", "expected u8"),
+            (
+                r#"{"capacity":1,"layout":{"bits":300}}"#,
+                "/layout/bits",
+                "expected a whole number from 0 to 255",
+            ),
             (r#"{"capacity":1,"layout":{"a/b":1}}"#, "/layout/a~1b", "unknown field, expected `bits`"),
-            (r#"{"capacity":1,"rates":[1,true]}"#, "/rates/1", "expected f64"),
-            (r#"{"capacity":1,"\u0072ates":7}"#, "/rates", "expected a sequence"),
+            (r#"{"capacity":1,"rates":[1,true]}"#, "/rates/1", "expected a number"),
+            (r#"{"capacity":1,"\u0072ates":7}"#, "/rates", "expected a list"),
+            (r#"{"capacity":1,"is_open":"secret"}"#, "/is_open", "expected true or false"),
+            (r#"{"capacity":null}"#, "/capacity", "expected a whole number from 0 on"),
         ] {
             assert_eq!(fault(body), (pointer.into(), detail.into()), "{body}");
         }

@@ -1,5 +1,6 @@
 //! Incoming requests: bodies, queries and headers, read and checked before a handler runs.
 
+pub(crate) mod accept;
 pub(crate) mod body;
 pub(crate) mod body_memory;
 pub(crate) mod decompression;

@@ -35,9 +35,9 @@ impl<'de> IntoDeserializer<'de, ShapeError> for Parameter<'_> {
 
 /// Parses a number from its text.
 macro_rules! numbers {
-    ($($deserialize:ident, $visit:ident, $expected:literal;)*) => {
+    ($($deserialize:ident, $visit:ident, $type:literal;)*) => {
         $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
-            let number = self.text.parse().map_err(|_| ShapeError::new($expected));
+            let number = self.text.parse().map_err(|_| ShapeError::expected($type));
             number.and_then(|number| visitor.$visit(number)).map_err(|error| error.inside(&self.name))
         })*
     };
@@ -73,12 +73,12 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
     }
 
     numbers! {
-        deserialize_u8, visit_u8, "expected a whole number from 0 to 255";
-        deserialize_u16, visit_u16, "expected a whole number from 0 to 65535";
-        deserialize_u32, visit_u32, "expected a whole number from 0 to 4294967295";
-        deserialize_u64, visit_u64, "expected a whole number from 0 on";
-        deserialize_f64, visit_f64, "expected a number";
-        deserialize_bool, visit_bool, "expected true or false";
+        deserialize_u8, visit_u8, "u8";
+        deserialize_u16, visit_u16, "u16";
+        deserialize_u32, visit_u32, "u32";
+        deserialize_u64, visit_u64, "u64";
+        deserialize_f64, visit_f64, "f64";
+        deserialize_bool, visit_bool, "a boolean";
     }
 
     forward_to_deserialize_any! {

@@ -19,6 +19,22 @@ impl ShapeError {
         Self { pointer: String::new(), detail: detail.into() }
     }
 
+    /// Something else was expected, as serde says it: a Rust type, or plain words.
+    pub(super) fn expected(expected: &str) -> Self {
+        let words = match expected {
+            "u8" => "a whole number from 0 to 255",
+            "u16" => "a whole number from 0 to 65535",
+            "u32" => "a whole number from 0 to 4294967295",
+            "u64" | "usize" => "a whole number from 0 on",
+            "f32" | "f64" => "a number",
+            "a boolean" => "true or false",
+            "a sequence" => "a list",
+            "a map" => "an object",
+            words => words,
+        };
+        Self::new(format!("expected {words}"))
+    }
+
     /// Adds an outer step to the pointer.
     pub(super) fn inside(self, step: impl fmt::Display) -> Self {
         Self { pointer: format!("/{step}{}", self.pointer), ..self }
@@ -45,11 +61,11 @@ impl de::Error for ShapeError {
     }
 
     fn invalid_type(_: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::new(format!("expected {expected}"))
+        Self::expected(&expected.to_string())
     }
 
     fn invalid_value(_: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        Self::new(format!("expected {expected}"))
+        Self::expected(&expected.to_string())
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {

@@ -65,6 +65,11 @@ pub struct LocalJournal {
     was_full: bool,
 }
 
+/// Whether the directory holds a log of its own.
+pub(super) fn has_log(store: &Store) -> bool {
+    !segments::list(store).is_empty()
+}
+
 impl LocalJournal {
     /// Opens the log and finds its end. A new directory counts as used from here on.
     ///

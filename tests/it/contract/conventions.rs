@@ -92,6 +92,11 @@ async fn a_body_must_be_json_and_say_so() {
     let well = br#"{"users":["u1"]}"#;
     post(None, well).await.problem(415, "unsupported-media-type");
     post(Some("text/plain"), well).await.problem(415, "unsupported-media-type");
+    // Only a change is a merge-patch.
+    let merge_patch = [("content-type", "application/merge-patch+json")];
+    post(Some(merge_patch[0].1), well).await.problem(415, "unsupported-media-type");
+    let patch = json_request(Method::PATCH, "/v1/campaigns/spring", &merge_patch, &json!({"ends_at": null}));
+    service.send(patch).await.json(200);
     for broken in
         [&b""[..], b"{", b"{\"users\":[\"u1\"]} x", b"{\"users\":[\"u1\",]}", b"{\"users\":[\"\xff\"]}"]
     {
@@ -296,6 +301,17 @@ async fn a_key_is_visible_ascii() {
         with_key(&service, USERS, bad, &body).await.problem(400, "malformed-request");
     }
     with_key(&service, USERS, &"k".repeat(255), &body).await.json(200);
+}
+
+#[tokio::test]
+async fn a_read_does_not_look_at_a_key() {
+    let service = service().await;
+    let bad = [("idempotency-key", "a b")];
+    for path in ["/v1/campaigns", "/v1/imports", "/v1/info", "/v1/events?after=0"] {
+        assert_eq!(service.send(request(Method::GET, path, &bad, Body::empty())).await.status, 200, "{path}");
+    }
+    let question = json!({"user": "u1", "campaigns": ["spring"]});
+    service.send(json_request(Method::POST, "/v1/eligibility", &bad, &question)).await.json(200);
 }
 
 #[tokio::test]

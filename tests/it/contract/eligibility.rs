@@ -1,6 +1,8 @@
 //! Which campaigns a user may still see.
 
-use super::service::Service;
+use super::service::{Service, json as json_request};
+use http::Method;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 async fn service() -> Service {
@@ -230,4 +232,23 @@ async fn an_answer_is_explained_campaign_by_campaign() {
     let batch = json!({"requests": [request]});
     let batch = service.post("/v1/eligibility/batch", batch).await.json(200);
     assert_eq!(batch["results"][0]["explanations"].as_array().unwrap().len(), 6);
+}
+
+/// A client may accept a long answer slowly. Its bytes count until then.
+#[tokio::test]
+async fn the_answer_to_a_batch_counts_until_it_is_accepted() {
+    let service = service().await;
+    let taken = async || -> u64 {
+        let text = service.get("/metrics").await.text();
+        let line = text.lines().find_map(|line| line.strip_prefix("cuckood_body_bytes ")).unwrap();
+        line.parse().unwrap()
+    };
+    let request = json!({"user": "u1", "campaigns": ["spring", "summer"], "limit": 2, "explain": true});
+    let body = json!({"requests": vec![request; 1_000]});
+    let answer = service.begin(json_request(Method::POST, "/v1/eligibility/batch", &[], &body)).await;
+    assert_eq!(answer.status(), 200);
+    let held = taken().await;
+    let length = answer.into_body().collect().await.unwrap().to_bytes().len() as u64;
+    assert!(length > 100_000 && held >= length, "{held} bytes for an answer of {length}");
+    assert_eq!(taken().await, 0);
 }

@@ -211,7 +211,7 @@ async fn a_continued_id_is_answered_again_for_the_whole_upload() {
 }
 
 /// A body of these lines that never ends.
-fn endless(lines: &'static str) -> Body {
+pub fn endless(lines: &'static str) -> Body {
     let first = async { Ok::<_, std::io::Error>(Bytes::from_static(lines.as_bytes())) };
     let rest = futures_util::future::pending();
     Body::from_stream(futures_util::stream::iter([first.boxed(), rest.boxed()]).then(|piece| piece))

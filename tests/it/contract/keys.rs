@@ -149,6 +149,10 @@ async fn each_scope_opens_its_routes_and_admin_all() {
         ("root", Method::POST, "/v1/snapshots", Value::Null),
         ("root", Method::GET, "/v1/backup", Value::Null),
         ("root", Method::GET, "/v1/events", Value::Null),
+        ("root", Method::GET, "/v1/campaigns/c/image", Value::Null),
+        ("root", Method::PUT, "/v1/campaigns/new/image", Value::Null),
+        ("root", Method::GET, "/v1/coupons/p/image", Value::Null),
+        ("root", Method::PUT, "/v1/coupons/new/image", Value::Null),
         ("root", Method::DELETE, "/v1/campaigns/c", Value::Null),
     ];
     for (holder, method, path, body) in &routes {
@@ -222,6 +226,8 @@ async fn a_prefix_limits_line_ups_and_what_they_name() {
         let asked = json!({"requests": [asked]});
         send(&service, "eu", Method::POST, "/v1/eligibility/batch", &asked).await.problem(403, "forbidden");
         send(&service, "root", Method::POST, "/v1/eligibility/batch", &asked).await.json(200);
+        let path = "/v1/line-ups/eu-theirs";
+        send(&service, "eu", Method::GET, path, &Value::Null).await.problem(403, "forbidden");
     }
     put("root", "home", json!({"campaigns": ["c"]})).await.json(201);
     for line_up in ["home", "nowhere"] {
@@ -235,7 +241,7 @@ async fn a_prefix_limits_line_ups_and_what_they_name() {
     let listed = send(&service, "eu", Method::GET, "/v1/line-ups", &Value::Null).await.json(200);
     let names: Vec<_> =
         listed["line_ups"].as_array().unwrap().iter().map(|line_up| &line_up["name"]).collect();
-    assert_eq!(names, ["eu-home", "eu-theirs"]);
+    assert_eq!(names, ["eu-home"]);
 }
 
 /// What belongs to others is answered as what is not there, to the letter.

@@ -60,6 +60,7 @@ async fn the_document_describes_every_route_once() {
         expected.extend(
             ["", "/check", "/count", "/remove", "/replace"].map(|o| format!("post {one}/{items}{o}")),
         );
+        expected.extend(["get", "put"].map(|method| format!("{method} {one}/image")));
         expected.extend(["clear", "imports"].map(|o| format!("post {one}/{o}")));
         for operation in expected {
             assert!(operations.contains(&operation), "{operation} is not in the document");
@@ -102,7 +103,7 @@ async fn the_document_describes_every_route_once() {
 async fn the_docs_take_nothing_from_elsewhere() {
     let service = Service::start().await;
     let moved = service.get("/docs").await;
-    assert_eq!((moved.status, moved.header("location")), (308, "/docs/"));
+    assert_eq!((moved.status, moved.header("location")), (307, "docs/"));
     let page = service.get("/docs/").await;
     assert_eq!(page.status, 200);
     assert!(page.header("content-type").starts_with("text/html"));

@@ -2,11 +2,12 @@
 
 use super::service::Service;
 use cuckood::engine::JournalOptions;
-use cuckood::http::options::HttpOptions;
+use cuckood::http::options::{HttpOptions, Timeouts};
 use cuckood::journal::MemoryLog;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
+use std::time::Duration;
 
 /// Room in the queue for so many small commands: each counts as 256 bytes.
 const ROOM: u64 = 4;
@@ -43,4 +44,21 @@ async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
     assert_eq!(campaign["stats"]["items"], 3 * ROOM);
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("overloaded_total 9"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
+    let log = MemoryLog::new();
+    let journal = Some(JournalOptions::Memory(log.clone()));
+    let timeouts = Timeouts { request: Duration::from_millis(1), ..Timeouts::default() };
+    let service = Service::on(journal, HttpOptions { timeouts, ..HttpOptions::default() }, |_| ()).await;
+    log.hold();
+    let unknown = service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await;
+    // "Try again later" would say that nothing was done.
+    unknown.problem(503, "storage-failed");
+    assert!(!unknown.headers.contains_key("retry-after"));
+    log.go_on();
+    while service.get("/v1/campaigns/c").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -1,15 +1,15 @@
-//! A service to send requests to: the router over an engine in a directory of its own, with time moved by hand.
+//! A service to send requests to: the HTTP service over an engine in a directory of its own, with time moved by hand.
 
 use super::document::Operation;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use cuckood::clock::{Clock, ClockLimits, ManualTime, TimeSource};
 use cuckood::domain::Timestamp;
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
+use cuckood::http::HttpService;
 use cuckood::http::options::HttpOptions;
 use cuckood::journal::{LocalOptions, MemoryLog};
-use http::{HeaderMap, Method, Request, header};
+use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -18,14 +18,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
-use tower::ServiceExt;
 
 /// 2026-11-21T12:00:00Z, when every test begins.
 pub const NOON: Timestamp = Timestamp(1_795_262_400_000);
 
 /// A running service.
 pub struct Service {
-    router: Router,
+    http: HttpService,
     engine: Engine,
     setup: EngineOptions,
     time: Arc<ManualTime>,
@@ -73,15 +72,15 @@ impl Service {
     ) -> Self {
         let engine = Engine::start(setup.clone(), Clock::new(time.clone(), ClockLimits::default()));
         assert_eq!(engine.recovered().await, Status::Ready);
-        let router = cuckood::http::router(engine.clone(), options).unwrap();
-        Self { router, engine, setup, time, directory, problems: Mutex::default() }
+        let http = cuckood::http::standalone(engine.clone(), options).unwrap();
+        Self { http, engine, setup, time, directory, problems: Mutex::default() }
     }
 
     /// The same service after a clean stop and a new start.
     pub async fn restart(self) -> Self {
-        let Self { router, engine, setup, time, directory, .. } = self;
+        let Self { http, engine, setup, time, directory, .. } = self;
         engine.shutdown().await;
-        drop((router, engine));
+        drop((http, engine));
         Self::over(directory, setup, HttpOptions::default(), time).await
     }
 
@@ -97,9 +96,9 @@ impl Service {
 
     /// The same service after a clean stop, a boot of the machine, and a new start.
     pub async fn reboot(self) -> Self {
-        let Self { router, engine, setup, directory, time, .. } = self;
+        let Self { http, engine, setup, directory, time, .. } = self;
         engine.shutdown().await;
-        drop((router, engine));
+        drop((http, engine));
         // As though another boot had kept it.
         let clock = directory.path().join("clock");
         let mut record = std::fs::read(&clock).unwrap();
@@ -116,11 +115,16 @@ impl Service {
         self.engine.shutdown().await;
     }
 
+    /// An answer whose body nobody has read yet.
+    pub async fn begin(&self, request: Request<Body>) -> Response<Body> {
+        self.http.clone().answer(request).await
+    }
+
     /// What the document does not promise of the operation fails the test.
     pub async fn send(&self, mut request: Request<Body>) -> Answer {
         let operation = Operation::of(request.method(), request.uri().path());
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 40_000))));
-        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let (parts, body) = self.http.clone().answer(request).await.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_vec() };
         if let Some(operation) = operation {

@@ -1,7 +1,7 @@
 //! Keys: AUTH, scopes, prefixes, rates, guesses. A key may do here what it may do over HTTP, and no more.
 
 use super::service::{Service, Setup, key};
-use crate::redis_client::{Connection, Reply};
+use crate::redis_client::{Connection, Reply, encoded};
 use cuckood::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 use cuckood::domain::Timestamp;
 
@@ -164,6 +164,7 @@ fn a_key_that_changes_or_goes_does_so_for_open_connections() {
     assert!(reader.call("CF.ADD spring u1").error().starts_with("NOPERM the key is limited"));
     assert_eq!(root.call("PING").error(), NOAUTH);
     assert_eq!(root.call("DEL eu-spring").error(), NOAUTH);
+    assert!(root.call("HELLO 3").error().starts_with("NOAUTH HELLO must be called"));
 
     // Whoever came when there were no keys has none.
     let open = Service::start();
@@ -184,7 +185,14 @@ fn a_key_expires_on_open_connections() {
     let client = &mut as_holder(&service, "guest");
     assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
     service.time.pass(std::time::Duration::from_secs(61));
-    assert!(client.call("CF.EXISTS spring u1").error().starts_with("NOAUTH the key has expired"));
+    for line in ["CF.EXISTS spring u1", "INFO", "PING", "CLIENT INFO", "COMMAND", "ECHO a", "SELECT 0"] {
+        assert!(client.call(line).error().starts_with("NOAUTH the key has expired"), "{line}");
+    }
+    assert!(client.call("HELLO 3").error().starts_with("NOAUTH HELLO must be called"));
+    // It may send no more than a stranger.
+    client.send(&encoded(&[b"ECHO", &[b'x'; 1_025]]));
+    assert_eq!(client.reply().unwrap().error(), "ERR Protocol error: invalid bulk length");
+    assert_eq!(client.reply(), None);
     assert!(service.connect().call("AUTH guest").error().starts_with("WRONGPASS the key has expired"));
 }
 

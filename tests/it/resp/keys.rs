@@ -81,6 +81,10 @@ fn a_scan_tells_each_key_that_stays_exactly_once() {
     for name in names.iter().skip(1).step_by(2) {
         assert_eq!(told.iter().filter(|key| **key == format!("campaign:{name}")).count(), 1, "{name}");
     }
+    let longest = format!("SCAN 0 MATCH {}*", "[a-z]".repeat(102));
+    assert_eq!(client.call(&longest).items().len(), 2);
+    assert_eq!(client.call(&format!("{longest}*")).items().len(), 2);
+    assert_eq!(client.call(&format!("{longest}**")).error(), "ERR a pattern has at most 512 bytes");
     for (line, wanted) in [
         ("SCAN x", "ERR invalid cursor"),
         ("SCAN -1", "ERR invalid cursor"),

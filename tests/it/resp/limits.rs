@@ -1,9 +1,11 @@
 //! What a client may send, and what becomes of those who send more; the drain; the metrics.
 
-use super::service::{Service, Setup, key};
+use super::service::{Nobody, Service, Setup, eventually, key};
 use crate::redis_client::{Reply, encoded, line};
 use cuckood::access::{AuthOptions, Scope};
+use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
+use tokio::sync::watch;
 
 #[test]
 fn what_is_no_request_is_answered_and_ends_the_connection() {
@@ -30,6 +32,18 @@ fn what_is_no_request_is_answered_and_ends_the_connection() {
 }
 
 #[test]
+fn the_last_answer_is_not_lost_though_the_client_still_sends() {
+    let service = Service::start();
+    let mut client = service.connect();
+    let more = line("CF.ADD spring u1").repeat(100_000);
+    assert!(client.send(&[line("QUIT"), more].concat()), "it was not listened to");
+    assert_eq!(client.reply(), Some(Reply::ok()));
+    client.end();
+    assert_eq!(client.reply(), None);
+    assert_eq!(service.connect().call("EXISTS spring"), Reply::Integer(0), "what follows QUIT is not done");
+}
+
+#[test]
 fn requests_are_as_long_as_they_may_be() {
     let service = Service::start();
     let client = &mut service.connect();
@@ -41,8 +55,16 @@ fn requests_are_as_long_as_they_may_be() {
     let mut exist: Vec<&[u8]> = vec![b"CF.MEXISTS", b"spring"];
     exist.extend(items.iter().map(Vec::as_slice));
     assert_eq!(client.call_with(&exist), Reply::integers(&[1; 10_000]));
-    insert.push(b"one more");
-    assert_eq!(client.call_with(&insert).error(), "ERR one command adds at most 10000 items");
+    for command in [&mut insert, &mut exist] {
+        command.push(b"one more");
+        assert_eq!(client.call_with(command).error(), "ERR one command has at most 10000 items");
+    }
+    for command in [&b"EXISTS"[..], b"DEL"] {
+        let keys: Vec<&[u8]> = [command].into_iter().chain([&b"spring"[..]; 10_001]).collect();
+        assert_eq!(client.call_with(&keys).error(), "ERR one command has at most 10000 keys");
+    }
+    let names: Vec<&[u8]> = [&b"COMMAND"[..], b"INFO"].into_iter().chain([&b"info"[..]; 1_001]).collect();
+    assert_eq!(client.call_with(&names).error(), "ERR one request names at most 1000 commands");
     let message = vec![b'x'; 64 << 10];
     assert_eq!(client.call_with(&[b"ECHO", &message]), Reply::Bulk(message));
 }
@@ -70,6 +92,32 @@ fn strangers_may_send_little() {
     }
 }
 
+/// Nor does what was answered already take anything of the memory of all, while a further request of theirs is not complete.
+#[test]
+fn strangers_take_no_more_memory_than_a_request_of_theirs() {
+    let auth = AuthOptions { keys: vec![key("root", &[Scope::Admin], "")], allow_anonymous: false };
+    let service = Service::with(Setup { auth, ..Setup::default() });
+    let refused = line("AUTH x");
+    let count = (60 << 10) / refused.len();
+    let mut clients: Vec<_> = (0..4).map(|_| service.connect()).collect();
+    for client in &mut clients {
+        let mut sender = client.other_half();
+        let bytes = [refused.repeat(count), b"*2\r\n$4\r\nAUTH\r\n$4\r\nro".to_vec()].concat();
+        std::thread::scope(|scope| {
+            scope.spawn(move || assert!(sender.send(&bytes)));
+            (0..count).for_each(|_| assert!(client.reply().unwrap().error().starts_with("WRONGPASS")));
+        });
+    }
+    eventually("nearly nothing is taken", || {
+        let taken = service.metrics("cuckood_resp_buffer_bytes ");
+        taken[0].rsplit(' ').next().unwrap().parse::<u64>().unwrap() <= 4 * (10 << 10)
+    });
+    for client in &mut clients {
+        client.send(b"ot\r\n");
+        assert_eq!(client.reply(), Some(Reply::ok()));
+    }
+}
+
 #[test]
 fn a_request_beyond_the_memory_of_all_ends_its_connection_alone() {
     let resp = RespOptions { buffers_bytes_max: 300_000, ..RespOptions::default() };
@@ -90,6 +138,75 @@ fn a_request_beyond_the_memory_of_all_ends_its_connection_alone() {
         ["cuckood_resp_buffers_refused_total 1"]
     );
     drop((client, other));
+}
+
+#[test]
+fn idle_connections_take_nothing_of_the_memory_of_all() {
+    let service = Service::start();
+    let long = vec![b'x'; 64 << 10];
+    let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0100}").into_bytes()).collect();
+    let many = |command: &[&'static [u8]]| -> Vec<u8> {
+        encoded(&command.iter().copied().chain(items.iter().map(Vec::as_slice)).collect::<Vec<_>>())
+    };
+    // What it sends, and how many answers there are.
+    let requests = [
+        (encoded(&[b"ECHO", &long]), 1),
+        (many(&[b"CF.INSERT", b"spring", b"CAPACITY", b"20000", b"ITEMS"]), 1),
+        (many(&[b"CF.MEXISTS", b"spring"]), 1),
+        (many(&[b"CF.MEXISTS", b"nowhere"]), 1),
+        (line("CF.ADD spring u1").repeat(2_000), 2_000),
+        (line("CF.EXISTS spring u1").repeat(2_000), 2_000),
+        (line("COMMAND DOCS").repeat(50), 50),
+        (line("NONSENSE").repeat(2_000), 2_000),
+    ];
+    let mut clients: Vec<_> = requests.iter().map(|_| service.connect()).collect();
+    for (client, (bytes, answers)) in clients.iter_mut().zip(&requests) {
+        let mut sender = client.other_half();
+        std::thread::scope(|scope| {
+            scope.spawn(move || assert!(sender.send(bytes)));
+            (0..*answers).for_each(|_| assert!(client.reply().is_some()));
+        });
+    }
+    eventually("nothing is taken", || {
+        service.metrics("cuckood_resp_buffer_bytes ") == ["cuckood_resp_buffer_bytes 0"]
+    });
+    // Half a request takes its share, until the rest has come.
+    let echo = encoded(&[b"ECHO", &long]);
+    let client = &mut clients[0];
+    client.send(&echo[..60_000]);
+    eventually("something is taken", || {
+        service.metrics("cuckood_resp_buffer_bytes ") != ["cuckood_resp_buffer_bytes 0"]
+    });
+    client.send(&echo[60_000..]);
+    assert_eq!(client.reply(), Some(Reply::Bulk(long)));
+    eventually("nothing is taken", || {
+        service.metrics("cuckood_resp_buffer_bytes ") == ["cuckood_resp_buffer_bytes 0"]
+    });
+}
+
+#[test]
+fn what_was_executed_is_answered_though_the_memory_is_used_up() {
+    let resp = RespOptions { buffers_bytes_max: 10_000, ..RespOptions::default() };
+    let service = Service::with(Setup { resp, ..Setup::default() });
+    let mut client = service.connect();
+    let lines =
+        ["CF.ADD spring u1\r\n".to_owned(), "INFO\r\n".repeat(100), "CF.ADD spring u2\r\n".to_owned()];
+    assert!(client.send(lines.concat().as_bytes()));
+    assert_eq!(client.reply(), Some(Reply::Integer(1)));
+    let mut answers = 1;
+    let refused = loop {
+        match client.reply().expect("an answer") {
+            Reply::Error(error) => break error,
+            _ => answers += 1,
+        }
+    };
+    assert!((2..100).contains(&answers), "{answers}");
+    assert!(refused.starts_with("BUSY too many bytes"), "{refused}");
+    assert_eq!(client.reply(), None);
+    // What was not answered was not executed.
+    assert_eq!(service.connect().call("CF.MEXISTS spring u1 u2"), Reply::integers(&[1, 0]));
+    let wanted = format!(r#"cuckood_resp_commands_total{{command="info",outcome="ok"}} {}"#, answers - 1);
+    assert!(service.metrics("cuckood_resp_commands_total{").contains(&wanted), "{wanted}");
 }
 
 #[test]
@@ -127,10 +244,23 @@ fn a_drain_answers_what_has_arrived_and_ends_idle_connections() {
     assert_eq!(halfway.reply(), Some(Reply::Integer(1)));
     service.drain();
     assert_eq!(idle.reply(), None);
-    // A command that has begun is waited for.
-    halfway.send(&add[add.len() - 5..]);
+    // A command that has begun is waited for. Others may follow it without end.
+    halfway.send(&[&add[add.len() - 5..], &add[..], &add[..add.len() - 5]].concat());
+    assert_eq!(halfway.reply(), Some(Reply::Integer(1)));
     assert_eq!(halfway.reply(), Some(Reply::Integer(1)));
     assert_eq!(halfway.reply(), None);
+    assert_eq!(service.connect().reply(), None);
+    assert_eq!(service.view(Kind::Campaign, "spring").describe(service.engine.now()).stats.items, 4);
+}
+
+#[test]
+fn an_idle_connection_takes_little_memory() {
+    let service = Service::start();
+    let (_client, stream) = tokio::io::duplex(64);
+    let (_draining, receiver) = watch::channel(false);
+    let connection = service.door.serve(stream, None, Nobody, receiver);
+    let bytes = size_of_val(&connection);
+    assert!(bytes <= 6 << 10, "{bytes}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod images;
 mod keys;
 mod limits;
 mod pipelines;

@@ -1,10 +1,13 @@
 //! Commands that arrive together: answers in order, what belongs together done together, and the same as one by one.
 
-use super::service::Service;
+use super::service::{Service, Setup, eventually};
 use crate::redis_client::{Connection, Reply, encoded, line};
 use cuckood::domain::Kind;
+use cuckood::journal::MemoryLog;
+use cuckood::resp::RespOptions;
 use proptest::prelude::*;
 use std::cell::RefCell;
+use std::time::Duration;
 
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
@@ -26,7 +29,7 @@ fn changes_that_arrive_together_are_one_entry_in_the_log() {
     let entries = service.engine.info().last_seq.0 - before;
     assert!((1..=20).contains(&entries), "{entries}");
     let view = service.view(Kind::Campaign, "spring");
-    assert_eq!(view.describe().stats.items, 500);
+    assert_eq!(view.describe(service.engine.now()).stats.items, 500);
 }
 
 #[test]
@@ -101,6 +104,49 @@ fn of_adds_that_do_not_all_fit_those_are_done_that_do() {
 }
 
 #[test]
+fn adds_that_are_tried_one_by_one_are_under_way_together() {
+    let log = MemoryLog::new();
+    let service = Service::with(Setup { log: Some(log.clone()), ..Setup::default() });
+    let client = &mut service.connect();
+    assert_eq!(client.call("CF.RESERVE full 4 EXPANSION 0"), Reply::ok());
+    log.hold();
+    let adds: Vec<u8> = (0..200).flat_map(|number| line(&format!("CF.ADD full v{number}"))).collect();
+    assert!(client.send(&adds));
+    eventually("all together", || log.held() == 1);
+    log.commit_first(1);
+    // Nothing is answered meanwhile.
+    for _ in 0..3 {
+        eventually("one by one", || log.held() == 64);
+        log.commit_first(64);
+    }
+    eventually("the last ones", || log.held() == 8);
+    log.go_on();
+    for _ in 0..200 {
+        let reply = client.reply().unwrap();
+        assert!(reply == Reply::Integer(1) || reply.error() == "ERR Filter is full", "{reply:?}");
+    }
+}
+
+#[test]
+fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
+    let log = MemoryLog::new();
+    let resp = RespOptions { request_timeout: Duration::from_millis(1), ..RespOptions::default() };
+    let service = Service::with(Setup { log: Some(log.clone()), resp, ..Setup::default() });
+    let client = &mut service.connect();
+    let unknown = "MISCONF the answer took too long; whether the write took effect is unknown";
+    log.hold();
+    assert_eq!(client.call("CF.RESERVE spring 1000").error(), unknown);
+    log.go_on();
+    eventually("it took effect", || client.call("EXISTS spring") == Reply::Integer(1));
+    log.hold();
+    let replies = client.pipeline(["CF.ADD spring u1", "CF.ADD spring u2", "PING"]);
+    assert_eq!((replies[0].error(), replies[1].error()), (unknown, unknown));
+    assert_eq!(replies[2], Reply::Simple("PONG".into()));
+    log.go_on();
+    eventually("it took effect", || client.call("CF.MEXISTS spring u1 u2") == Reply::integers(&[1, 1]));
+}
+
+#[test]
 fn many_filters_are_changed_at_once() {
     let service = Service::start();
     let client = &mut service.connect();
@@ -109,7 +155,8 @@ fn many_filters_are_changed_at_once() {
     let adds: Vec<String> = (0..600).map(|number| format!("CF.ADD f{} v{number}", number % 150)).collect();
     assert!(client.pipeline(lines(&adds)).iter().all(|reply| *reply == Reply::Integer(1)));
     for number in [0, 77, 149] {
-        assert_eq!(service.view(Kind::Campaign, &format!("f{number}")).describe().stats.items, 8);
+        let view = service.view(Kind::Campaign, &format!("f{number}"));
+        assert_eq!(view.describe(service.engine.now()).stats.items, 8);
     }
 }
 

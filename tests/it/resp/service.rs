@@ -4,17 +4,21 @@ use crate::redis_client::Connection;
 use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, Status};
-use cuckood::journal::LocalOptions;
+use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, JournalOptions, Status};
+use cuckood::journal::{LocalOptions, MemoryLog};
 use cuckood::resp::{Door, Phase, RespOptions, Watcher};
 use prometheus_client::registry::Registry;
 use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+
+/// How long anything may take before it counts as never.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// When every test begins.
 const BEGIN: Timestamp = Timestamp(1_795_262_400_000);
@@ -26,6 +30,8 @@ pub struct Setup {
     pub rate_limit: RateLimitOptions,
     pub guessing: GuessingOptions,
     pub resp: RespOptions,
+    /// A log in memory, which can be held; otherwise it is on the disk.
+    pub log: Option<MemoryLog>,
 }
 
 /// A running service.
@@ -33,6 +39,7 @@ pub struct Service {
     pub access: Arc<Access>,
     pub engine: Engine,
     pub time: Arc<ManualTime>,
+    pub door: Door,
     address: SocketAddr,
     draining: watch::Sender<bool>,
     registry: Registry,
@@ -47,7 +54,7 @@ pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
 }
 
 /// Nobody watches over the time of a connection here.
-struct Nobody;
+pub struct Nobody;
 
 impl Watcher for Nobody {
     fn enter(&self, _: Phase) {}
@@ -65,6 +72,7 @@ impl Service {
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         options.store.cache_bytes = 8 << 20;
+        options.journal = setup.log.map(JournalOptions::Memory).unwrap_or(options.journal);
         let time = Arc::new(ManualTime::at(BEGIN));
         let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
         let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
@@ -79,9 +87,9 @@ impl Service {
             TcpListener::bind("127.0.0.1:0").await.unwrap()
         });
         let address = listener.local_addr().unwrap();
-        runtime.spawn(accept(listener, door, draining.clone()));
+        runtime.spawn(accept(listener, door.clone(), draining.clone()));
         let runtime = Some(runtime);
-        Service { access, engine, time, address, draining, registry, runtime, _directory: directory }
+        Service { access, engine, time, door, address, draining, registry, runtime, _directory: directory }
     }
 
     pub fn connect(&self) -> Connection {
@@ -117,6 +125,16 @@ impl Drop for Service {
             runtime.block_on(self.engine.shutdown());
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::yield_now();
     }
 }
 

@@ -3,6 +3,8 @@
 use super::memory::OutOfMemory;
 use std::ops::Deref;
 
+pub(super) use super::memory::Remains;
+
 pub(super) use loom::sync::atomic::AtomicU64;
 
 pub(super) struct Words(Vec<AtomicU64>);
@@ -17,6 +19,14 @@ impl Words {
     }
 
     pub(super) fn prefetch(&self, _: usize) {}
+
+    pub(super) fn is_mapped(&self) -> bool {
+        false
+    }
+
+    pub(super) fn into_remains(self) -> Result<Remains, u64> {
+        Err(self.0.len() as u64 * 8)
+    }
 }
 
 impl Deref for Words {

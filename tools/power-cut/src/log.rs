@@ -69,7 +69,15 @@ fn create(position: u64) -> Command {
         name: name(position),
         id: FilterId(filter(position) + 1),
         secret: Secret::new([7; 192]),
-        spec: Spec { capacity: CAPACITY, mode, growth: Growth::Auto, sizing, ignore_case: false },
+        spec: Spec {
+            capacity: CAPACITY,
+            mode,
+            growth: Growth::Auto,
+            sizing,
+            ignore_case: false,
+            stock: None,
+            forget: None,
+        },
         layout: layout.expect("a sound capacity"),
         window: Window::default(),
     }

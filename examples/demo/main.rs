@@ -1,10 +1,14 @@
 //! The main use on real input: two million lines are imported over HTTP, fifty clients compete for one code, and the service is
-//! killed in the middle of another import and started again. `make demo` runs it.
+//! killed in the middle of another import and started again. Then an hour of an ad server is replayed. `make demo` runs it.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
-#[path = "../tests/service/mod.rs"]
-#[allow(dead_code, unreachable_pub)]
+#[path = "../../tests/crash/random.rs"]
+#[allow(unreachable_pub)] // Shared with a test.
+mod random;
+mod replay;
+#[path = "../../tests/service/mod.rs"]
+#[allow(dead_code, unreachable_pub)] // Shared with the tests: the demo uses a part of it.
 mod service;
 
 use serde_json::{Value, json};
@@ -23,14 +27,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program =
         PathBuf::from(std::env::args().nth(1).ok_or("name the program: demo target/release/cuckood")?);
     let directory = tempfile::tempdir()?;
-    let data = directory.path().join("data");
+    if std::env::args().nth(2).as_deref() != Some("replay") {
+        lose_nothing(&program, directory.path())?;
+    }
+    let service = Service::start_ready(&program, &directory.path().join("replay"), &[]);
+    replay::replay(&service.client())?;
+    ensure(service.terminate().success(), "it did not end well")?;
+    println!("All well.");
+    Ok(())
+}
 
-    let users = write_lines(&directory.path().join("users.txt"), 0..MILLION, user)?;
-    let half = write_lines(&directory.path().join("half.txt"), 0..MILLION / 2, user)?;
-    let further = write_lines(&directory.path().join("further.txt"), MILLION..2 * MILLION, user)?;
-    let codes = write_lines(&directory.path().join("codes.txt"), 0..MILLION, code)?;
+/// Much is imported, one code is fought over, and a kill in the middle takes nothing back.
+fn lose_nothing(program: &Path, directory: &Path) -> Result<(), Box<dyn Error>> {
+    let data = directory.join("data");
 
-    let service = timed("start with an empty directory", || Ok(Service::start_ready(&program, &data, &[])))?;
+    let users = write_lines(&directory.join("users.txt"), 0..MILLION, user)?;
+    let half = write_lines(&directory.join("half.txt"), 0..MILLION / 2, user)?;
+    let further = write_lines(&directory.join("further.txt"), MILLION..2 * MILLION, user)?;
+    let codes = write_lines(&directory.join("codes.txt"), 0..MILLION, code)?;
+
+    let service = timed("start with an empty directory", || Ok(Service::start_ready(program, &data, &[])))?;
     let client = service.client();
     for (path, spec) in [
         ("/v1/campaigns/spring", json!({ "capacity": 2 * MILLION, "error_rate": 0.001 })),
@@ -58,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let durable =
         timed("import further users, and SIGKILL in the middle", || kill_in_import(service, &further))?;
     println!("   the service had told of {durable} lines");
-    let service = timed("start again", || Ok(Service::start_ready(&program, &data, &[])))?;
+    let service = timed("start again", || Ok(Service::start_ready(program, &data, &[])))?;
     let client = service.client();
     let import_now = client.get("/v1/imports/further")?.body;
     let kept = import_now["lines"].as_u64().ok_or("the import is not on record")?;
@@ -73,9 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     timed("continue the import", || import(&client, "campaigns/spring", "further", &further))?;
     ensure(present(&client, 0..2 * MILLION)? == 2 * MILLION, "users are lost")?;
     let ended = timed("SIGTERM", || Ok(service.terminate()))?;
-    ensure(ended.success(), "it did not end well")?;
-    println!("All well.");
-    Ok(())
+    ensure(ended.success(), "it did not end well")
 }
 
 fn user(number: u64) -> String {

@@ -1,0 +1,58 @@
+/** Several machines are shown where there are some. Such a service is acted here; `npm run cluster` looks at a real one. */
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import type { Browser, Page } from "playwright-core";
+import { assertAccessible, launch, visit } from "../support/browser.ts";
+import { serve, type Service } from "../support/service.ts";
+
+let browser: Browser;
+let service: Service;
+
+before(async () => {
+  [browser, service] = await Promise.all([launch(), serve()]);
+});
+
+after(async () => {
+  await browser.close();
+  await service.stop();
+});
+
+/** Changes the service's document on its way to the page. */
+async function describe(page: Page, change: (document: any) => void): Promise<void> {
+  await page.route(`${service.url}/openapi.json`, async (route) => {
+    const document = await (await route.fetch()).json();
+    change(document);
+    await route.fulfill({ json: document });
+  });
+}
+
+test("machines are shown with their lag", async () => {
+  const { page, end } = await visit(browser);
+  await describe(page, (document) => {
+    document.paths["/v1/cluster"] = { get: { security: [{}, { bearer: ["read"] }] } };
+  });
+  const heard_at = new Date(Date.now() - 65_000).toISOString();
+  const nodes = [
+    { node: "b", position: 100, heard_at, hash: "5f1e" },
+    { node: "c", position: 97, heard_at, hash: "5f1e" },
+  ];
+  const log = { node: "a", quorum: true, lag_seconds: 0 };
+  await page.route(/\/v1\/cluster$/, (route) => route.fulfill({ json: { journal: "nats", position: 100, log, nodes } }));
+  await page.goto(`${service.url}/console`);
+  const machines = page.getByRole("region", { name: "Machines" });
+  await machines.getByRole("row", { name: "c 97 5f1e 3 1 min ago", exact: true }).waitFor();
+  assert.match((await machines.textContent()) ?? "", /This nodea.*Log quorumyes/);
+  await assertAccessible(page, "machines");
+  await end();
+});
+
+test("a service on its own has no machines to show", async () => {
+  const { page, end } = await visit(browser);
+  const asked = page.waitForResponse(`${service.url}/v1/cluster`);
+  await page.goto(`${service.url}/console`);
+  assert.equal((await (await asked).json()).journal, "local");
+  await page.getByText("All is well.").waitFor();
+  assert.equal(await page.getByRole("region", { name: "Machines" }).count(), 0);
+  await end();
+});

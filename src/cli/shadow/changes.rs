@@ -1,0 +1,175 @@
+//! What a command of Redis means for a key: a change that is mirrored, nothing, or one that can't be mirrored.
+
+use super::line::Command;
+
+/// A change of a filter or set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Items were added.
+    Add {
+        /// Each once, if it was not there.
+        if_absent: bool,
+        /// The items.
+        items: Vec<Vec<u8>>,
+    },
+    /// Items were removed, one copy of each.
+    Remove(Vec<Vec<u8>>),
+    /// The key was deleted.
+    Clear,
+}
+
+/// What a command means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Meaning {
+    /// It changes the key.
+    Change(Change),
+    /// It does not.
+    Nothing,
+    /// It may change the key in a way that is not mirrored; its name.
+    NotMirrored(String),
+}
+
+/// Commands of a key that leave its items as they are.
+const HARMLESS: &[&str] = &[
+    "cf.compact",
+    "cf.count",
+    "cf.exists",
+    "cf.info",
+    "cf.mexists",
+    "cf.reserve",
+    "cf.scandump",
+    "copy",
+    "dump",
+    "exists",
+    "persist",
+    "pttl",
+    "scard",
+    "sdiff",
+    "sinter",
+    "sismember",
+    "smembers",
+    "smismember",
+    "srandmember",
+    "sscan",
+    "sunion",
+    "touch",
+    "ttl",
+    "type",
+    "watch",
+];
+
+/// Commands that may change a key which is not their first. (Scripts do their work by commands that are told as well.)
+const ELSEWHERE: &[&str] = &["copy", "rename", "renamenx", "smove", "sort"];
+
+/// Commands that name no key and change all.
+const SWEEPING: &[&str] = &["flushall", "flushdb", "swapdb"];
+
+/// Which commands matter.
+pub struct Interest {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The database; none for any.
+    pub database: Option<u32>,
+}
+
+impl Interest {
+    /// What a command means for the key.
+    pub fn meaning(&self, command: &Command) -> Meaning {
+        match (self.database, command.database) {
+            (Some(ours), Some(other)) if ours != other => Meaning::Nothing,
+            _ => meaning(&command.arguments, &self.key),
+        }
+    }
+}
+
+/// What a command, its name first, means for a key.
+fn meaning(arguments: &[Vec<u8>], key: &[u8]) -> Meaning {
+    let Some((name, rest)) = arguments.split_first() else { return Meaning::Nothing };
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    if SWEEPING.contains(&name.as_str()) {
+        return Meaning::NotMirrored(name);
+    }
+    if !rest.iter().any(|argument| argument == key) {
+        return Meaning::Nothing;
+    }
+    // Commands of one key have it first; elsewhere it is an item that is called like it.
+    let is_first = rest.first().is_some_and(|first| first == key);
+    let items = rest.get(1..).unwrap_or_default();
+    let change = |change: Change| if is_first { Meaning::Change(change) } else { Meaning::Nothing };
+    let added = |if_absent, items: &[Vec<u8>]| change(Change::Add { if_absent, items: items.to_vec() });
+    match name.as_str() {
+        "cf.add" => added(false, items),
+        "cf.addnx" | "sadd" => added(true, items),
+        "cf.insert" => added(false, after_options(items)),
+        "cf.insertnx" => added(true, after_options(items)),
+        "cf.del" | "srem" => change(Change::Remove(items.to_vec())),
+        "del" | "unlink" => Meaning::Change(Change::Clear),
+        name if is_first && HARMLESS.contains(&name) => Meaning::Nothing,
+        other if is_first || ELSEWHERE.contains(&other) => Meaning::NotMirrored(name),
+        _ => Meaning::Nothing,
+    }
+}
+
+/// The items of CF.INSERT, which follow the word ITEMS.
+fn after_options(arguments: &[Vec<u8>]) -> &[Vec<u8>] {
+    let at = arguments.iter().position(|argument| argument.eq_ignore_ascii_case(b"ITEMS"));
+    at.map_or(&[], |at| &arguments[at + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_mean_what_redis_does() {
+        let of = |line: &str| {
+            let arguments: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            meaning(&arguments, b"k")
+        };
+        let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
+        let add = |if_absent, of: &[&str]| Meaning::Change(Change::Add { if_absent, items: items(of) });
+        let not_mirrored = |name: &str| Meaning::NotMirrored(name.to_owned());
+        for (line, wanted) in [
+            ("CF.ADD k a", add(false, &["a"])),
+            ("cf.addnx k a", add(true, &["a"])),
+            ("CF.INSERT k CAPACITY 9 NOCREATE items a b", add(false, &["a", "b"])),
+            ("CF.INSERTNX k ITEMS ITEMS", add(true, &["ITEMS"])),
+            ("SADD k a b k", add(true, &["a", "b", "k"])),
+            ("SREM k a b", Meaning::Change(Change::Remove(items(&["a", "b"])))),
+            ("CF.DEL k a", Meaning::Change(Change::Remove(items(&["a"])))),
+            ("DEL other k", Meaning::Change(Change::Clear)),
+            ("unlink k", Meaning::Change(Change::Clear)),
+            ("SADD other k", Meaning::Nothing),
+            ("CF.ADD other a", Meaning::Nothing),
+            ("CF.EXISTS k a", Meaning::Nothing),
+            ("SMEMBERS k", Meaning::Nothing),
+            ("COPY k other", Meaning::Nothing),
+            ("PUBLISH news k", Meaning::Nothing),
+            ("SPOP k", not_mirrored("spop")),
+            ("COPY other k", not_mirrored("copy")),
+            ("RENAME a k", not_mirrored("rename")),
+            ("SUNIONSTORE k a b", not_mirrored("sunionstore")),
+            ("CF.LOADCHUNK k 1 x", not_mirrored("cf.loadchunk")),
+            ("FLUSHALL", not_mirrored("flushall")),
+            ("PING", Meaning::Nothing),
+        ] {
+            assert_eq!(of(line), wanted, "{line}");
+        }
+        assert_eq!(meaning(&[], b"k"), Meaning::Nothing);
+    }
+
+    #[test]
+    fn other_databases_don_t_matter() {
+        let command = |database| Command { database, arguments: vec![b"DEL".to_vec(), b"k".to_vec()] };
+        let interest = |database| Interest { key: b"k".to_vec(), database };
+        for (ours, other, matters) in [
+            (Some(1), Some(1), true),
+            (Some(1), Some(0), false),
+            (Some(1), None, true),
+            (None, Some(7), true),
+        ] {
+            let is_change = interest(ours).meaning(&command(other)) == Meaning::Change(Change::Clear);
+            assert_eq!(is_change, matters, "{ours:?} {other:?}");
+        }
+    }
+}

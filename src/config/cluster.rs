@@ -1,0 +1,208 @@
+//! The sections of the configuration that concern several machines: which log, how to reach it, and what a node of it is.
+
+use super::values::{duration, list};
+use crate::engine::ClusterOptions;
+use crate::journal::{NatsLogin, NatsOptions, NatsTls};
+use serde::Deserialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The shortest interval between shared snapshots.
+const INTERVAL_MIN: Duration = Duration::from_millis(200);
+
+/// The section `journal`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Journal {
+    /// Which log the service runs on.
+    pub kind: JournalKind,
+}
+
+/// Which log the service runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JournalKind {
+    /// One in the data directory, for a single machine.
+    Local,
+    /// A stream of NATS JetStream, for several.
+    Nats,
+}
+
+/// A text that must not appear in a log.
+#[derive(Clone, Default, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(String);
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "secret" })
+    }
+}
+
+/// The section `nats`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nats {
+    /// Addresses of servers.
+    #[serde(deserialize_with = "list")]
+    pub servers: Vec<String>,
+    /// The stream that is the log.
+    pub stream: String,
+    /// Servers that hold the stream, if it is created.
+    pub replicas: usize,
+    /// User name; empty for none.
+    pub user: String,
+    /// The user's password.
+    pub password: SecretText,
+    /// A token; empty for none.
+    pub token: SecretText,
+    /// File with a JWT and its key; empty for none.
+    pub credentials: PathBuf,
+    /// File with the authority's certificates; empty for the system's.
+    pub tls_ca: PathBuf,
+    /// File with this node's certificate; empty for none.
+    pub tls_cert: PathBuf,
+    /// File with its private key.
+    pub tls_key: PathBuf,
+    /// How long the servers may take to be reached at a start.
+    #[serde(deserialize_with = "duration")]
+    pub connect_timeout: Duration,
+}
+
+/// The section `cluster`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// The name of this node; empty for the machine's.
+    pub node: String,
+    /// How long a node may be behind the log and still be ready.
+    #[serde(deserialize_with = "duration")]
+    pub lag_max: Duration,
+    /// How long a read waits for its position or barrier.
+    #[serde(deserialize_with = "duration")]
+    pub wait: Duration,
+    /// Whether this node's settings replace those in the log.
+    pub configure: bool,
+    /// Whether this node shares snapshots with the others.
+    pub share_snapshots: bool,
+    /// How old the newest shared snapshot may be.
+    #[serde(deserialize_with = "duration")]
+    pub snapshot_interval: Duration,
+    /// Messages of the log that are kept before the older of two shared snapshots.
+    pub log_margin: u64,
+}
+
+impl Cluster {
+    /// The engine's options.
+    pub fn options(&self) -> ClusterOptions {
+        let share_every = self.share_snapshots.then_some(self.snapshot_interval);
+        ClusterOptions { lag_max: self.lag_max, wait: self.wait, configure: self.configure, share_every }
+    }
+
+    /// What contradicts itself in the section.
+    pub fn fault(&self) -> Option<String> {
+        (self.snapshot_interval < INTERVAL_MIN)
+            .then(|| format!("cluster.snapshot_interval must be at least {INTERVAL_MIN:?}"))
+    }
+
+    fn node(&self) -> String {
+        match self.node.as_str() {
+            "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            node => node.to_owned(),
+        }
+    }
+}
+
+impl Nats {
+    /// How this node reaches the log.
+    pub fn options(&self, cluster: &Cluster) -> NatsOptions {
+        NatsOptions {
+            servers: self.servers.clone(),
+            stream: self.stream.clone(),
+            replicas: self.replicas,
+            node: cluster.node(),
+            login: NatsLogin {
+                user: self.user.clone(),
+                password: self.password.0.clone(),
+                token: self.token.0.clone(),
+                credentials: self.credentials.clone(),
+            },
+            tls: NatsTls { ca: self.tls_ca.clone(), cert: self.tls_cert.clone(), key: self.tls_key.clone() },
+            connect_timeout: self.connect_timeout,
+            log_margin: cluster.log_margin,
+            ..NatsOptions::new("", "", "")
+        }
+    }
+
+    /// What contradicts itself in the section.
+    pub fn fault(&self) -> Option<String> {
+        let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
+        if self.servers.is_empty() {
+            return Some("nats.servers is empty".to_owned());
+        }
+        if !(1..=5).contains(&self.replicas) {
+            return Some("nats.replicas must be between 1 and 5".to_owned());
+        }
+        (is_empty(&self.tls_cert) != is_empty(&self.tls_key))
+            .then(|| "nats.tls_cert and nats.tls_key go together".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, ConfigError};
+    use crate::journal::JournalOptions;
+
+    fn load(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::load(None, variables.iter().copied())
+    }
+
+    #[test]
+    fn a_node_among_several_is_configured_by_the_environment() {
+        let nats = ("CUCKOOD__JOURNAL__KIND", "nats");
+        let config = load(&[
+            nats,
+            ("CUCKOOD__NATS__SERVERS", "nats://a:4222, tls://b"),
+            ("CUCKOOD__NATS__PASSWORD", "hunter2"),
+            ("CUCKOOD__CLUSTER__NODE", "node-1"),
+            ("CUCKOOD__CLUSTER__LAG_MAX", "3s"),
+        ])
+        .unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let engine = config.engine_options();
+        let JournalOptions::Nats(options) = &engine.journal else { panic!("{:?}", engine.journal) };
+        assert_eq!(options.servers, ["nats://a:4222", "tls://b"]);
+        assert_eq!((options.node.as_str(), options.replicas, options.log_margin), ("node-1", 3, 10_000));
+        assert_eq!(engine.cluster.lag_max, Duration::from_secs(3));
+        assert!(!format!("{engine:?}").contains("hunter2"));
+        for (name, value) in [
+            ("CUCKOOD__NATS__SERVERS", "[]"),
+            ("CUCKOOD__NATS__REPLICAS", "0"),
+            ("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "0s"),
+            ("CUCKOOD__NATS__TLS_CERT", "cert.pem"),
+        ] {
+            assert!(load(&[nats, (name, value)]).is_err(), "{name}");
+            assert!(load(&[(name, value)]).is_ok(), "{name} without such a log");
+        }
+        assert_eq!(load(&[]).unwrap().cluster.options(), ClusterOptions::default());
+    }
+
+    #[test]
+    fn a_secret_is_a_text_whatever_it_looks_like() {
+        for (value, wanted) in [
+            ("12345678", "12345678"),
+            ("0x1F", "0x1F"),
+            ("1_000", "1_000"),
+            ("true", "true"),
+            ("2027-01-31", "2027-01-31"),
+            ("\"12345678\"", "12345678"),
+            ("a \"b\"", "a \"b\""),
+        ] {
+            let Nats { password, token, .. } =
+                load(&[("CUCKOOD__NATS__PASSWORD", value), ("CUCKOOD__NATS__TOKEN", value)]).unwrap().nats;
+            assert_eq!((password.0.as_str(), token.0.as_str()), (wanted, wanted));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What the parts of the service are told of the configuration.
+
+use super::{Config, JournalKind};
+use crate::domain::Settings;
+use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
+use crate::engine::{EngineOptions, SnapshotOptions};
+use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
+use crate::journal::{JournalOptions, LocalOptions};
+use crate::resp::RespOptions;
+use crate::store::StoreOptions;
+
+impl Config {
+    /// Whether TLS is configured.
+    pub fn tls(&self) -> bool {
+        !self.server.tls_cert.as_os_str().is_empty()
+    }
+
+    /// The options of the engine.
+    pub fn engine_options(&self) -> EngineOptions {
+        let defaults = EngineOptions::new(&self.storage.path);
+        let defaults = match self.journal.kind {
+            JournalKind::Local => defaults.on_local_journal(LocalOptions {
+                durability: self.storage.durability,
+                segment_bytes: self.storage.wal_segment,
+            }),
+            JournalKind::Nats => defaults.on_shared_journal(
+                JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))),
+                self.cluster.options(),
+            ),
+        };
+        EngineOptions {
+            store: StoreOptions {
+                free_space_min_bytes: self.storage.free_space_min,
+                ballast_bytes: self.storage.ballast,
+                open_timeout: self.storage.open_timeout,
+                cache_bytes: self.storage.cache,
+                ..defaults.store
+            },
+            settings: Settings {
+                redemptions_retention_seconds: self.redemptions.retention.as_secs(),
+                idempotency_retention_seconds: self.idempotency.retention.as_secs(),
+                idempotency_retention_min_seconds: self.idempotency.retention_min.as_secs(),
+                idempotency_room_bytes: self
+                    .idempotency
+                    .room
+                    .bytes(self.limits.memory)
+                    .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
+                // Only 0 stands for no events.
+                events_retention_seconds: self.events.retention.as_millis().div_ceil(1_000) as u64,
+                imports_retention_seconds: self.imports.retention.as_secs(),
+                filters_max: self.limits.filters,
+                line_ups_max: self.limits.line_ups,
+            },
+            snapshots: SnapshotOptions {
+                log_bytes_min: self.snapshots.log_min,
+                log_bytes_max: self.snapshots.log_max,
+                ..SnapshotOptions::default()
+            },
+            memory_max_bytes: self.limits.memory,
+            events_room_bytes: self.events.room,
+            queue_commands_max: self.limits.queue_commands.max(1),
+            queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
+            ..defaults
+        }
+    }
+
+    /// The options of the door for Redis clients.
+    pub fn resp_options(&self) -> RespOptions {
+        RespOptions {
+            default_capacity: self.resp.default_capacity,
+            buffers_bytes_max: self.resp.buffers,
+            request_timeout: self.server.request_timeout,
+        }
+    }
+
+    /// The options of the HTTP layer.
+    pub fn http_options(&self) -> HttpOptions {
+        HttpOptions {
+            auth: self.auth.clone(),
+            limits: LimitOptions {
+                body_bytes_max: usize::try_from(self.limits.body).unwrap_or(usize::MAX),
+                bodies_bytes_max: self.limits.bodies,
+                ..LimitOptions::default()
+            },
+            guessing: self.guessing.clone(),
+            rate_limit: self.rate_limit.clone(),
+            metrics: self.metrics.clone(),
+            timeouts: Timeouts { request: self.server.request_timeout, body: self.server.body_timeout },
+            hosts: HostOptions {
+                names: self.server.hosts.clone(),
+                is_loopback: self.server.listen.ip().to_canonical().is_loopback(),
+            },
+        }
+    }
+}

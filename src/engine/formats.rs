@@ -1,0 +1,64 @@
+//! Versions of entries: nothing is applied that this build does not understand, and nothing is enabled that another node does not.
+
+use super::writer::Writer;
+use crate::domain::{Command, Entry, Proposal};
+use crate::journal::{Committed, JournalError, Ticket};
+use crate::state::State;
+
+/// Refuses an entry behind which there may be others that this build does not understand.
+///
+/// # Errors
+/// [`JournalError::Newer`].
+pub(super) fn check(entry: &Entry, understands: u16) -> Result<(), JournalError> {
+    match entry.proposal.command {
+        Command::Enable { version } if version > understands => {
+            Err(JournalError::Newer { at: entry.seq, version, understands })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same for a state from a snapshot.
+///
+/// # Errors
+/// [`JournalError::Newer`].
+pub(super) fn check_state(state: &State, understands: u16) -> Result<(), JournalError> {
+    let (at, version) = (state.applied(), state.format());
+    if version > understands { Err(JournalError::Newer { at, version, understands }) } else { Ok(()) }
+}
+
+impl Writer {
+    /// Applies entries up to the first that this build must not apply, which ends its service.
+    pub(super) fn apply_understood(&mut self, mut committed: Vec<Committed>) {
+        let understands = self.journal.understands();
+        let mut numbered = committed.iter().enumerate();
+        let newer = numbered.find_map(|(at, one)| Some((at, check(&one.entry, understands).err()?)));
+        if let Some((at, _)) = &newer {
+            committed.truncate(*at);
+        }
+        if !committed.is_empty() {
+            self.apply(committed);
+        }
+        if let Some((_, error)) = newer {
+            self.refuse_from(Ticket(0), &error);
+        }
+    }
+
+    /// Logs that entries of the highest version which every node understands may follow, unless that is done.
+    pub(super) fn enable_understood(&mut self) {
+        let version = self.journal.understood();
+        if self.failed || version <= self.state.format().max(self.sharing.enabling) {
+            return;
+        }
+        let Ok(at) = self.time.stamp(self.state.now()) else { return };
+        let ticket = self.waiting.reserve(1);
+        match self.log(ticket, vec![Proposal::new(at, Command::Enable { version })]) {
+            Ok(()) => {
+                tracing::info!(version, "every node understands entries of this version: they are enabled");
+                self.sharing.enabling = version;
+            }
+            Err(JournalError::DiskFull(_)) => {}
+            Err(error) => drop(self.storage_error(&error)),
+        }
+    }
+}

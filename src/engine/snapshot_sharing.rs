@@ -1,0 +1,151 @@
+//! The thread of a node that shares snapshots with the others: it looks now and then whether a new one is due, and uploads this node's if
+//! no other node does. It asks the writer for everything, as a backup does.
+
+use super::request::{Reply, Request};
+use super::{Inner, LatestSnapshot, Status, SubmitError};
+use crate::domain::Seq;
+use crate::journal::{JournalError, SharedSnapshot, SharedSnapshots};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// It looks this many times while a snapshot becomes due.
+const LOOKS: u32 = 8;
+
+/// The shortest and the longest pause between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The running thread. It ends after this is dropped, once it is not waiting for the servers.
+pub(super) struct SnapshotSharing {
+    _end: mpsc::Sender<()>,
+}
+
+/// What the thread works with.
+struct Sharer {
+    inner: Arc<Inner>,
+    /// How old the newest shared snapshot may be; `None` if this node shares none.
+    every: Option<Duration>,
+}
+
+impl SnapshotSharing {
+    /// Starts the thread, if this node is one of several.
+    pub(super) fn start(inner: &Arc<Inner>) -> Option<SnapshotSharing> {
+        if !inner.options.journal.is_shared() {
+            return None;
+        }
+        let every = inner.options.cluster.share_every;
+        let (end, ended) = mpsc::channel();
+        let sharer = Sharer { inner: inner.clone(), every };
+        let serve = move || {
+            let (pause, mut port) =
+                (every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX)), None);
+            loop {
+                if let Err(error) = sharer.look(&mut port) {
+                    tracing::warn!(%error, "snapshots can't be shared now");
+                }
+                if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        match std::thread::Builder::new().name("sharing".to_owned()).spawn(serve) {
+            Ok(_) => Some(SnapshotSharing { _end: end }),
+            Err(error) => {
+                tracing::error!(%error, "this node shares no snapshots: the thread can't be started");
+                None
+            }
+        }
+    }
+}
+
+impl Sharer {
+    /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
+    fn look(&self, port: &mut Option<Box<dyn SharedSnapshots>>) -> Result<(), JournalError> {
+        if port.is_none() {
+            *port = self.inner.options.journal.shared_snapshots()?;
+        }
+        let Some(port) = port else { return Ok(()) };
+        let newest = self.look_up(&mut **port)?;
+        self.keep_up_with(newest.as_ref())?;
+        if !self.is_due(newest.as_ref()) || !port.claim()? {
+            return Ok(());
+        }
+        let shared = self.share_if_due(&mut **port);
+        port.release();
+        let mut sharing = self.inner.sharing.lock();
+        match &shared {
+            Ok(None) => {}
+            Ok(Some(newest)) => (sharing.newest, sharing.shared) = (Some(latest(newest)), sharing.shared + 1),
+            Err(_) => sharing.failed += 1,
+        }
+        shared.map(drop)
+    }
+
+    /// Looks up the newest snapshot that is shared, and publishes it.
+    fn look_up(&self, port: &mut dyn SharedSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
+        let newest = port.list()?.into_iter().next();
+        self.inner.sharing.lock().newest = newest.as_ref().map(latest);
+        Ok(newest)
+    }
+
+    /// Takes a snapshot of this node's own if all are older than the newest shared one. Once there are two newer shared ones the log is
+    /// trimmed past them, and neither a backup nor the next start could go on from there.
+    fn keep_up_with(&self, newest: Option<&SharedSnapshot>) -> Result<(), JournalError> {
+        let own = self.inner.latest_snapshot.borrow().map_or(Seq(0), |latest| latest.seq);
+        let applied = self.inner.info_position();
+        match newest {
+            Some(newest) if own < newest.seq && newest.seq <= applied => {
+                ask(&self.inner, Request::Snapshot).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a snapshot is to be shared: there is news, and the newest is old.
+    fn is_due(&self, newest: Option<&SharedSnapshot>) -> bool {
+        let Some(every) = self.every else { return false };
+        let (now, applied) = (self.inner.clock.read(), self.inner.info_position());
+        let is_old =
+            |newest: &SharedSnapshot| newest.taken_at.0.saturating_add(every.as_millis() as u64) <= now.0;
+        applied > newest.map_or(Seq(0), |newest| newest.seq) && newest.is_none_or(is_old)
+    }
+
+    /// Shares a snapshot, unless another node has done it since this one looked.
+    fn share_if_due(&self, port: &mut dyn SharedSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
+        if !self.is_due(self.look_up(port)?.as_ref()) {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        ask(&self.inner, Request::Snapshot)?;
+        let token = Arc::new(());
+        let (id, taken) = ask(&self.inner, |reply| Request::ShareSnapshot(Arc::downgrade(&token), reply))?;
+        let shared = port.share(&taken, &mut || self.part(id))?;
+        let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
+        tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
+        Ok(Some(shared))
+    }
+}
+
+impl Sharer {
+    /// The next part of what is uploaded. What a node has that has diverged must not be given to others.
+    fn part(&self, id: u64) -> Result<Option<Vec<u8>>, JournalError> {
+        if let Status::Diverged(why) = &*self.inner.status.borrow() {
+            return Err(JournalError::Failed(why.clone()));
+        }
+        ask(&self.inner, |reply| Request::BackupPart(id, reply))
+    }
+}
+
+fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
+    LatestSnapshot { seq: snapshot.seq, taken_at: snapshot.taken_at }
+}
+
+/// Asks the writer, and waits for its answer.
+fn ask<T>(inner: &Inner, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, JournalError> {
+    let failed = |error: SubmitError| JournalError::Failed(format!("this node: {error}"));
+    let (reply, answer) = oneshot::channel();
+    inner.requests.blocking_send(request(reply)).map_err(|_| failed(SubmitError::Draining))?;
+    answer.blocking_recv().unwrap_or(Err(SubmitError::Draining)).map_err(failed)
+}

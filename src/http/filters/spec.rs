@@ -1,0 +1,425 @@
+//! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
+
+use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
+use crate::domain::spec::STOCK_MAX;
+use crate::domain::{Forget, ForgetError, Sizing, Spec, Timestamp, Window};
+use crate::engine::{Growth, Mode};
+use crate::http::answer::problem::Problem;
+use crate::http::request::faults::Faults;
+use crate::http::request::time::Time;
+use serde::de::value::StrDeserializer;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+
+/// The default false-positive rate of a compact filter.
+const ERROR_RATE_DEFAULT: f64 = 0.001;
+
+/// What a slot of the filter stores.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Mode)]
+pub(crate) enum ModeName {
+    /// A fingerprint: a few bytes per item, and some false positives.
+    Compact,
+    /// 62 bits of digest and a state: 8.5 bytes per item, and practically no false positives.
+    Strict,
+}
+
+/// Whether a filter grows beyond its capacity.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Growth)]
+pub(crate) enum GrowthName {
+    /// It grows.
+    Auto,
+    /// It refuses more items when it is full.
+    Fixed,
+}
+
+/// The layout of a compact filter's first segment.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Layout)]
+pub(crate) struct LayoutBody {
+    /// Bits of a fingerprint (f in the paper). With `growth` fixed, too few for the capacity are refused.
+    #[schema(minimum = 4, maximum = 32, example = 16)]
+    pub(crate) fingerprint_bits: u8,
+    /// Slots per bucket (b in the paper): 2, 4 or 8.
+    #[serde(default = "bucket_size_default")]
+    #[schema(schema_with = bucket_size_schema)]
+    pub(crate) bucket_size: u8,
+    /// Buckets that an insert searches before it gives up. With `growth` fixed at least 250; fewer than 1000 cost a little
+    /// memory.
+    #[serde(default = "max_search_default")]
+    #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
+    pub(crate) max_search: u32,
+}
+
+fn bucket_size_default() -> u8 {
+    4
+}
+
+fn bucket_size_schema() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .description(Some("Slots per bucket (b in the paper)"))
+        .enum_values(Some([2, 4, 8]))
+        .default(Some(bucket_size_default().into()))
+        .build()
+}
+
+fn max_search_default() -> u32 {
+    512
+}
+
+/// A campaign to create.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
+pub(crate) struct CampaignSpec {
+    /// Users that it holds before it grows (`auto`) or may refuse more (`fixed`).
+    #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
+    capacity: u64,
+    /// `compact` by default.
+    #[serde(default)]
+    mode: Option<ModeName>,
+    /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
+    #[serde(default)]
+    #[schema(minimum = 0.00000001, maximum = 0.5)]
+    error_rate: Option<f64>,
+    /// `auto` by default.
+    #[serde(default)]
+    growth: Option<GrowthName>,
+    /// When it becomes active; by default it always was.
+    #[serde(default)]
+    starts_at: Option<Time>,
+    /// When it stops being active; by default never.
+    #[serde(default)]
+    ends_at: Option<Time>,
+    /// Replaces `error_rate`. Not allowed for strict filters.
+    #[serde(default)]
+    layout: Option<LayoutBody>,
+    /// The campaign forgets each user after this time, a whole number and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Every
+    /// copy ages by itself: it stays for at least this time after it was added, and goes at most `forget_after / forget_steps`
+    /// later, whether requests come or not. `users` with `if_absent` does not renew a copy that is there. `remove` takes the newest
+    /// copy. Users whom an import with `mode=replace` brings, or who were added while it ran, count as added when it is done.
+    /// `growth`, `error_rate` and `capacity` are meant for all copies that are not forgotten. Not allowed for strict filters.
+    #[serde(default)]
+    #[schema(example = "7d", pattern = "^[0-9]+[smhd]$")]
+    forget_after: Option<String>,
+    /// In how many steps users are forgotten; 8 by default. More steps need up to two more bits of memory per user. Only with
+    /// `forget_after`.
+    #[serde(default)]
+    #[schema(minimum = 2, maximum = 32, example = 8)]
+    forget_steps: Option<u32>,
+}
+
+/// A coupon to create.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
+pub(crate) struct CouponSpec {
+    /// Codes that it holds before it grows (`auto`) or may refuse more (`fixed`).
+    #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
+    capacity: u64,
+    /// `strict` by default.
+    #[serde(default)]
+    mode: Option<ModeName>,
+    /// The false-positive rate, kept at any size; 0.001 by default. Compact filters only, and not with `layout`.
+    #[serde(default)]
+    #[schema(minimum = 0.00000001, maximum = 0.5)]
+    error_rate: Option<f64>,
+    /// `auto` by default.
+    #[serde(default)]
+    growth: Option<GrowthName>,
+    /// When it becomes active; by default it always was.
+    #[serde(default)]
+    starts_at: Option<Time>,
+    /// When it stops being active; by default never.
+    #[serde(default)]
+    ends_at: Option<Time>,
+    /// Replaces `error_rate`. Compact filters only.
+    #[serde(default)]
+    layout: Option<LayoutBody>,
+    /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Makes an open pool: codes need not be added. Any code may be redeemed once, and at most so many are held or redeemed at any
+    /// moment. Strict only, and with `growth` fixed at most `capacity`.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
+    stock: Option<u64>,
+}
+
+/// The fields that size a filter of either kind.
+pub(crate) struct Asked {
+    pub(crate) capacity: u64,
+    pub(crate) mode: Mode,
+    pub(crate) error_rate: Option<f64>,
+    pub(crate) growth: Option<GrowthName>,
+    pub(crate) layout: Option<LayoutBody>,
+    pub(crate) ignore_case: bool,
+    pub(crate) stock: Option<u64>,
+    pub(crate) forget_after: Option<String>,
+    pub(crate) forget_steps: Option<u32>,
+}
+
+impl Asked {
+    /// Asks for a capacity and a mode, and for nothing else.
+    pub(crate) fn new(capacity: u64, mode: ModeName) -> Self {
+        Self {
+            capacity,
+            mode: match mode {
+                ModeName::Compact => Mode::Compact,
+                ModeName::Strict => Mode::Strict,
+            },
+            error_rate: None,
+            growth: None,
+            layout: None,
+            ignore_case: false,
+            stock: None,
+            forget_after: None,
+            forget_steps: None,
+        }
+    }
+
+    /// Resolves them to a spec.
+    pub(crate) fn spec(self) -> Result<Spec, Problem> {
+        let mut faults = Faults::default();
+        let mut fault = |field: &str, detail: String| faults.note(|| format!("/{field}"), detail);
+        if self.mode == Mode::Strict {
+            let detail = "a strict filter has neither an error rate nor a layout";
+            if self.error_rate.is_some() {
+                fault("error_rate", detail.into());
+            }
+            if self.layout.is_some() {
+                fault("layout", detail.into());
+            }
+        } else if self.error_rate.is_some() && self.layout.is_some() {
+            fault("error_rate", "give either the error rate or the layout".into());
+        }
+        if let Some(detail) = self.stock_fault() {
+            fault("stock", detail.into());
+        }
+        let forget = self.forget(&mut fault);
+        faults.check()?;
+        let sizing = match (self.mode, self.layout) {
+            (Mode::Strict, _) => Sizing::Exact,
+            (Mode::Compact, None) => Sizing::ErrorRate(self.error_rate.unwrap_or(ERROR_RATE_DEFAULT)),
+            (Mode::Compact, Some(LayoutBody { fingerprint_bits, bucket_size, max_search })) => {
+                Sizing::Layout { fingerprint_bits, bucket_size, max_search }
+            }
+        };
+        let growth = match self.growth.unwrap_or(GrowthName::Auto) {
+            GrowthName::Auto => Growth::Auto,
+            GrowthName::Fixed => Growth::Fixed,
+        };
+        let Self { capacity, mode, ignore_case, stock, .. } = self;
+        Ok(Spec { capacity, mode, growth, sizing, ignore_case, stock, forget })
+    }
+
+    /// Why the stock can't be what it is asked to be.
+    fn stock_fault(&self) -> Option<&'static str> {
+        let stock = self.stock?;
+        if self.mode == Mode::Compact {
+            Some("an open pool is strict")
+        } else if !(1..=STOCK_MAX).contains(&stock) {
+            Some("expected 1 to 4294967296")
+        } else if self.growth == Some(GrowthName::Fixed) && stock > self.capacity {
+            Some("growth is fixed, and it is more than the capacity")
+        } else {
+            None
+        }
+    }
+
+    fn forget(&self, fault: &mut impl FnMut(&str, String)) -> Option<Forget> {
+        let Some(after) = &self.forget_after else {
+            if self.forget_steps.is_some() {
+                fault("forget_steps", "only with forget_after".into());
+            }
+            return None;
+        };
+        if self.mode == Mode::Strict {
+            fault("forget_after", "a strict filter does not forget".into());
+            return None;
+        }
+        let steps = self.forget_steps.unwrap_or(FORGET_STEPS_DEFAULT);
+        match parse_time(after).and_then(|seconds| Forget::new(seconds, steps)) {
+            Ok(forget) => return Some(forget),
+            Err(error @ ForgetError::Steps) => fault("forget_steps", error.to_string()),
+            Err(error) => fault("forget_after", error.to_string()),
+        }
+        None
+    }
+}
+
+fn window(starts_at: Option<Time>, ends_at: Option<Time>) -> Result<Window, Problem> {
+    let window = Window { starts_at: starts_at.map(|Time(at)| at), ends_at: ends_at.map(|Time(at)| at) };
+    if window.is_ordered() { Ok(window) } else { Err(Problem::invalid_at("/ends_at", "not after starts_at")) }
+}
+
+/// A body that asks for a filter.
+pub(crate) trait Wanted {
+    /// Resolves the body to a spec and a window.
+    fn resolve(self) -> Result<(Spec, Window), Problem>;
+}
+
+impl Wanted for CampaignSpec {
+    fn resolve(self) -> Result<(Spec, Window), Problem> {
+        let asked = Asked {
+            error_rate: self.error_rate,
+            growth: self.growth,
+            layout: self.layout,
+            forget_after: self.forget_after,
+            forget_steps: self.forget_steps,
+            ..Asked::new(self.capacity, self.mode.unwrap_or(ModeName::Compact))
+        };
+        Ok((asked.spec()?, window(self.starts_at, self.ends_at)?))
+    }
+}
+
+impl Wanted for CouponSpec {
+    fn resolve(self) -> Result<(Spec, Window), Problem> {
+        let asked = Asked {
+            error_rate: self.error_rate,
+            growth: self.growth,
+            layout: self.layout,
+            ignore_case: self.ignore_case,
+            stock: self.stock,
+            ..Asked::new(self.capacity, self.mode.unwrap_or(ModeName::Strict))
+        };
+        Ok((asked.spec()?, window(self.starts_at, self.ends_at)?))
+    }
+}
+
+/// What a merge-patch changes.
+pub(crate) struct Changes {
+    pub(crate) capacity: Option<u64>,
+    pub(crate) stock: Option<u64>,
+    pub(crate) starts_at: Option<Option<Timestamp>>,
+    pub(crate) ends_at: Option<Option<Timestamp>>,
+}
+
+impl From<FilterPatch> for Changes {
+    fn from(FilterPatch { capacity, starts_at, ends_at }: FilterPatch) -> Self {
+        Self { capacity, stock: None, starts_at, ends_at }
+    }
+}
+
+impl From<CouponPatch> for Changes {
+    fn from(CouponPatch { capacity, stock, starts_at, ends_at }: CouponPatch) -> Self {
+        Self { capacity, stock, starts_at, ends_at }
+    }
+}
+
+/// A change of a coupon, as a merge-patch (RFC 7396): absent fields stay, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"stock": 1_500}))]
+pub(crate) struct CouponPatch {
+    /// A higher capacity, as for a campaign.
+    #[serde(default)]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
+    capacity: Option<u64>,
+    /// Another stock, of an open pool only. Lowered below what is held or redeemed, it lets nobody in until enough is free again.
+    #[serde(default)]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
+    stock: Option<u64>,
+    /// When it becomes active; null for no start.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    starts_at: Option<Option<Timestamp>>,
+    /// When it stops being active; null for never.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    ends_at: Option<Option<Timestamp>>,
+}
+
+/// A change of a campaign, as a merge-patch (RFC 7396): absent fields stay, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
+pub(crate) struct FilterPatch {
+    /// A higher capacity, with `growth` `auto` only. The memory for so many items is taken at once, and kept: a strict filter moves to
+    /// a larger table, a little with every write; a compact one gets a further segment that is large enough, and keeps its error
+    /// rate. An empty filter begins anew with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
+    /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a segment.
+    #[serde(default)]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
+    capacity: Option<u64>,
+    /// When it becomes active; null for no start.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    starts_at: Option<Option<Timestamp>>,
+    /// When it stops being active; null for never.
+    #[serde(default, deserialize_with = "patched")]
+    #[schema(value_type = Option<Time>)]
+    ends_at: Option<Option<Timestamp>>,
+}
+
+/// Distinguishes null from absent.
+fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
+    struct TimeOrNull;
+    impl Visitor<'_> for TimeOrNull {
+        type Value = Option<Timestamp>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time or null")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let Time(at) = Time::deserialize(StrDeserializer::new(text))?;
+            Ok(Some(at))
+        }
+    }
+    deserializer.deserialize_any(TimeOrNull).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strict_filter_has_nothing_to_choose() {
+        let body = |text: &str| {
+            crate::http::request::json::parse::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
+        };
+        assert!(body(r#"{"capacity":1}"#).is_ok());
+        assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());
+        assert!(body(r#"{"capacity":1,"forget_after":"7d","forget_steps":32}"#).is_ok());
+        for bad in [
+            r#"{"capacity":1,"mode":"strict","error_rate":0.1}"#,
+            r#"{"capacity":1,"error_rate":0.1,"layout":{"fingerprint_bits":8}}"#,
+            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00Z","ends_at":"2026-01-01T00:00:00Z"}"#,
+            r#"{"capacity":1,"mode":null}"#,
+            r#"{"capacity":1,"mode":"strict","forget_after":"7d"}"#,
+            r#"{"capacity":1,"forget_after":"7d","forget_steps":1}"#,
+            r#"{"capacity":1,"forget_after":"7d","forget_steps":33}"#,
+            r#"{"capacity":1,"forget_after":"401d"}"#,
+            r#"{"capacity":1,"forget_after":"59s"}"#,
+            r#"{"capacity":1,"forget_after":"a week"}"#,
+            r#"{"capacity":1,"forget_after":604800}"#,
+            r#"{"capacity":1,"forget_steps":8}"#,
+            r#"{"capacity":"1"}"#,
+            r#"{"capacity":1,"ignore_case":true}"#,
+            r#"{"capacity":1,"capacity":1}"#,
+            r#"{}"#,
+            r#"[]"#,
+            r#"[1]"#,
+        ] {
+            let problem = body(bad).unwrap_err();
+            assert_eq!(
+                problem.code,
+                crate::http::answer::problem::Code::InvalidRequest,
+                "{bad}: {problem:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The connection to the servers, and the checks without which no node may rely on them.
+
+use super::options::NatsOptions;
+use super::outbox::MESSAGE_BYTES_MAX;
+use super::places::LogId;
+use super::status::Replication;
+use crate::journal::JournalError;
+use async_nats::connection::State;
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long a server may take to acknowledge a message.
+pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a server may take to answer anything else.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection whose server is silent for three of these is given up for another one.
+const PING_EVERY: Duration = Duration::from_secs(2);
+
+/// The oldest server that is relied on: earlier ones can't sync, or have lost whole streams.
+const SERVER_MIN: [u64; 3] = [2, 10, 23];
+
+/// Where the stream's metadata has the log's identity.
+const LOG_ID_KEY: &str = "cuckood-log";
+
+const NOT_OURS: &str = "its metadata has no identity of a log: it was not made by this service";
+
+/// The connection, and the stream of the log.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) client: Client,
+    /// Waits [`ACK_TIMEOUT`].
+    pub(super) publishing: Context,
+    pub(super) stream: Stream,
+    pub(super) subject: String,
+    pub(super) log: LogId,
+}
+
+impl Link {
+    /// Connects, checks the servers, and opens the stream; creates it if there is none and that is allowed. Tries again until
+    /// [`NatsOptions::connect_timeout`] is over.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`], which says what is wrong.
+    pub(super) async fn open(
+        options: &NatsOptions,
+        may_create: bool,
+        status: &Arc<Replication>,
+    ) -> Result<Link, JournalError> {
+        patiently(options, async || attempt(options, may_create, status).await).await
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+}
+
+/// Connects once more, for transfers that must not hold up the log. Tries again as long as [`Link::open`].
+///
+/// # Errors
+/// As [`Link::open`].
+pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, JournalError> {
+    patiently(options, async || {
+        let client = connect(options, None).await?;
+        check_server(&client)?;
+        Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
+    })
+    .await
+}
+
+/// The stream and the identity of its log; `None` if there is no such stream.
+///
+/// # Errors
+/// [`JournalError::Failed`]; [`JournalError::Damaged`] if it was not made by this service.
+pub(super) async fn find_stream(
+    context: &Context,
+    options: &NatsOptions,
+) -> Result<Option<(Stream, LogId)>, JournalError> {
+    match context.get_stream(&options.stream).await {
+        Ok(stream) => match log_id(&stream.cached_info().config) {
+            Some(log) => Ok(Some((stream, log))),
+            None => Err(JournalError::Damaged(NOT_OURS.to_owned())),
+        },
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                Ok(None)
+            }
+            _ => Err(failed(options, &error.to_string())),
+        },
+    }
+}
+
+/// Opens the stream or creates it.
+///
+/// # Errors
+/// [`JournalError::Failed`].
+pub(super) async fn make_stream(
+    context: &Context,
+    options: &NatsOptions,
+) -> Result<(Stream, LogId), JournalError> {
+    patiently(options, async || {
+        let wanted = wanted_stream(options);
+        let subject = wanted.subjects[0].clone();
+        let stream = context.get_or_create_stream(wanted).await.map_err(now)?;
+        let log = check_stream(&stream.cached_info().config, &subject, options.replicas);
+        Ok((stream, log.map_err(Refused::Final)?))
+    })
+    .await
+}
+
+/// Tries again until [`NatsOptions::connect_timeout`] is over: servers that were just started have no leader yet.
+///
+/// # Errors
+/// [`JournalError::Failed`].
+pub(super) async fn patiently<T>(
+    options: &NatsOptions,
+    attempt: impl AsyncFn() -> Result<T, Refused>,
+) -> Result<T, JournalError> {
+    let until = Instant::now() + options.connect_timeout;
+    let mut told = String::new();
+    loop {
+        let why = match attempt().await {
+            Ok(made) => return Ok(made),
+            Err(Refused::Final(why)) => return Err(failed(options, &why)),
+            Err(Refused::Now(why)) => why,
+        };
+        if Instant::now() >= until {
+            return Err(failed(options, &why));
+        }
+        if why != told {
+            tracing::warn!(servers = ?options.servers, why, "the replicated log can't be opened yet");
+            told = why;
+        }
+        sleep(Duration::from_millis(250)).await;
+    }
+}
+
+fn failed(options: &NatsOptions, why: &str) -> JournalError {
+    let (stream, servers) = (&options.stream, options.servers.join(", "));
+    JournalError::Failed(format!("the stream {stream} on {servers} can't be used: {why}"))
+}
+
+/// Why the log can't be opened.
+pub(super) enum Refused {
+    /// It may be different in a moment.
+    Now(String),
+    /// Somebody has to change something.
+    Final(String),
+}
+
+impl From<JournalError> for Refused {
+    fn from(error: JournalError) -> Refused {
+        match error {
+            JournalError::Failed(why) => Refused::Now(why),
+            error => Refused::Final(error.to_string()),
+        }
+    }
+}
+
+fn now(error: impl std::fmt::Display) -> Refused {
+    Refused::Now(error.to_string())
+}
+
+async fn attempt(
+    options: &NatsOptions,
+    may_create: bool,
+    status: &Arc<Replication>,
+) -> Result<Link, Refused> {
+    let client = connect(options, Some(status)).await?;
+    check_server(&client)?;
+    let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
+    let wanted = wanted_stream(options);
+    let subject = wanted.subjects[0].clone();
+    let stream = if may_create {
+        context(ANSWER_TIMEOUT).get_or_create_stream(wanted).await.map_err(now)?
+    } else {
+        let why =
+            |error| format!("{error} (it is not created, because this node's directory belongs to a log)");
+        context(ANSWER_TIMEOUT).get_stream(&options.stream).await.map_err(|error| now(why(error)))?
+    };
+    let info = stream.cached_info();
+    let log = check_stream(&info.config, &subject, options.replicas).map_err(Refused::Final)?;
+    let server = client.server_info();
+    tracing::info!(
+        server = server.server_name,
+        version = server.version,
+        stream = options.stream,
+        replicas = info.config.num_replicas,
+        last = info.state.last_sequence,
+        "opened the replicated log"
+    );
+    tracing::warn!(
+        "whether the servers sync before they acknowledge can't be read over this connection: every one needs `sync_interval: always` in \
+         its `jetstream` block, else a power cut of all of them loses acknowledged writes"
+    );
+    let (max_bytes, max_messages) = (info.config.max_bytes, info.config.max_messages);
+    if max_bytes > 0 || max_messages > 0 {
+        tracing::warn!(max_bytes, max_messages, "the stream is limited: it refuses writes once it is full");
+    }
+    if info.config.num_replicas < 3 {
+        tracing::warn!(
+            replicas = info.config.num_replicas,
+            "the log has fewer than three replicas: writes end with the death of one server, and a lost disk loses acknowledged writes"
+        );
+    }
+    status.opened(&server.server_name, &server.version, info.config.num_replicas);
+    Ok(Link { publishing: context(ACK_TIMEOUT), stream, subject, log, client })
+}
+
+/// Connects; `status` is told how the connection is.
+async fn connect(options: &NatsOptions, status: Option<&Arc<Replication>>) -> Result<Client, Refused> {
+    let (watched, login, tls) = (status.cloned(), &options.login, &options.tls);
+    let mut connecting = ConnectOptions::new()
+        .name(format!("cuckood {}", options.node))
+        .connection_timeout(ANSWER_TIMEOUT)
+        .ping_interval(PING_EVERY)
+        .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
+        .event_callback(move |event| {
+            let watched = watched.clone();
+            async move {
+                match (event, watched) {
+                    (Event::Connected, Some(watched)) => watched.connected(true),
+                    (Event::Disconnected | Event::Closed, Some(watched)) => watched.connected(false),
+                    (Event::Connected | Event::Disconnected | Event::Closed, None) => {}
+                    (event, _) => tracing::info!(%event, "the connection to the replicated log"),
+                }
+            }
+        });
+    if !login.user.is_empty() {
+        connecting = connecting.user_and_password(login.user.clone(), login.password.clone());
+    }
+    if !login.token.is_empty() {
+        connecting = connecting.token(login.token.clone());
+    }
+    if !login.credentials.as_os_str().is_empty() {
+        let path = login.credentials.display().to_string();
+        let added = connecting.credentials_file(&login.credentials).await;
+        connecting = added.map_err(|error| Refused::Final(format!("{path}: {error}")))?;
+    }
+    if !tls.ca.as_os_str().is_empty() {
+        connecting = connecting.add_root_certificates(tls.ca.clone()).require_tls(true);
+    }
+    if !tls.cert.as_os_str().is_empty() {
+        connecting = connecting.add_client_certificate(tls.cert.clone(), tls.key.clone()).require_tls(true);
+    }
+    let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
+    let servers = servers.map_err(|error| Refused::Final(format!("{error}: {:?}", options.servers)))?;
+    connecting.connect(servers).await.map_err(now)
+}
+
+fn check_server(client: &Client) -> Result<(), Refused> {
+    let server = client.server_info();
+    let numbers = server.version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    let version: Vec<u64> = numbers.take(3).collect();
+    if version[..] < SERVER_MIN[..] {
+        let [major, minor, patch] = SERVER_MIN;
+        return Err(Refused::Final(format!(
+            "server {} has version {}, and earlier ones than {major}.{minor}.{patch} lose data",
+            server.server_name, server.version
+        )));
+    }
+    if server.max_payload < MESSAGE_BYTES_MAX {
+        return Err(Refused::Final(format!(
+            "server {} allows messages of {} bytes only: set max_payload to 1MB",
+            server.server_name, server.max_payload
+        )));
+    }
+    Ok(())
+}
+
+/// The stream as it is created.
+fn wanted_stream(options: &NatsOptions) -> stream::Config {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the operating system gives random bytes once it has booted");
+    stream::Config {
+        name: options.stream.clone(),
+        subjects: vec![format!("{}.log", options.stream)],
+        description: Some("cuckood's log: don't publish to it, delete from it or purge it".to_owned()),
+        storage: StorageType::File,
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::New,
+        num_replicas: options.replicas,
+        deny_delete: true,
+        allow_direct: true,
+        metadata: [(LOG_ID_KEY.to_owned(), hex::encode(id))].into(),
+        ..stream::Config::default()
+    }
+}
+
+/// Checks that the stream keeps what is acknowledged, and returns the log's identity.
+fn check_stream(config: &stream::Config, subject: &str, replicas: usize) -> Result<LogId, String> {
+    let Some(log) = log_id(config) else { return Err(NOT_OURS.to_owned()) };
+    let faults = [
+        (config.subjects != [subject], format!("its subjects are {:?}, not {subject}", config.subjects)),
+        (config.storage != StorageType::File, "it is not stored in files".to_owned()),
+        (config.retention != RetentionPolicy::Limits, "its retention is not `limits`".to_owned()),
+        (config.discard != DiscardPolicy::New, "it discards old messages when it is full".to_owned()),
+        (!config.max_age.is_zero(), "it has a limit of age, which would remove what nodes need".to_owned()),
+        (config.max_messages_per_subject > 0, "it has a limit of messages per subject".to_owned()),
+        (
+            usize::try_from(config.max_message_size).is_ok_and(|max| (1..MESSAGE_BYTES_MAX).contains(&max)),
+            format!(
+                "it allows messages of {} bytes only, not of {MESSAGE_BYTES_MAX}",
+                config.max_message_size
+            ),
+        ),
+        (
+            config.num_replicas < replicas,
+            format!("it has {} replicas, and nats.replicas is {replicas}", config.num_replicas),
+        ),
+    ];
+    match faults.into_iter().find(|(is_fault, _)| *is_fault) {
+        Some((_, fault)) => Err(fault),
+        None => Ok(log),
+    }
+}
+
+/// The log's identity, which the stream's metadata has.
+fn log_id(config: &stream::Config) -> Option<LogId> {
+    let id = hex::decode(config.metadata.get(LOG_ID_KEY)?).ok()?;
+    Some(LogId(u128::from_be_bytes(id.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_could_lose_entries_is_refused() {
+        let options = NatsOptions { replicas: 3, ..NatsOptions::new("nats://localhost", "shop", "a") };
+        let good = wanted_stream(&options);
+        let check = |config: &stream::Config| check_stream(config, "shop.log", 3);
+        assert!(check(&good).is_ok());
+        let bad: [fn(&mut stream::Config); 8] = [
+            |config| config.max_message_size = 1 << 16,
+            |config| config.storage = StorageType::Memory,
+            |config| config.retention = RetentionPolicy::WorkQueue,
+            |config| config.discard = DiscardPolicy::Old,
+            |config| config.max_age = Duration::from_secs(1),
+            |config| config.num_replicas = 1,
+            |config| config.metadata.clear(),
+            |config| config.subjects.push("more".to_owned()),
+        ];
+        for spoil in bad {
+            let mut config = good.clone();
+            spoil(&mut config);
+            assert!(check(&config).is_err(), "{config:?}");
+        }
+    }
+}

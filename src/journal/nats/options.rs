@@ -1,0 +1,82 @@
+//! How a node reaches the replicated log.
+
+use crate::domain::FORMAT_VERSION;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Every node says something every five seconds.
+const LISTEN_TIME: Duration = Duration::from_secs(15);
+
+/// Options of the log on NATS JetStream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NatsOptions {
+    /// Addresses of servers, such as `nats://10.0.0.1:4222` or `tls://nats.example.com`. The others are learned from them.
+    pub servers: Vec<String>,
+    /// Name of the stream; it is created if it does not exist. Its subject is the same name with `.log` behind it.
+    pub stream: String,
+    /// How many servers hold the stream, if it is created.
+    pub replicas: usize,
+    /// The name of this node, which no other running node may have.
+    pub node: String,
+    /// How the node says who it is.
+    pub login: NatsLogin,
+    /// TLS, beyond what the addresses ask for.
+    pub tls: NatsTls,
+    /// How long the servers may take to be reached at the start.
+    pub connect_timeout: Duration,
+    /// How many messages are kept before the older of the two snapshots that nodes share. A message has the entries of one group commit.
+    pub log_margin: u64,
+    /// The highest version of entries that this node understands.
+    pub understands: u16,
+    /// How long a node listens to the others before it takes those for all that it has heard.
+    pub listen_time: Duration,
+}
+
+/// How a node says who it is.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct NatsLogin {
+    /// User name; empty for none.
+    pub user: String,
+    /// The user's password.
+    pub password: String,
+    /// A token; empty for none.
+    pub token: String,
+    /// File with a user's JWT and key (`.creds`); empty for none.
+    pub credentials: PathBuf,
+}
+
+impl fmt::Debug for NatsLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsLogin").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// TLS to the servers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NatsTls {
+    /// File with the certificates of the authority; empty for the system's.
+    pub ca: PathBuf,
+    /// File with this node's certificate; empty for none.
+    pub cert: PathBuf,
+    /// File with its private key.
+    pub key: PathBuf,
+}
+
+impl NatsOptions {
+    /// The defaults for a node of this name: one server on this machine, that a test may have started.
+    pub fn new(server: impl Into<String>, stream: impl Into<String>, node: impl Into<String>) -> NatsOptions {
+        NatsOptions {
+            servers: vec![server.into()],
+            stream: stream.into(),
+            replicas: 1,
+            node: node.into(),
+            login: NatsLogin::default(),
+            tls: NatsTls::default(),
+            connect_timeout: Duration::from_secs(30),
+            log_margin: 10_000,
+            understands: FORMAT_VERSION,
+            listen_time: LISTEN_TIME,
+        }
+    }
+}

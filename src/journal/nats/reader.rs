@@ -1,0 +1,273 @@
+//! Reads the stream's messages in order, from a number on. Nothing that the servers say is believed. A message must be the next one,
+//! and a repeated one is passed over. After a gap, an error or a silence the reader opens everything anew, behind the last message
+//! that it passed on.
+
+use super::link::Link;
+use super::message;
+use super::sequencer::Place;
+use super::status::Replication;
+use crate::domain::Timestamp;
+use crate::journal::JournalError;
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// How often an idle server has to say that it is there.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// How long one request for messages stands.
+const PULL_EXPIRES: Duration = Duration::from_secs(10);
+
+/// Messages that are asked for at once. Each may have 1 MiB.
+const PULL_MESSAGES: usize = 64;
+
+/// Messages that were read and not taken.
+const READ_AHEAD: usize = 32;
+
+/// A server removes a consumer that nobody asks for this long.
+const CONSUMER_IDLE: Duration = Duration::from_secs(30);
+
+/// Pause before everything is opened anew. It doubles until a message comes.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// For so long a log that is not there, or is shorter than what was read, may be a server that has just started.
+const LOST_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A message of the stream.
+#[derive(Debug)]
+pub(super) struct StreamMessage {
+    pub(super) number: u64,
+    pub(super) payload: Bytes,
+    /// When the stream's leader got it, by its clock.
+    pub(super) at: Timestamp,
+    /// How many come after it, as far as its server knows.
+    pub(super) behind: u64,
+}
+
+/// A running reader. Dropping it ends it.
+pub(super) struct Reader {
+    messages: mpsc::Receiver<Result<StreamMessage, JournalError>>,
+    /// Since when messages can come; `None` while it is being opened.
+    opened: Arc<Mutex<Option<std::time::Instant>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reader {
+    /// Starts a reader at a place.
+    pub(super) fn start(link: Link, status: Arc<Replication>, place: &Place) -> Reader {
+        let (sender, messages) = mpsc::channel(READ_AHEAD);
+        let (next, last) = (place.stream + 1, place.checksum);
+        let opened = Arc::new(Mutex::new(None));
+        let reading = Reading {
+            link,
+            status,
+            next,
+            last,
+            lost_since: None,
+            pause: PAUSE_MIN,
+            opened: opened.clone(),
+            sender,
+        };
+        Reader { messages, opened, task: tokio::spawn(reading.run()) }
+    }
+
+    /// Since when messages can come; `None` while it is being opened.
+    pub(super) fn opened(&self) -> Option<std::time::Instant> {
+        *self.opened.lock()
+    }
+
+    /// Whether nothing was read that was not taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The next message; an error is the last thing that comes. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> Result<StreamMessage, JournalError> {
+        let ended = || Err(JournalError::Failed("the reader of the log has ended".to_owned()));
+        self.messages.recv().await.unwrap_or_else(ended)
+    }
+}
+
+/// Why the reader has to open everything anew, or must not go on.
+enum Trouble {
+    Again(String),
+    Final(JournalError),
+}
+
+/// Whether an answer says that there is no such stream.
+fn is_not_found(error: &(dyn std::error::Error + 'static)) -> bool {
+    let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    answer.is_some_and(|answer| answer.error_code() == jetstream::ErrorCode::STREAM_NOT_FOUND)
+}
+
+fn again(error: impl std::fmt::Display) -> Trouble {
+    Trouble::Again(error.to_string())
+}
+
+struct Reading {
+    link: Link,
+    status: Arc<Replication>,
+    /// The number of the next message.
+    next: u64,
+    /// Checksum of the one before it.
+    last: u128,
+    /// Since when the log seems to be gone, or shorter than what was read.
+    lost_since: Option<Instant>,
+    pause: Duration,
+    opened: Arc<Mutex<Option<std::time::Instant>>>,
+    sender: mpsc::Sender<Result<StreamMessage, JournalError>>,
+}
+
+impl Reading {
+    async fn run(mut self) {
+        loop {
+            let read = self.read().await;
+            *self.opened.lock() = None;
+            match read {
+                Ok(()) => return,
+                Err(Trouble::Final(error)) => {
+                    let _ = self.sender.send(Err(error)).await;
+                    return;
+                }
+                Err(Trouble::Again(why)) => {
+                    if self.status.reader_failed(&why) {
+                        tracing::warn!(
+                            why,
+                            next = self.next,
+                            "the log's reader does not get on: opening it again"
+                        );
+                    }
+                    sleep(self.pause).await;
+                    self.pause = (self.pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    /// Passes messages on until something is wrong, or nobody takes them any more.
+    async fn read(&mut self) -> Result<(), Trouble> {
+        self.check().await?;
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
+            ack_policy: AckPolicy::None,
+            inactive_threshold: CONSUMER_IDLE,
+            num_replicas: 1,
+            memory_storage: true,
+            ..pull::Config::default()
+        };
+        let consumer = self.link.stream.create_consumer(config).await.map_err(again)?;
+        let pulling = consumer
+            .stream()
+            .max_messages_per_batch(PULL_MESSAGES)
+            .expires(PULL_EXPIRES)
+            .heartbeat(HEARTBEAT)
+            .messages();
+        let mut messages = pulling.await.map_err(again)?;
+        *self.opened.lock() = Some(std::time::Instant::now());
+        while let Some(message) = messages.next().await {
+            let message = message.map_err(again)?;
+            let info = message.info().map_err(again)?;
+            if info.stream_sequence < self.next {
+                continue;
+            }
+            if info.stream_sequence > self.next {
+                return Err(again(format!("message {} came instead of {}", info.stream_sequence, self.next)));
+            }
+            let milliseconds = info.published.unix_timestamp_nanos() / 1_000_000;
+            let read = StreamMessage {
+                number: self.next,
+                at: Timestamp(u64::try_from(milliseconds).unwrap_or_default()),
+                behind: info.pending,
+                payload: message.message.payload,
+            };
+            let checksum = message::checksum(&read.payload);
+            if self.sender.send(Ok(read)).await.is_err() {
+                return Ok(());
+            }
+            (self.next, self.last) = (self.next + 1, checksum);
+            (self.lost_since, self.pause) = (None, PAUSE_MIN);
+        }
+        Err(again("the messages have ended"))
+    }
+
+    /// Checks that the stream is still the one that was opened, and that it has not lost what was read. If it has any later message,
+    /// it must have the next one.
+    async fn check(&mut self) -> Result<(), Trouble> {
+        let info = match self.link.stream.get_info().await {
+            Ok(info) => info,
+            Err(error) if is_not_found(&error) => {
+                return Err(
+                    self.lost("the stream of the log is not there any more: it was deleted".to_owned())
+                );
+            }
+            Err(error) => {
+                self.lost_since = None;
+                return Err(again(error));
+            }
+        };
+        if info.created != self.link.stream.cached_info().created {
+            let error = "the stream was deleted and made again while this node was using it";
+            return Err(Trouble::Final(JournalError::Damaged(error.to_owned())));
+        }
+        let (first, last) = (info.state.first_sequence, info.state.last_sequence);
+        if first > self.next {
+            return Err(Trouble::Final(JournalError::Trimmed(format!(
+                "the log was trimmed up to message {}, and this node needs message {}: start it again, and it begins with a snapshot that \
+                 nodes share",
+                first - 1,
+                self.next
+            ))));
+        }
+        if last + 1 >= self.next {
+            self.lost_since = None;
+            return self.check_last(first).await;
+        }
+        let why = format!(
+            "the log ends at message {last}, and this node has applied message {}: the servers have lost acknowledged entries",
+            self.next - 1
+        );
+        Err(self.lost(why))
+    }
+
+    /// The log seems to have lost what it had. That is final if it stays so.
+    fn lost(&mut self, why: String) -> Trouble {
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < LOST_PATIENCE {
+            Trouble::Again(why)
+        } else {
+            Trouble::Final(JournalError::Damaged(why))
+        }
+    }
+
+    /// Checks that the message before the next one is the one that was read there: a log that has lost its end may have grown again
+    /// since.
+    async fn check_last(&self, first: u64) -> Result<(), Trouble> {
+        let number = self.next - 1;
+        if number == 0 || number < first {
+            return Ok(());
+        }
+        let found = self.link.stream.get_raw_message(number).await.map_err(again)?;
+        if message::checksum(&found.payload) == self.last {
+            return Ok(());
+        }
+        Err(Trouble::Final(JournalError::Damaged(format!(
+            "message {number} of the log is not the one that this node has applied: the servers have lost acknowledged entries, and \
+             others came in their place"
+        ))))
+    }
+}

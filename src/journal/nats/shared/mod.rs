@@ -1,0 +1,237 @@
+//! The snapshots that nodes share: archives in an object store, a list of the two newest in a key-value bucket, and a lease in another
+//! one. They have a connection of their own, so that a transfer never holds up the log.
+//!
+//! The list is what counts. It is replaced by compare-and-set, and only by a node that has read back what it uploaded. So a node that
+//! lost its lease without noticing does no harm: its archive is not in the list, and goes with the next upload.
+
+mod archives;
+mod catalog;
+mod failure;
+mod lease;
+mod runtime;
+
+use super::link::{connect_beside, find_stream, make_stream, patiently};
+use super::options::NatsOptions;
+use super::places::{self, LogId};
+use super::sequencer::Place;
+use crate::journal::{JournalError, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared};
+use crate::store::Store;
+use archives::Archives;
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::Stream;
+use catalog::Catalog;
+use failure::failed;
+use lease::Lease;
+use runtime::Background;
+use std::io::Read;
+
+/// What stands at the beginning of a log that begins behind a snapshot. Nobody reads it: it is removed at once.
+const BEGINNING: &str = "this log begins behind a snapshot";
+
+/// One node's access to the snapshots that are shared.
+pub struct NatsSnapshots {
+    options: NatsOptions,
+    context: Context,
+    lease: Option<Lease>,
+    // Dropped last: everything above needs it.
+    runtime: Background,
+}
+
+impl NatsSnapshots {
+    /// Connects to the servers.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`].
+    pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
+        let runtime = Background::start()?;
+        let context = runtime.block_on(connect_beside(options))?;
+        Ok(NatsSnapshots { options: options.clone(), context, lease: None, runtime })
+    }
+
+    fn stream(&self) -> Result<Option<(Stream, LogId)>, JournalError> {
+        self.runtime.block_on(find_stream(&self.context, &self.options))
+    }
+
+    fn archives(&self) -> Result<Archives, JournalError> {
+        let handle = self.runtime.handle();
+        self.runtime.block_on(Archives::open(&self.context, &self.options, handle))
+    }
+
+    fn catalog(&self, log: LogId) -> Result<Catalog, JournalError> {
+        self.runtime.block_on(Catalog::read(&self.context, &self.options, log))
+    }
+
+    fn share_under(
+        &self,
+        lease: &Lease,
+        taken: &Taken,
+        parts: &mut Parts<'_>,
+    ) -> Result<SharedSnapshot, JournalError> {
+        let (stream, log) = self.stream()?.ok_or_else(|| failed("there is no log"))?;
+        if places::decode(taken.seq, &taken.place).is_none_or(|(of, _)| of != log) {
+            return Err(failed("this node's snapshot is not of this log: the stream was made anew"));
+        }
+        let (archives, catalog) = (self.archives()?, self.catalog(log)?);
+        let older = catalog.newest().cloned();
+        if older.as_ref().is_some_and(|older| older.seq >= taken.seq) {
+            return Err(failed("a snapshot that is as new is shared already"));
+        }
+        let snapshot = self.upload(&archives, lease, (log, taken), parts)?;
+        let kept: Vec<SharedSnapshot> = [snapshot.clone()].into_iter().chain(older.clone()).collect();
+        self.runtime.block_on(catalog.replace(kept.clone()))?;
+        // What follows can be done by the next one who shares a snapshot.
+        let tidied = self.runtime.block_on(async {
+            archives.remove_before(snapshot.seq, log, &kept).await?;
+            match &older {
+                Some(older) if archives.has(older).await? => self.trim(&stream, older).await,
+                _ => Ok(()),
+            }
+        });
+        if let Err(error) = tidied {
+            tracing::warn!(%error, "what came before the shared snapshots is not removed yet");
+        }
+        Ok(snapshot)
+    }
+
+    /// Uploads an archive and reads it back.
+    fn upload(
+        &self,
+        archives: &Archives,
+        lease: &Lease,
+        (log, taken): (LogId, &Taken),
+        parts: &mut Parts<'_>,
+    ) -> Result<SharedSnapshot, JournalError> {
+        let check_lease = || match lease.is_lost() {
+            true => Err(failed("the right to share a snapshot got lost")),
+            false => Ok(()),
+        };
+        let name = archives::name_of(taken.seq, log);
+        let uploaded = archives.put(&name, &mut || check_lease().and_then(|()| parts()));
+        let checked = uploaded.and_then(|(bytes, digest)| {
+            let Taken { seq, taken_at, place } = taken.clone();
+            let node = self.options.node.clone();
+            let snapshot = SharedSnapshot { name: name.clone(), seq, taken_at, node, bytes, digest, place };
+            check_shared(&snapshot, archives.read(&snapshot)?)?;
+            check_lease()?;
+            Ok(snapshot)
+        });
+        if checked.is_err() {
+            // If this fails too, the next one who shares a snapshot does it.
+            let _ = self.runtime.block_on(archives.remove(&name));
+        }
+        checked
+    }
+
+    /// Removes what comes before a snapshot and its margin from the log.
+    async fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<(), JournalError> {
+        let (_, place) = places::decode(older.seq, &older.place).ok_or_else(|| damaged_place(older))?;
+        let through = place.stream.saturating_sub(self.options.log_margin);
+        if through > 0 {
+            let trimmed = stream.purge().sequence(through + 1).await.map_err(failed)?;
+            tracing::info!(through, messages = trimmed.purged, "trimmed the log behind the shared snapshots");
+        }
+        Ok(())
+    }
+
+    fn begin_under(
+        &self,
+        lease: &Lease,
+        taken: &Taken,
+        parts: &mut Parts<'_>,
+    ) -> Result<SharedSnapshot, JournalError> {
+        let (stream, log) = self.runtime.block_on(make_stream(&self.context, &self.options))?;
+        let (archives, catalog) = (self.archives()?, self.catalog(log)?);
+        if self.is_used(&stream)? {
+            return Err(self.not_empty());
+        }
+        // Behind the message that this puts at the beginning.
+        let place = Place { stream: 1, seq: taken.seq, ..Place::default() };
+        let taken = Taken { place: places::encode(log, &place)?, ..taken.clone() };
+        let snapshot = self.upload(&archives, lease, (log, &taken), parts)?;
+        self.runtime.block_on(async {
+            let message = PublishMessage::build().payload(BEGINNING.into()).expected_last_sequence(0);
+            let subject = format!("{}.log", self.options.stream);
+            let sent = self.context.send_publish(subject, message).await.map_err(failed)?;
+            if !sent.await.is_ok_and(|ack| ack.sequence == 1) {
+                return Err(self.not_empty());
+            }
+            // From here on a node needs the snapshot to begin.
+            stream.purge().sequence(2).await.map_err(failed)?;
+            catalog.replace(vec![snapshot.clone()]).await
+        })?;
+        Ok(snapshot)
+    }
+
+    fn is_used(&self, stream: &Stream) -> Result<bool, JournalError> {
+        let info = self.runtime.block_on(stream.get_info()).map_err(failed)?;
+        Ok(info.state.last_sequence > 0)
+    }
+
+    fn not_empty(&self) -> JournalError {
+        let stream = &self.options.stream;
+        failed(format!("the stream {stream} is not empty: name another one with nats.stream, or remove it"))
+    }
+}
+
+fn damaged_place(of: &SharedSnapshot) -> JournalError {
+    JournalError::Damaged(format!("shared snapshots: the place of {} in the log is damaged", of.name))
+}
+
+impl SharedSnapshots for NatsSnapshots {
+    fn list(&mut self) -> Result<Vec<SharedSnapshot>, JournalError> {
+        let NatsSnapshots { context, options, .. } = self;
+        self.runtime.block_on(patiently(options, async || match find_stream(context, options).await? {
+            None => Ok(Vec::new()),
+            Some((_, log)) => Ok(Catalog::read(context, options, log).await?.snapshots),
+        }))
+    }
+
+    fn open(&mut self, snapshot: &SharedSnapshot) -> Result<Box<dyn Read>, JournalError> {
+        Ok(Box::new(self.archives()?.read(snapshot)?))
+    }
+
+    fn adopt(&mut self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
+        let SharedSnapshot { seq, place, .. } = snapshot;
+        places::decode(*seq, place).ok_or_else(|| damaged_place(snapshot))?;
+        Ok(places::keep_encoded(store, *seq, place.clone())?)
+    }
+
+    fn claim(&mut self) -> Result<bool, JournalError> {
+        if self.lease.as_ref().is_some_and(|lease| !lease.is_lost()) {
+            return Ok(true);
+        }
+        self.lease = self.runtime.block_on(Lease::claim(&self.context, &self.options))?;
+        Ok(self.lease.is_some())
+    }
+
+    fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.runtime.block_on(lease.release());
+        }
+    }
+
+    fn share(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+        let lease = self.lease.take().ok_or_else(|| failed("another node has the right to share one"))?;
+        let shared = self.share_under(&lease, taken, parts);
+        self.runtime.block_on(lease.release());
+        shared
+    }
+
+    fn has_begun(&mut self) -> Result<bool, JournalError> {
+        match self.stream()? {
+            Some((stream, _)) => self.is_used(&stream),
+            None => Ok(false),
+        }
+    }
+
+    fn begin_log(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+        if !self.claim()? {
+            return Err(self.not_empty());
+        }
+        let lease = self.lease.take().ok_or_else(|| self.not_empty())?;
+        let begun = self.begin_under(&lease, taken, parts);
+        self.runtime.block_on(lease.release());
+        begun
+    }
+}

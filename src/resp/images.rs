@@ -1,0 +1,119 @@
+//! CF.SCANDUMP and CF.LOADCHUNK: a filter on the move, piece by piece.
+
+use super::dumps::Owner;
+use super::failure::{Code, Failure};
+use super::filters::find;
+use super::key::Key;
+use super::parser::Arguments;
+use super::reserve::number;
+use super::visit::{Admitted, Done, Visit, submit, tell_act};
+use crate::domain::{Command, ImageFault, Outcome, Refusal, UploadId};
+use crate::engine::{ImageBody, ImageRecord};
+use sha2::{Digest, Sha256};
+
+/// `CF.SCANDUMP key iterator`: the piece that the iterator names, and the iterator of the next one.
+pub(super) async fn dump(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    let iterator = number(arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
+    let iterator = iterator.ok_or_else(|| Failure::err("Invalid position"))?;
+    visit.settle().await;
+    let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
+    let owner = Owner { filter: view.id, caller: admitted.caller.name().to_owned() };
+    let shared = visit.shared;
+    let (next, bytes) = match iterator {
+        0 => {
+            let begun = shared.dumps.begin(&shared.engine, owner).await;
+            if let Some(key) = Key::parse(arguments.at(1)) {
+                tell_act(
+                    admitted,
+                    key,
+                    &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone),
+                );
+            }
+            begun?
+        }
+        iterator => shared.dumps.next(iterator, &owner).await?,
+    };
+    visit.replies.array(2);
+    visit.replies.integer(next);
+    visit.replies.bulk(&bytes);
+    Ok(Done::Answered)
+}
+
+/// `CF.LOADCHUNK key iterator data`: a piece of a dump. The filter is there once the last one has come. Pieces say themselves in which
+/// order they come.
+pub(super) async fn load(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    number(arguments.at(2))
+        .filter(|iterator| *iterator > 0)
+        .ok_or_else(|| Failure::err("Invalid position"))?;
+    let key = Key::parse(arguments.at(1));
+    let key = key.ok_or_else(|| Failure::err("a key is campaign:NAME, coupon:NAME or NAME"))?;
+    visit.require_key(admitted, key)?;
+    visit.settle().await;
+    let ImageRecord { before, checksum, body } = match ImageRecord::read(arguments.at(3)) {
+        Ok(Some((record, length))) if length == arguments.at(3).len() => record,
+        Ok(Some(_)) => return Err(bad(ImageFault::TooLong)),
+        Ok(None) => return Err(bad(ImageFault::CutShort)),
+        Err(fault) => return Err(bad(fault)),
+    };
+    let upload = upload(key, admitted.caller.name());
+    let id = visit.shared.engine.filter_id();
+    let command = match body {
+        ImageBody::Head(head) => {
+            Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }
+        }
+        ImageBody::Part(part) => Command::ImagePart { upload, before, checksum, part },
+        ImageBody::End { redemptions } => Command::ImageEnd { upload, before, redemptions },
+    };
+    let is_end = matches!(command, Command::ImageEnd { .. });
+    let result = submit(visit.shared, admitted, command).await;
+    if is_end {
+        tell_act(admitted, key, &result);
+    }
+    match result? {
+        Outcome::ImageReceived | Outcome::Created(_) => visit.replies.simple("OK"),
+        Outcome::Refused(refusal) => return Err(refused(&refusal)),
+        _ => return Err(Failure::unexpected()),
+    }
+    Ok(Done::Answered)
+}
+
+/// What the pieces that a caller loads into a key are known by, on any node.
+fn upload(key: Key<'_>, caller: &str) -> UploadId {
+    let mut hash = Sha256::new();
+    for part in [key.to_string().as_bytes(), caller.as_bytes()] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let hash: [u8; 32] = hash.finalize().into();
+    let (first, _) = hash.split_first_chunk().expect("a hash of 32 bytes has 16");
+    UploadId(u128::from_le_bytes(*first))
+}
+
+fn bad(fault: ImageFault) -> Failure {
+    match fault {
+        ImageFault::Foreign => {
+            Failure::err("received bad data: it is no dump of cuckood; those of Redis can't be loaded")
+        }
+        fault => Failure::err(format!("received bad data: {fault}; nothing is left of it")),
+    }
+}
+
+fn refused(refusal: &Refusal) -> Failure {
+    match refusal {
+        Refusal::NameTaken => Failure::err("item exists"),
+        Refusal::TooManyImages => Failure::new(Code::Busy, "too many dumps are being loaded: try again"),
+        Refusal::ImageNotFound => {
+            Failure::err("no dump is being loaded into this key: begin with its first piece")
+        }
+        Refusal::ImageDamaged(fault) => bad(*fault),
+        refusal => Failure::refused(refusal),
+    }
+}

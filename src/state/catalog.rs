@@ -1,0 +1,283 @@
+//! What readers find by name: campaigns, coupons and line-ups as they are at one moment, and imports. The writer publishes it.
+
+use super::imports::Imports;
+use super::view::FilterView;
+use crate::domain::{Import, ImportId, Kind, LineUp, Name, Seq};
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::RwLock;
+use rpds::RedBlackTreeMapSync;
+use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A line-up under its name.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NamedLineUp {
+    /// Its name.
+    pub name: Name,
+    /// What it is.
+    pub line_up: LineUp,
+    /// The entry that created it. A line-up that was deleted and created again is another one, which has another entry.
+    pub(super) created_by: Seq,
+}
+
+impl NamedLineUp {
+    /// Memory that it takes, in bytes, approximately.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.line_up.memory_bytes(&self.name)
+    }
+}
+
+/// Filters of one kind, or line-ups, by name. The map is persistent: a copy shares all nodes with its original, and a change copies only
+/// the path to one node. So publishing 100 000 filters costs no more than publishing ten.
+type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
+
+/// The filters of both kinds and the line-ups by name, at one moment. Cheap to copy.
+#[derive(Default, Clone)]
+pub struct Catalog {
+    campaigns: ByName<FilterView>,
+    coupons: ByName<FilterView>,
+    line_ups: ByName<NamedLineUp>,
+}
+
+/// What stands under names that begin with `prefix`, after `after`, in order. It looks at no others.
+fn page<'a, T>(
+    all: &'a ByName<T>,
+    prefix: &'a str,
+    after: Option<&'a Name>,
+) -> impl Iterator<Item = &'a Arc<T>> {
+    // Every prefix of a name is a name itself, except for the empty one.
+    let first = Name::new(prefix).ok();
+    let is_possible = prefix.is_empty() || first.is_some();
+    let start = match (after, first) {
+        (Some(after), Some(first)) if *after < first => Bound::Included(first),
+        (Some(after), _) => Bound::Excluded(after.clone()),
+        (None, Some(first)) => Bound::Included(first),
+        (None, None) => Bound::Unbounded,
+    };
+    let found = all.range((start, Bound::Unbounded));
+    found
+        .take_while(move |(name, _)| is_possible && name.as_str().starts_with(prefix))
+        .map(|(_, found)| found)
+}
+
+impl Catalog {
+    fn of(&self, kind: Kind) -> &ByName<FilterView> {
+        match kind {
+            Kind::Campaign => &self.campaigns,
+            Kind::Coupon => &self.coupons,
+        }
+    }
+
+    fn of_mut(&mut self, kind: Kind) -> &mut ByName<FilterView> {
+        match kind {
+            Kind::Campaign => &mut self.campaigns,
+            Kind::Coupon => &mut self.coupons,
+        }
+    }
+
+    /// The filter of this name.
+    pub fn get<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<&Arc<FilterView>>
+    where
+        Name: Borrow<N>,
+    {
+        self.of(kind).get(name)
+    }
+
+    /// How many filters there are, of both kinds.
+    pub fn len(&self) -> usize {
+        self.campaigns.size() + self.coupons.size()
+    }
+
+    /// The line-up of this name.
+    pub(super) fn line_up(&self, name: &Name) -> Option<&Arc<NamedLineUp>> {
+        self.line_ups.get(name)
+    }
+
+    /// All line-ups, in the order of their names.
+    pub(super) fn line_ups(&self) -> impl Iterator<Item = &Arc<NamedLineUp>> {
+        self.line_ups.values()
+    }
+
+    /// How many line-ups there are.
+    pub(super) fn line_ups_len(&self) -> usize {
+        self.line_ups.size()
+    }
+
+    pub(super) fn insert_line_up(&mut self, line_up: Arc<NamedLineUp>) {
+        self.line_ups.insert_mut(line_up.name.clone(), line_up);
+    }
+
+    /// Removes a line-up and returns it.
+    pub(super) fn remove_line_up(&mut self, name: &Name) -> Option<Arc<NamedLineUp>> {
+        let removed = self.line_ups.get(name).cloned();
+        self.line_ups.remove_mut(name);
+        removed
+    }
+
+    pub(super) fn insert(&mut self, view: Arc<FilterView>) {
+        self.of_mut(view.kind).insert_mut(view.name.clone(), view);
+    }
+
+    pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
+        self.of_mut(kind).remove_mut(name);
+    }
+}
+
+/// The read side, shared by all requests. The writer publishes to it.
+#[derive(Clone, Default)]
+pub struct View {
+    catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) imports: Arc<RwLock<Imports>>,
+    /// How long a redemption can be looked up after its last change, in seconds.
+    pub(super) redemptions_retention: Arc<AtomicU64>,
+}
+
+impl View {
+    /// The filter of this name.
+    pub fn find<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<Arc<FilterView>>
+    where
+        Name: Borrow<N>,
+    {
+        self.catalog.load().get(kind, name).cloned()
+    }
+
+    /// Up to `limit` filters whose names begin with `prefix`, after `after`, in order.
+    pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
+        let catalog = self.catalog.load();
+        page(catalog.of(kind), prefix, after).take(limit).cloned().collect()
+    }
+
+    /// The line-up of this name.
+    pub fn line_up(&self, name: &Name) -> Option<Arc<NamedLineUp>> {
+        self.catalog.load().line_up(name).cloned()
+    }
+
+    /// Up to `limit` line-ups whose names begin with `prefix`, after `after`, in order.
+    pub fn list_line_ups(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<NamedLineUp>> {
+        page(&self.catalog.load().line_ups, prefix, after).take(limit).cloned().collect()
+    }
+
+    /// How many line-ups there are.
+    pub fn line_ups_len(&self) -> usize {
+        self.catalog.load().line_ups_len()
+    }
+
+    /// How many filters there are, of both kinds.
+    pub fn len(&self) -> usize {
+        self.catalog.load().len()
+    }
+
+    /// How many filters of this kind there are.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.catalog.load().of(kind).size()
+    }
+
+    /// Whether there is no filter.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every import on record, by id.
+    pub fn imports(&self) -> Vec<Arc<Import>> {
+        self.imports.read().iter().cloned().collect()
+    }
+
+    /// One import.
+    pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
+        self.imports.read().get(id).cloned()
+    }
+
+    /// The filters as they are now.
+    pub(super) fn catalog(&self) -> Guard<Arc<Catalog>> {
+        self.catalog.load()
+    }
+
+    pub(super) fn publish(&self, catalog: Catalog) {
+        self.catalog.store(Arc::new(catalog));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{FilterId, Spec, Timestamp, Window};
+    use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
+    use crate::state::epoch::Epoch;
+    use crate::state::ledger::Ledger;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn named(reader: &Reader, name: &str) -> Arc<FilterView> {
+        Arc::new(FilterView {
+            id: FilterId(0),
+            kind: Kind::Campaign,
+            name: Name::new(name).unwrap(),
+            spec: Spec {
+                capacity: 1,
+                mode: Mode::Strict,
+                growth: Growth::Fixed,
+                sizing: crate::domain::Sizing::Exact,
+                ignore_case: false,
+                stock: None,
+                forget: None,
+            },
+            layout: Layout::strict(1).unwrap(),
+            window: Window::default(),
+            created_at: Timestamp(0),
+            secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
+            reader: reader.clone(),
+            counters: Arc::default(),
+            ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false))),
+            redemptions_retention: Arc::default(),
+        })
+    }
+
+    fn reader() -> Reader {
+        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, None).reader()
+    }
+
+    #[test]
+    fn a_change_copies_few_of_many_filters() {
+        let (reader, mut catalog) = (reader(), Catalog::default());
+        let views: Vec<_> = (0..10_000).map(|number| named(&reader, &format!("c{number}"))).collect();
+        views.iter().cloned().for_each(|view| catalog.insert(view));
+        let before: Vec<usize> = views.iter().map(Arc::strong_count).collect();
+
+        let published = catalog.clone();
+        catalog.insert(named(&reader, "c5000"));
+        catalog.insert(named(&reader, "new"));
+        catalog.remove(Kind::Campaign, &Name::new("c7000").unwrap());
+
+        let copied = views.iter().zip(&before).filter(|(view, before)| Arc::strong_count(view) > **before);
+        assert!(copied.count() < 100);
+        assert_eq!((published.len(), catalog.len()), (10_000, 10_000));
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_is_what_a_search_through_all_names_finds(
+            changes in proptest::collection::vec(("[ab0]{1,3}", any::<bool>()), 0..60),
+            prefix in "[-abA]{0,2}",
+            after in proptest::option::of("[ab0]{1,3}"),
+        ) {
+            let (reader, mut catalog, mut names) = (reader(), Catalog::default(), BTreeSet::new());
+            for (name, stays) in changes {
+                if stays {
+                    catalog.insert(named(&reader, &name));
+                    names.insert(name);
+                } else {
+                    catalog.remove(Kind::Campaign, &Name::new(&name).unwrap());
+                    names.remove(&name);
+                }
+            }
+            names.retain(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after));
+            let after = after.map(|after| Name::new(&after).unwrap());
+            let page = page(&catalog.campaigns, &prefix, after.as_ref());
+            let found: Vec<&str> = page.map(|view| view.name.as_str()).collect();
+            prop_assert_eq!(found, names.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+}

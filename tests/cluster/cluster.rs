@@ -1,0 +1,93 @@
+//! Three real nodes over real servers.
+
+use crate::nats::Servers;
+use crate::patience::PATIENCE;
+use crate::service::{Answer, Client, Service};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub const NODES: usize = 3;
+
+pub struct Cluster {
+    pub servers: Servers,
+    pub nodes: Vec<Option<Service>>,
+    /// A client of each node; threads that use them see it when a node comes back at another address.
+    pub clients: Arc<Mutex<Vec<Client>>>,
+    dirs: Vec<TempDir>,
+    /// Where each node finds the servers.
+    addresses: Vec<String>,
+}
+
+impl Cluster {
+    pub fn start() -> Cluster {
+        Cluster::start_over(Servers::start(NODES), |_| None)
+    }
+
+    /// Starts nodes over these servers. Each gets the addresses of its own that `network` has for it, or those of the servers.
+    pub fn start_over(servers: Servers, network: impl Fn(usize) -> Option<String>) -> Cluster {
+        let addresses =
+            (0..NODES).map(|node| network(node).unwrap_or_else(|| servers.urls().join(","))).collect();
+        let mut cluster = Cluster {
+            addresses,
+            servers,
+            nodes: Vec::new(),
+            clients: Arc::default(),
+            dirs: (0..NODES).map(|_| tempfile::tempdir().unwrap()).collect(),
+        };
+        for node in 0..NODES {
+            let service = cluster.service(node);
+            cluster.clients.lock().push(service.client());
+            cluster.nodes.push(Some(service));
+        }
+        cluster
+    }
+
+    fn service(&self, node: usize) -> Service {
+        let (servers, name) = (self.addresses[node].clone(), format!("node-{node}"));
+        let settings = [
+            ("CUCKOOD__JOURNAL__KIND", "nats"),
+            ("CUCKOOD__NATS__SERVERS", servers.as_str()),
+            ("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s"),
+            ("CUCKOOD__CLUSTER__NODE", name.as_str()),
+            ("CUCKOOD__CLUSTER__LAG_MAX", "3s"),
+            ("CUCKOOD__STORAGE__BALLAST", "0"),
+            ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),
+        ];
+        let program = Path::new(env!("CARGO_BIN_EXE_cuckood"));
+        Service::start_ready(program, self.dirs[node].path(), &settings)
+    }
+
+    pub fn client(&self, node: usize) -> Client {
+        self.clients.lock()[node].clone()
+    }
+
+    pub fn kill_node(&mut self, node: usize) {
+        self.nodes[node].take().unwrap().kill();
+    }
+
+    pub fn restart_node(&mut self, node: usize) {
+        let service = self.service(node);
+        self.clients.lock()[node] = service.client();
+        self.nodes[node] = Some(service);
+    }
+}
+
+/// Sends until there is an answer that says what happened.
+pub fn settled(mut send: impl FnMut() -> Result<Answer, ureq::Error>) -> Answer {
+    let began = Instant::now();
+    loop {
+        match send() {
+            Ok(answer) if answer.status < 500 => return answer,
+            _ => assert!(began.elapsed() < PATIENCE, "no answer comes"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn strong(client: &Client, path: &str) -> Result<Answer, ureq::Error> {
+    client.send("GET", path, &[("X-Cuckood-Consistency", "strong")], b"")
+}

@@ -1,0 +1,47 @@
+//! Nodes in the test's own process, with what no real program can be told: an earlier build's understanding, or a clock that is off.
+
+use crate::nats::Servers;
+use cuckood::clock::Clock;
+use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
+use cuckood::engine::{
+    ClusterOptions, Digest, Engine, EngineOptions, Growth, JournalOptions, Mode, SubmitError,
+};
+use cuckood::journal::NatsOptions;
+use std::path::Path;
+use std::time::Duration;
+
+/// A node by this clock whose build understands entries up to this version. It takes the nodes of which the log tells for all.
+pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, understands: u16) -> Engine {
+    let nats = NatsOptions {
+        servers: servers.urls(),
+        understands,
+        listen_time: Duration::ZERO,
+        ..NatsOptions::new("", "engines", name)
+    };
+    let mut options = EngineOptions::new(dir)
+        .on_shared_journal(JournalOptions::Nats(Box::new(nats)), ClusterOptions::default());
+    (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+    let engine = Engine::start(options, clock);
+    engine.recovered().await;
+    engine
+}
+
+pub async fn create(engine: &Engine, name: &str) -> Target {
+    let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+    let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
+    let creation = engine.creation(Kind::Coupon, Name::new(name).unwrap(), spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
+    Target(id)
+}
+
+pub async fn insert(engine: &Engine, target: Target, item: u64) -> Result<Applied, SubmitError> {
+    let digests = Digests(vec![Digest(item << 40)]);
+    engine.submit(Command::Insert { target, digests, if_absent: false, revive: false }, None).await
+}
+
+pub async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::task::yield_now().await;
+    }
+}

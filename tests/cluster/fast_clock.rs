@@ -1,0 +1,56 @@
+//! A node whose clock is ahead starts, and moves nobody's time.
+
+use crate::nats::Servers;
+use crate::patience::PATIENCE;
+use crate::store_support::{entries, options};
+use cuckood::clock::{Clock, ClockLimits, ClockUnsure, SystemTime, TimeSource};
+use cuckood::domain::{Settings, Timestamp};
+use cuckood::engine::{ClusterOptions, Engine, EngineOptions, JournalOptions, Status};
+use cuckood::journal::{Durability, NatsJournal, NatsOptions};
+use cuckood::store::Store;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The system's clock, so many seconds ahead.
+struct Ahead(AtomicU64);
+
+impl TimeSource for Ahead {
+    fn wall(&self) -> Timestamp {
+        SystemTime.wall().plus_seconds(self.0.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        SystemTime.monotonic()
+    }
+}
+
+/// Fifty minutes are no jump that a node by itself would notice.
+#[test]
+fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let servers = Servers::start(1);
+    let join = |node: &str| NatsOptions {
+        servers: servers.urls(),
+        connect_timeout: PATIENCE,
+        ..NatsOptions::new("", "ahead", node)
+    };
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let time = Arc::new(Ahead(AtomicU64::new(3_000)));
+    let mut engine_options = EngineOptions::new(dir.path())
+        .on_shared_journal(JournalOptions::Nats(Box::new(join("ahead"))), ClusterOptions::default());
+    engine_options.store = options(Durability::Fsync);
+    // A start logs that.
+    engine_options.settings = Settings { filters_max: 7, ..Settings::default() };
+    let engine = Engine::start(engine_options, Clock::new(time.clone(), ClockLimits::default()));
+    assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
+    assert!(matches!(engine.clock_unsure(), Some(ClockUnsure::Differs { .. })));
+
+    let store = Arc::new(Store::open(other_dir.path(), &options(Durability::Fsync)).unwrap());
+    let mut other = NatsJournal::open(store, &join("other")).unwrap();
+    let logged = entries(&mut other, 0).unwrap();
+    assert_eq!(logged.len(), 1);
+    assert!(logged[0].proposal.at < SystemTime.wall().plus_seconds(1_000));
+    time.0.store(0, Ordering::Relaxed);
+    runtime.block_on(engine.shutdown());
+}

@@ -1,0 +1,158 @@
+//! Nodes compare the hashes of their states: whoever has another than most stops, and says so.
+
+use crate::journal::Node;
+use crate::nats::Servers;
+use crate::patience::wait_until;
+use crate::service::Service;
+use crate::store_support::{append, proposal};
+use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use cuckood::journal::{Committed, Journal, JournalError, Peer, Ticket};
+use serde_json::Value;
+use std::path::Path;
+use std::task::{Context, Poll, Waker};
+use tempfile::TempDir;
+
+const AT: Seq = Seq(STATE_HASH_EVERY);
+
+impl Node {
+    fn tell(&mut self, hash: u128) {
+        self.journal().compare(StateHash { at: AT, hash });
+    }
+
+    /// What comes next, if it is there.
+    fn poll_once(&mut self) -> Poll<Result<Vec<Committed>, JournalError>> {
+        let last = self.journal().last();
+        self.journal().poll(last, &mut Context::from_waker(Waker::noop()))
+    }
+
+    fn is_diverged(&mut self) -> bool {
+        matches!(self.poll_once(), Poll::Ready(Err(JournalError::Diverged { at: AT, .. })))
+    }
+
+    fn peer(&mut self, name: &str) -> Option<Peer> {
+        let figures = self.journal().replication().unwrap().figures();
+        figures.peers.into_iter().find(|peer| peer.node == name)
+    }
+}
+
+/// Nodes of one log that have begun, and know of each other.
+fn nodes<const COUNT: usize>(servers: &Servers, stream: &str) -> [Node; COUNT] {
+    let mut nodes: [Node; COUNT] = std::array::from_fn(|at| Node::join(servers, stream, &format!("n{at}")));
+    for (at, node) in nodes.iter_mut().enumerate() {
+        append(node.journal(), vec![proposal(at as u64, 1)]).unwrap();
+    }
+    for node in &mut nodes {
+        wait_until("word of the others", || {
+            let _ = node.poll_once();
+            node.journal().replication().unwrap().figures().peers.len() == COUNT - 1
+        });
+    }
+    nodes
+}
+
+#[test]
+fn the_odd_one_of_three_stops_and_the_others_go_on() {
+    let servers = Servers::start(1);
+    let [mut first, mut second, mut odd] = nodes(&servers, "odd");
+    odd.tell(666);
+    first.tell(1);
+    wait_until("word of a difference", || {
+        let _ = (first.poll_once(), odd.poll_once());
+        first.peer("n2").and_then(|peer| peer.differs) == Some(true)
+    });
+    // Nobody can tell which of the two is right until the third has told.
+    second.tell(1);
+    wait_until("the end of the odd one", || odd.is_diverged());
+    wait_until("word of what is equal", || {
+        assert!(!first.is_diverged() && !second.is_diverged());
+        first.peer("n1").and_then(|peer| peer.differs) == Some(false)
+            && second.peer("n2").and_then(|peer| peer.differs) == Some(true)
+    });
+    let build = first.peer("n1").unwrap();
+    assert_eq!((build.build.as_str(), build.understands), (env!("CARGO_PKG_VERSION"), 1));
+    append(first.journal(), vec![proposal(9, 1)]).unwrap();
+}
+
+#[test]
+fn of_two_that_differ_both_stop() {
+    let servers = Servers::start(1);
+    let [mut first, mut second] = nodes(&servers, "two");
+    first.tell(1);
+    second.tell(2);
+    wait_until("the end of one", || first.is_diverged());
+    wait_until("the end of the other", || second.is_diverged());
+}
+
+fn service(servers: &Servers, dir: &TempDir, name: &str) -> Service {
+    let settings = [
+        ("CUCKOOD__JOURNAL__KIND", "nats"),
+        ("CUCKOOD__NATS__SERVERS", &servers.urls().join(",")),
+        ("CUCKOOD__NATS__REPLICAS", "1"),
+        ("CUCKOOD__CLUSTER__NODE", name),
+        ("CUCKOOD__STORAGE__BALLAST", "0"),
+        ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),
+    ];
+    Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), dir.path(), &settings)
+}
+
+fn told(service: &Service) -> Value {
+    service.client().get("/v1/cluster").unwrap().body
+}
+
+/// Real nodes come to the same hash, also after a restart. If most of the others have another one, they answer nothing more.
+#[test]
+fn nodes_that_have_most_against_them_stop_serving() {
+    let servers = Servers::start(1);
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let first = service(&servers, &dirs[0], "first");
+    let mut second = service(&servers, &dirs[1], "second");
+    let mut liars: [Node; 3] =
+        std::array::from_fn(|at| Node::join(&servers, "cuckood", &format!("liar-{at}")));
+    let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
+    for batch in 0..=STATE_HASH_EVERY / 4_096 {
+        let proposals = vec![advance.clone(); 4_096];
+        liars[0].journal().propose(Ticket(batch * 4_096), proposals).unwrap();
+    }
+    let hash = |service: &Service| told(service)["log"]["hash"].clone();
+    wait_until("a hash of each", || {
+        let _ = liars[0].poll_once();
+        !hash(&first).is_null() && !hash(&second).is_null()
+    });
+    let right = hash(&first);
+    assert_eq!((right["position"].as_u64(), &hash(&second)), (Some(AT.0), &right));
+    let differs = |service: &Service, name: &str| {
+        let nodes = told(service)["nodes"].as_array().unwrap().clone();
+        nodes.iter().find(|node| node["node"] == name).and_then(|node| node["differs"].as_bool())
+    };
+    wait_until("the comparison", || differs(&first, "second") == Some(false));
+
+    assert!(second.terminate().success());
+    second = service(&servers, &dirs[1], "second");
+    wait_until("its hash after a restart", || !hash(&second).is_null());
+    assert_eq!(hash(&second), right);
+
+    for liar in &mut liars {
+        // It reads the log before it may speak.
+        wait_until("the log's end", || {
+            let _ = liar.poll_once();
+            liar.journal().last() > AT
+        });
+    }
+    liars[0].tell(666);
+    for service in [&first, &second] {
+        wait_until("word of a difference", || differs(service, "liar-0") == Some(true));
+        assert_eq!(service.client().get("/readyz").unwrap().status, 200);
+        assert_eq!(service.metric("cuckood_cluster_divergence "), 1);
+    }
+    liars[1].tell(666);
+    liars[2].tell(666);
+    for service in [&first, &second] {
+        let client = service.client();
+        wait_until("its end", || client.get("/readyz").unwrap().body["code"] == "diverged");
+        let answer = client.get("/v1/campaigns").unwrap();
+        assert_eq!((answer.status, &answer.body["code"]), (503, &Value::from("diverged")));
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.contains("65536") && detail.contains("liar-2"), "{detail}");
+        assert_eq!(service.metric("cuckood_state{state=\"diverged\"} "), 1);
+    }
+}

@@ -1,0 +1,359 @@
+//! The journal over real servers: it conforms as the others do, and commits everything once whatever the servers do.
+
+use crate::conformance::CHECKS;
+use crate::nats::Servers;
+use crate::patience::wait_until;
+use crate::raw::{self, Raw};
+use crate::store_support::{append, entries, options, poll, proposal};
+use cuckood::domain::{Entry, Seq};
+use cuckood::journal::{
+    Committed, Durability, Journal, JournalError, JournalOptions, NatsJournal, NatsOptions, Ticket,
+};
+use cuckood::store::{Store, StoreOptions};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Longer than a node waits for an acknowledgement.
+const ACKNOWLEDGED_LATE: Duration = Duration::from_secs(4);
+
+/// A node without anything above its journal.
+pub struct Node {
+    journal: Option<NatsJournal>,
+    options: NatsOptions,
+    /// What must stay free of its disk.
+    free_bytes_min: u64,
+    dir: TempDir,
+}
+
+impl Node {
+    pub fn join(servers: &Servers, stream: &str, name: &str) -> Node {
+        let options = NatsOptions { servers: servers.urls(), ..NatsOptions::new("", stream, name) };
+        let dir = tempfile::tempdir().unwrap();
+        let mut node = Node { journal: None, options, free_bytes_min: 0, dir };
+        node.open().unwrap();
+        node
+    }
+
+    fn open(&mut self) -> Result<(), JournalError> {
+        self.journal = None;
+        let options =
+            StoreOptions { free_space_min_bytes: self.free_bytes_min, ..options(Durability::Fsync) };
+        let store = Arc::new(Store::open(self.dir.path(), &options).unwrap());
+        self.journal = Some(NatsJournal::open(store, &self.options)?);
+        Ok(())
+    }
+
+    /// Waits for so many entries.
+    fn polled(&mut self, count: usize) -> Result<Vec<Committed>, JournalError> {
+        let last = self.journal().last();
+        poll(self.journal(), last, count)
+    }
+
+    /// Takes entries until a barrier that is asked for now is passed.
+    fn pass_barrier(&mut self) {
+        let barrier = self.journal().barrier().unwrap().unwrap();
+        wait_until("the barrier", || {
+            let after = self.journal().last();
+            while let Poll::Ready(polled) =
+                self.journal().poll(after, &mut Context::from_waker(Waker::noop()))
+            {
+                polled.unwrap();
+            }
+            self.journal().passed() >= barrier
+        });
+    }
+
+    pub fn journal(&mut self) -> &mut NatsJournal {
+        self.journal.as_mut().unwrap()
+    }
+}
+
+fn numbers(entries: &[Entry]) -> Vec<u64> {
+    entries.iter().map(|entry| entry.proposal.at.0).collect()
+}
+
+#[test]
+fn it_conforms() {
+    let servers = Servers::start(1);
+    for (at, (name, check)) in CHECKS.iter().enumerate() {
+        println!("{name}");
+        check(Node::join(&servers, &format!("check{at}"), "node").journal());
+    }
+}
+
+#[test]
+fn nodes_see_each_others_entries_and_their_own_tickets() {
+    let servers = Servers::start(1);
+    let (mut ours, mut theirs) =
+        (Node::join(&servers, "shared", "ours"), Node::join(&servers, "shared", "theirs"));
+    append(ours.journal(), vec![proposal(1, 1), proposal(2, 2)]).unwrap();
+    let seen = theirs.polled(2).unwrap();
+    assert!(seen.iter().all(|committed| committed.ticket.is_none()));
+    append(theirs.journal(), vec![proposal(3, 3)]).unwrap();
+    let seen = ours.polled(1).unwrap();
+    assert_eq!((seen[0].entry.seq, seen[0].ticket), (Seq(3), None));
+    assert_eq!(entries(ours.journal(), 0).unwrap(), entries(theirs.journal(), 0).unwrap());
+    let figures = ours.journal().replication().unwrap().figures();
+    assert_eq!(figures.peers.iter().map(|peer| peer.node.as_str()).collect::<Vec<_>>(), ["theirs"]);
+}
+
+/// A restart reads on behind its snapshot, also where the log before it is gone; without a snapshot it can't.
+#[test]
+fn a_restart_goes_on_behind_its_snapshot() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "restarts", "node");
+    let mut other = Node::join(&servers, "restarts", "other");
+    for number in 0..30 {
+        append(node.journal(), vec![proposal(number, 10)]).unwrap();
+    }
+    node.journal().note_snapshot(Seq(30)).unwrap();
+    servers.speak(async |context| {
+        context.get_stream("restarts").await.unwrap().purge().sequence(20).await.unwrap();
+    });
+    for number in 30..50 {
+        append(node.journal(), vec![proposal(number, 10)]).unwrap();
+    }
+    node.open().unwrap();
+    assert_eq!(node.journal().first_available(), Seq(31));
+    assert_eq!(numbers(&entries(node.journal(), 30).unwrap()), (30..50).collect::<Vec<_>>());
+    let committed = append(node.journal(), vec![proposal(50, 1)]).unwrap();
+    assert_eq!(committed[0].entry.seq, Seq(51));
+    let refused = other.open().unwrap_err();
+    assert!(matches!(&refused, JournalError::Trimmed(_)), "{refused}");
+}
+
+/// Whoever is stopped in the middle of commits finds each of them in the log once, in order, when the server is back.
+#[test]
+fn what_was_under_way_when_the_server_died_is_committed_once() {
+    let mut servers = Servers::start(1);
+    let mut node = Node::join(&servers, "deaths", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    let mut next = 1;
+    for round in 0..4 {
+        let propose = |node: &mut Node, next: &mut u64| {
+            for _ in 0..40 {
+                node.journal().propose(Ticket(*next), vec![proposal(*next, 3_000)]).unwrap();
+                *next += 1;
+            }
+        };
+        let first = next;
+        propose(&mut node, &mut next);
+        if round % 2 == 0 {
+            servers.kill(0);
+            propose(&mut node, &mut next);
+            servers.restart(0);
+        } else {
+            // Longer than the time for an acknowledgement: what it got it may still commit.
+            servers.freeze(0);
+            propose(&mut node, &mut next);
+            let status = node.journal().replication().unwrap();
+            wait_until("word that nothing is acknowledged", || status.lag() >= ACKNOWLEDGED_LATE);
+            servers.thaw(0);
+        }
+        let committed = node.polled((next - first) as usize).unwrap();
+        let tickets: Vec<u64> = committed.iter().map(|one| one.ticket.unwrap().0).collect();
+        assert_eq!(tickets, (first..next).collect::<Vec<_>>(), "round {round}");
+    }
+    append(node.journal(), vec![proposal(next, 1)]).unwrap();
+    let mut other = Node::join(&servers, "deaths", "other");
+    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), (0..=next).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_barrier_is_passed_behind_what_others_were_told_is_committed() {
+    let servers = Servers::start(1);
+    let (mut ours, mut theirs) =
+        (Node::join(&servers, "barriers", "ours"), Node::join(&servers, "barriers", "theirs"));
+    append(ours.journal(), vec![proposal(0, 1)]).unwrap();
+    for number in 1..20 {
+        let committed = append(theirs.journal(), vec![proposal(number, 1)]);
+        let last = if number == 1 { Seq(1) } else { committed.unwrap().last().unwrap().entry.seq };
+        ours.pass_barrier();
+        assert!(ours.journal().last() >= last);
+    }
+}
+
+/// A copy of whatever the log has is void: of the messages that begin sessions, too.
+#[test]
+fn messages_that_come_twice_have_no_effect() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "copies", "node");
+    let raw = Raw::of(&servers, "copies");
+    for number in 0..3 {
+        append(node.journal(), vec![proposal(number, 1)]).unwrap();
+    }
+    for number in 1..=raw.last() {
+        raw.publish(raw.message(number));
+    }
+    let committed = append(node.journal(), vec![proposal(3, 1)]).unwrap();
+    assert_eq!((committed[0].entry.seq, committed[0].ticket), (Seq(4), Some(Ticket(1_000))));
+    let mut other = Node::join(&servers, "copies", "other");
+    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2, 3]);
+}
+
+/// What a process sent before it was killed may come when its successor is at work.
+#[test]
+fn what_a_dead_process_has_sent_does_not_stop_its_successor() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "ghosts", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    let raw = Raw::of(&servers, "ghosts");
+    let read = raw.last();
+    node.open().unwrap();
+    assert_eq!(entries(node.journal(), 0).unwrap().len(), 1);
+    for session in 1..10 {
+        raw.publish(raw::begin("node", session, read));
+    }
+    append(node.journal(), vec![proposal(1, 1)]).unwrap();
+    // Both lived for a moment: it knew the successor's session. That one begins the next.
+    raw.publish(raw::begin("node", 100, raw.last()));
+    append(node.journal(), vec![proposal(2, 1)]).unwrap();
+    node.pass_barrier();
+    let mut other = Node::join(&servers, "ghosts", "other");
+    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2]);
+}
+
+#[test]
+fn a_node_that_the_log_has_forgotten_begins_again() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "crowds", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    let raw = Raw::of(&servers, "crowds");
+    for number in 0..256 {
+        raw.publish(raw::begin(&format!("other-{number}"), number, 0));
+    }
+    node.pass_barrier();
+    append(node.journal(), vec![proposal(1, 1)]).unwrap();
+}
+
+#[test]
+fn a_name_that_another_process_uses_is_noticed() {
+    let servers = Servers::start(1);
+    let mut first = Node::join(&servers, "names", "node");
+    append(first.journal(), vec![proposal(0, 1)]).unwrap();
+    let mut second = Node::join(&servers, "names", "node");
+    assert_eq!(entries(second.journal(), 0).unwrap().len(), 1);
+    let refused = first.polled(1).unwrap_err();
+    assert!(refused.to_string().contains("another process uses the name"), "{refused}");
+    append(second.journal(), vec![proposal(1, 1)]).unwrap();
+}
+
+#[test]
+fn a_node_whose_disk_is_full_proposes_nothing_and_follows_the_others() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "space", "node");
+    let mut full = Node::join(&servers, "space", "full");
+    full.free_bytes_min = u64::MAX >> 1;
+    full.open().unwrap();
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    assert_eq!(full.polled(1).unwrap().len(), 1);
+    let refused = append(full.journal(), vec![proposal(1, 1)]).unwrap_err();
+    assert!(matches!(refused, JournalError::DiskFull(_)), "{refused}");
+    append(node.journal(), vec![proposal(2, 1)]).unwrap();
+    assert_eq!(full.polled(1).unwrap()[0].entry.seq, Seq(2));
+}
+
+#[test]
+fn a_log_that_was_deleted_ends_its_nodes_and_is_not_made_anew_by_them() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "deleted", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    let raw = Raw::of(&servers, "deleted");
+    raw.delete();
+    let stopped = node.polled(1).unwrap_err();
+    assert!(stopped.to_string().contains("it was deleted"), "{stopped}");
+    node.options.connect_timeout = Duration::ZERO;
+    let refused = node.open().unwrap_err();
+    assert!(refused.to_string().contains("stream not found"), "{refused}");
+    assert!(!raw.is_there());
+}
+
+#[test]
+fn directories_and_logs_are_not_mixed_up() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "one", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    Node::join(&servers, "another", "other");
+    node.options.stream = "another".to_owned();
+    let refused = node.open().unwrap_err();
+    assert!(refused.to_string().contains("belongs to another log"), "{refused}");
+    let store = Arc::new(Store::open(node.dir.path(), &options(Durability::Fsync)).unwrap());
+    assert!(
+        JournalOptions::default().open(&store).is_err(),
+        "a directory of a replicated log as one of its own"
+    );
+    drop(store);
+
+    let local = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(local.path(), &options(Durability::Fsync)).unwrap());
+    append(&mut *JournalOptions::default().open(&store).unwrap(), vec![proposal(0, 1)]).unwrap();
+    assert!(
+        JournalOptions::Nats(Box::new(node.options.clone())).open(&store).is_err(),
+        "the other way round"
+    );
+}
+
+/// A server that comes back with less than it has acknowledged: a power cut without syncs, or an old copy of its disk.
+#[test]
+fn a_log_that_lost_acknowledged_entries_stops_the_node() {
+    let mut servers = Servers::start(1);
+    let mut node = Node::join(&servers, "lost", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    servers.kill(0);
+    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
+    copy_folder(&folder, &copy.path().join("copy"));
+    servers.restart(0);
+    // More than the node publishes while it waits for them to come back.
+    for number in 1..30 {
+        append(node.journal(), vec![proposal(number, 1)]).unwrap();
+    }
+    servers.kill(0);
+    fs::remove_dir_all(&folder).unwrap();
+    copy_folder(&copy.path().join("copy"), &folder);
+    servers.restart(0);
+    let stopped = node.polled(1).unwrap_err();
+    assert!(
+        matches!(&stopped, JournalError::Damaged(why) if why.contains("the log ends at message")),
+        "{stopped}"
+    );
+}
+
+/// The same, and the log has grown again since.
+#[test]
+fn a_log_with_other_entries_in_the_place_of_acknowledged_ones_stops_the_node() {
+    let mut servers = Servers::start(1);
+    let mut node = Node::join(&servers, "replaced", "node");
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    servers.kill(0);
+    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
+    copy_folder(&folder, &copy.path().join("copy"));
+    servers.restart(0);
+    for number in 1..4 {
+        append(node.journal(), vec![proposal(number, 1)]).unwrap();
+    }
+    let raw = Raw::of(&servers, "replaced");
+    let last = raw.last();
+    servers.kill(0);
+    fs::remove_dir_all(&folder).unwrap();
+    copy_folder(&copy.path().join("copy"), &folder);
+    servers.restart(0);
+    let raw = Raw::of(&servers, "replaced");
+    while raw.last() <= last {
+        raw.publish("of somebody else".into());
+    }
+    let stopped = node.polled(1).unwrap_err();
+    assert!(
+        matches!(&stopped, JournalError::Damaged(why) if why.contains("others came in their place")),
+        "{stopped}"
+    );
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
+}

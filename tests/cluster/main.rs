@@ -1,0 +1,28 @@
+//! Several nodes over real NATS servers. `tests/cluster/server.sh` installs those.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
+
+mod clocks;
+mod cluster;
+#[path = "../conformance/mod.rs"]
+mod conformance;
+mod engines;
+mod fast_clock;
+mod faults;
+mod hashes;
+mod journal;
+mod load;
+mod nats;
+mod nodes;
+mod patience;
+mod proxy;
+mod raw;
+mod replicas;
+#[path = "../service/mod.rs"]
+#[allow(dead_code)]
+mod service;
+mod snapshots;
+#[path = "../it/store_support.rs"]
+#[allow(dead_code)]
+mod store_support;
+mod upgrades;

@@ -1,0 +1,116 @@
+//! Three real nodes over three real servers, which are killed.
+
+use crate::cluster::{Cluster, NODES, settled, strong};
+use crate::patience::wait_until;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+fn code(number: usize) -> String {
+    format!("code-{number}")
+}
+
+/// Each code is fought for through every node, while the stream's leader and a node are killed and come back.
+#[test]
+fn every_code_has_one_winner_whatever_is_killed() {
+    const CODES: usize = 240;
+    let mut cluster = Cluster::start();
+    let clients = cluster.clients.clone();
+    let client = |node: usize| clients.lock()[node].clone();
+    let made = settled(|| client(0).put("/v1/coupons/sale", &json!({"capacity": 10_000})));
+    assert!(made.status < 300, "{made:?}");
+    let position = made.position.unwrap().to_string();
+    let read = [("X-Cuckood-Min-Position", position.as_str())];
+    assert_eq!(settled(|| client(1).send("GET", "/v1/coupons/sale", &read, b"")).status, 200);
+    let codes = json!({"codes": (0..CODES).map(code).collect::<Vec<_>>()});
+    let added = settled(|| client(1).post_once("/v1/coupons/sale/codes", &codes, "all"));
+    assert_eq!(added.body["added"], CODES);
+    assert_eq!(settled(|| strong(&client(2), "/v1/coupons/sale")).body["stats"]["available"], CODES);
+
+    // Buyers wait for each death at a code of their own, so that there is always something left to fight for.
+    let (done, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let wins: Mutex<Vec<usize>> = Mutex::new(vec![0; CODES]);
+    let leader = cluster.servers.leader_of("cuckood");
+    thread::scope(|scope| {
+        for node in 0..NODES {
+            let (client, done, deaths, wins) = (&client, &done, &deaths, &wins);
+            scope.spawn(move || {
+                for number in 0..CODES {
+                    wait_until("a death", || deaths.load(Ordering::Relaxed) >= number * 3 / CODES);
+                    let body = json!({"code": code(number), "reference": format!("order-{node}-{number}")});
+                    let answer = settled(|| client(node).post("/v1/coupons/sale/redemptions", &body));
+                    match answer.status {
+                        200 | 201 => wins.lock()[number] += 1,
+                        409 => assert_eq!(answer.body["code"], "code-redeemed"),
+                        _ => panic!("{answer:?}"),
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let reach = |count| wait_until("redemptions", || done.load(Ordering::Relaxed) >= count);
+        reach(CODES / 2);
+        cluster.servers.kill(leader);
+        deaths.store(1, Ordering::Relaxed);
+        reach(CODES * 3 / 2);
+        cluster.servers.restart(leader);
+        cluster.kill_node(2);
+        deaths.store(2, Ordering::Relaxed);
+        cluster.restart_node(2);
+    });
+    assert_eq!(*wins.lock(), vec![1; CODES]);
+
+    let all = |node| {
+        let client = client(node);
+        let stats = settled(|| strong(&client, "/v1/coupons/sale")).body["stats"].clone();
+        let list = settled(|| strong(&client, "/v1/coupons/sale/redemptions?limit=1000")).body;
+        (stats, list)
+    };
+    let first: (Value, Value) = all(0);
+    assert_eq!(first.0["redeemed"], CODES);
+    assert_eq!([&first, &first], [&all(1), &all(2)]);
+}
+
+/// Without most of the servers nothing is acknowledged, and reads go on; a load balancer is told. Then everything goes on.
+#[test]
+fn without_a_quorum_reads_go_on_and_writes_are_refused() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client(0);
+    assert!(settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300);
+    let added = settled(|| client.post("/v1/campaigns/spring/users", &json!({"users": ["u1"]})));
+    assert_eq!(added.status, 200);
+    wait_until("word of the other nodes and of the log", || {
+        let cluster = client.get("/v1/cluster").unwrap().body;
+        cluster["nodes"].as_array().unwrap().len() == NODES - 1 && cluster["log"]["quorum"] == true
+    });
+
+    cluster.servers.kill(0);
+    cluster.servers.kill(1);
+    let check = json!({"users": ["u1", "u2"]});
+    let reads_go_on = || {
+        let answer = client.post("/v1/campaigns/spring/users/check", &check).unwrap();
+        assert_eq!(answer.body["present"], json!([true, false]), "{answer:?}");
+    };
+    wait_until("word that a node may be too far behind", || {
+        reads_go_on();
+        client.get("/readyz").unwrap().body["code"] == "too-far-behind"
+    });
+    reads_go_on();
+    assert_eq!(strong(&client, "/v1/campaigns/spring").unwrap().body["code"], "no-quorum");
+    let refused = client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u2"]}), "once").unwrap();
+    assert_eq!(refused.body["code"], "storage-failed");
+    reads_go_on();
+
+    cluster.servers.restart(0);
+    cluster.servers.restart(1);
+    for node in 0..NODES {
+        let client = cluster.client(node);
+        wait_until("readiness", || client.get("/readyz").unwrap().status == 200);
+    }
+    let client = cluster.client(1);
+    let added = settled(|| client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u2"]}), "once"));
+    assert_eq!(added.status, 200);
+    let count = || strong(&cluster.client(2), "/v1/campaigns/spring");
+    assert_eq!(settled(count).body["stats"]["items"], 2, "the write of unknown fate has effect once");
+}

@@ -1,0 +1,105 @@
+//! A network between a node and its servers that can hold back what is sent, in either direction, and be cut.
+
+use parking_lot::{Condvar, Mutex};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+/// One direction of the network.
+#[derive(Clone, Copy)]
+pub enum Direction {
+    ToServers = 0,
+    ToNode = 1,
+}
+
+#[derive(Default)]
+struct Condition {
+    is_cut: bool,
+    /// What is sent in this direction waits.
+    is_held: [bool; 2],
+    open: Vec<TcpStream>,
+}
+
+/// Addresses of their own for servers, behind which the network lies.
+pub struct Network {
+    urls: Vec<String>,
+    condition: Arc<(Mutex<Condition>, Condvar)>,
+}
+
+impl Network {
+    /// A network to the servers at these ports. Its threads end with the process.
+    pub fn to(servers: &[u16]) -> Network {
+        let condition = Arc::<(Mutex<Condition>, Condvar)>::default();
+        let urls = servers.iter().map(|&server| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let condition = condition.clone();
+            thread::spawn(move || {
+                listener.incoming().flatten().for_each(|node| connect(node, server, &condition))
+            });
+            format!("nats://127.0.0.1:{port}")
+        });
+        Network { urls: urls.collect(), condition: condition.clone() }
+    }
+
+    pub fn urls(&self) -> String {
+        self.urls.join(",")
+    }
+
+    /// Holds back what is sent from now on.
+    pub fn hold(&self, direction: Direction) {
+        self.condition.0.lock().is_held[direction as usize] = true;
+    }
+
+    /// Lets everything through, what was held back first.
+    pub fn release(&self) {
+        let mut condition = self.condition.0.lock();
+        (condition.is_held, condition.is_cut) = ([false; 2], false);
+        self.condition.1.notify_all();
+    }
+
+    /// Breaks all connections, and refuses others until it is released.
+    pub fn cut(&self) {
+        let mut condition = self.condition.0.lock();
+        condition.is_cut = true;
+        for stream in condition.open.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn connect(node: TcpStream, server: u16, condition: &Arc<(Mutex<Condition>, Condvar)>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { return };
+    let mut locked = condition.0.lock();
+    if locked.is_cut {
+        return;
+    }
+    for (from, to, direction) in [(&node, &server, Direction::ToServers), (&server, &node, Direction::ToNode)]
+    {
+        let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
+        let condition = condition.clone();
+        thread::spawn(move || pump(from, to, direction, &condition));
+    }
+    locked.open.extend([node, server]);
+}
+
+fn pump(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    direction: Direction,
+    condition: &(Mutex<Condition>, Condvar),
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count) = from.read(&mut bytes) {
+        let mut locked = condition.0.lock();
+        while locked.is_held[direction as usize] {
+            condition.1.wait(&mut locked);
+        }
+        drop(locked);
+        if count == 0 || to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}

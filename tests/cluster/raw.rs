@@ -1,0 +1,67 @@
+//! The stream of a log as the servers have it. Tests read its messages and publish to it, past all nodes.
+
+use crate::nats::Servers;
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::stream::Stream;
+use bytes::Bytes;
+use std::future::Future;
+use tokio::runtime::Runtime;
+use xxhash_rust::xxh3::xxh3_128;
+
+pub struct Raw {
+    runtime: Runtime,
+    context: Context,
+    name: String,
+}
+
+impl Raw {
+    pub fn of(servers: &Servers, name: &str) -> Raw {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(async_nats::connect(servers.urls())).unwrap();
+        let context = runtime.block_on(async { async_nats::jetstream::new(client) });
+        Raw { runtime, context, name: name.to_owned() }
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    fn stream(&self) -> Stream {
+        self.wait(self.context.get_stream(&self.name)).unwrap()
+    }
+
+    /// The number of the last message.
+    pub fn last(&self) -> u64 {
+        self.stream().cached_info().state.last_sequence
+    }
+
+    pub fn message(&self, number: u64) -> Bytes {
+        self.wait(self.stream().get_raw_message(number)).unwrap().payload
+    }
+
+    pub fn publish(&self, message: Bytes) {
+        let subject = format!("{}.log", self.name);
+        self.wait(async { self.context.publish(subject, message).await.unwrap().await.unwrap() });
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.wait(self.context.get_stream(&self.name)).is_ok()
+    }
+
+    pub fn delete(&self) {
+        self.wait(self.context.delete_stream(&self.name)).unwrap();
+    }
+}
+
+/// The message by which a node that has read the log up to message `read` begins a session.
+pub fn begin(node: &str, session: u128, read: u64) -> Bytes {
+    let mut message = b"cknl\x01\x00\x00\x00".to_vec();
+    message.extend_from_slice(&session.to_le_bytes());
+    message.extend_from_slice(&read.to_le_bytes());
+    message.extend_from_slice(&0u64.to_le_bytes());
+    message.extend_from_slice(node.as_bytes());
+    let checksum = xxh3_128(&message);
+    message.extend_from_slice(&checksum.to_le_bytes());
+    message.into()
+}

@@ -1,0 +1,294 @@
+//! Nodes that begin with snapshots of others: wiped, left behind by a log that was trimmed, beside damage and deaths, and with a backup
+//! of a service on its own.
+
+use crate::nats::Servers;
+use crate::service::{Client, Service};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the cluster may take to do what it is expected to.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const STREAM: &str = "cuckood";
+
+/// Users that one step adds.
+const USERS: usize = 1_000;
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_cuckood"))
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Nodes over one server, each with a folder of its own.
+struct Nodes {
+    servers: Servers,
+    dir: TempDir,
+}
+
+impl Nodes {
+    fn new() -> Nodes {
+        Nodes { servers: Servers::start(1), dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn settings(&self, name: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("CUCKOOD__JOURNAL__KIND", "nats".to_owned()),
+            ("CUCKOOD__NATS__SERVERS", self.servers.urls().join(",")),
+            ("CUCKOOD__NATS__REPLICAS", "1".to_owned()),
+            ("CUCKOOD__CLUSTER__NODE", name.to_owned()),
+            ("CUCKOOD__CLUSTER__LOG_MARGIN", "0".to_owned()),
+            ("CUCKOOD__STORAGE__BALLAST", "0".to_owned()),
+            ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0".to_owned()),
+        ]
+    }
+
+    /// Starts a node that shares snapshots soon whenever there is news.
+    fn sharing(&self, name: &str) -> Service {
+        self.start(name, &[("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "500ms")])
+    }
+
+    /// Starts a node that shares none.
+    fn silent(&self, name: &str) -> Service {
+        self.start(name, &[("CUCKOOD__CLUSTER__SHARE_SNAPSHOTS", "false")])
+    }
+
+    fn start(&self, name: &str, more: &[(&str, &str)]) -> Service {
+        let settings = self.settings(name);
+        let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
+        let settings: Vec<(&str, &str)> = settings.chain(more.iter().copied()).collect();
+        Service::start_ready(program(), &self.folder(name), &settings)
+    }
+
+    /// Starts a node that can't begin, and returns what it says.
+    fn refused(&self, name: &str) -> String {
+        let settings = self.settings(name);
+        let settings: Vec<(&str, &str)> =
+            settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let service = Service::start(program(), &self.folder(name), &settings);
+        let output = service.output().clone();
+        assert!(!service.wait().success());
+        output.whole().join("\n")
+    }
+
+    fn wipe(&self, name: &str) {
+        fs::remove_dir_all(self.folder(name)).unwrap();
+    }
+
+    /// Puts other bytes in the place of a shared snapshot: the newest is number 0.
+    fn damage(&self, number: usize) {
+        self.servers.speak(async |context| {
+            let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
+            let list: Value = serde_json::from_slice(&list.get("newest").await.unwrap().unwrap()).unwrap();
+            let name = list["snapshots"][number]["name"].as_str().unwrap();
+            let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
+            archives.put(name, &mut &b"something else"[..]).await.unwrap();
+        });
+    }
+
+    /// Whether some node has the right to share.
+    fn is_claimed(&self) -> bool {
+        self.servers.speak(async |context| {
+            let Ok(lease) = context.get_key_value(format!("{STREAM}-lease")).await else { return false };
+            lease.get("sharing").await.unwrap().is_some()
+        })
+    }
+
+    /// Writes until the log was trimmed, and returns how much.
+    fn write_until_trimmed(&self, service: &Service, mut step: usize) -> usize {
+        let before = self.servers.first_message(STREAM);
+        wait_until("a trimmed log", || {
+            write(&service.client(), step);
+            step += 1;
+            self.servers.first_message(STREAM) > before
+        });
+        step
+    }
+}
+
+fn create(client: &Client) {
+    assert_eq!(client.put("/v1/campaigns/spring", &json!({"capacity": 50_000})).unwrap().status, 201);
+    assert_eq!(client.put("/v1/coupons/sale", &json!({"capacity": 50_000})).unwrap().status, 201);
+}
+
+/// Users, codes, and a redemption of one code.
+fn write(client: &Client, step: usize) {
+    let names: Vec<String> = (0..USERS).map(|number| format!("u{step}-{number}")).collect();
+    assert_eq!(client.post("/v1/campaigns/spring/users", &json!({"users": names})).unwrap().status, 200);
+    assert_eq!(client.post("/v1/coupons/sale/codes", &json!({"codes": names})).unwrap().status, 200);
+    let redemption = json!({"code": names[step % USERS], "reference": format!("order-{step}")});
+    assert!(client.post("/v1/coupons/sale/redemptions", &redemption).unwrap().status < 300);
+}
+
+/// What a node says about everything, as of now.
+fn seen(client: &Client, steps: usize) -> Vec<Value> {
+    let strong = [("X-Cuckood-Consistency", "strong")];
+    let paths =
+        ["/v1/campaigns/spring", "/v1/coupons/sale", "/v1/coupons/sale/redemptions?limit=1000", "/v1/events"];
+    let mut seen: Vec<Value> =
+        paths.iter().map(|path| client.send("GET", path, &strong, b"").unwrap().body).collect();
+    for step in 0..=steps {
+        let names: Vec<String> = (0..USERS).map(|number| format!("u{step}-{number}")).collect();
+        let answer = client.post("/v1/campaigns/spring/users/check", &json!({"users": names})).unwrap();
+        seen.push(answer.body["present"].clone());
+    }
+    seen
+}
+
+fn has_filled(service: &Service) -> bool {
+    service.output().so_far().iter().any(|line| line.contains("began with a shared snapshot"))
+}
+
+#[test]
+fn a_wiped_node_joins_and_equals() {
+    let nodes = Nodes::new();
+    let (first, second) = (nodes.sharing("first"), nodes.sharing("second"));
+    create(&first.client());
+    let steps = nodes.write_until_trimmed(&first, 0);
+    second.kill();
+    nodes.wipe("second");
+    write(&first.client(), steps);
+    let second = nodes.sharing("second");
+    assert!(has_filled(&second));
+    let figures = || second.client().text("/metrics").unwrap().1;
+    assert!(figures().contains("cuckood_cluster_bootstrap_seconds"));
+    wait_until("word of a shared snapshot", || figures().contains("cuckood_cluster_snapshot_position"));
+    write(&second.client(), steps + 1);
+    assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
+    // From now on it goes on by itself, from a snapshot of its own.
+    assert_eq!(second.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    second.kill();
+    let second = nodes.silent("second");
+    assert!(!has_filled(&second));
+    assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
+}
+
+#[test]
+fn a_node_behind_a_trimmed_log_begins_anew() {
+    let nodes = Nodes::new();
+    let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
+    create(&second.client());
+    write(&second.client(), 0);
+    second.kill();
+    let mut steps = nodes.write_until_trimmed(&first, 1);
+    steps = nodes.write_until_trimmed(&first, steps);
+    let second = nodes.silent("second");
+    assert!(has_filled(&second));
+    assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
+    // A download that breaks off leaves nothing that can be opened, and is done again.
+    second.kill();
+    fs::write(nodes.folder("second").join("filling"), "").unwrap();
+    let second = nodes.silent("second");
+    assert!(has_filled(&second));
+    assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
+}
+
+#[test]
+fn the_older_snapshot_is_used_if_the_newest_is_damaged() {
+    let nodes = Nodes::new();
+    let first = nodes.sharing("first");
+    create(&first.client());
+    let steps = nodes.write_until_trimmed(&first, 0);
+    // Ended, so that it shares no other one.
+    assert!(first.terminate().success());
+    let first = nodes.silent("first");
+    nodes.damage(0);
+    let second = nodes.silent("second");
+    assert!(has_filled(&second));
+    assert!(second.output().so_far().iter().any(|line| line.contains("a shared snapshot can't be used")));
+    assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
+    nodes.damage(1);
+    let refused = nodes.refused("third");
+    assert!(refused.contains("none of the snapshots that nodes share can be used"), "{refused}");
+    assert!(!nodes.folder("third").join("format").exists(), "there is nothing that could be opened");
+}
+
+/// Nodes die with the right to share, in the middle of it or not: another one shares, and what they have left is removed.
+#[test]
+fn a_node_that_dies_while_it_shares_is_replaced() {
+    let nodes = Nodes::new();
+    let first = nodes.sharing("first");
+    create(&first.client());
+    let mut step = 0;
+    wait_until("a node that shares", || {
+        write(&first.client(), step);
+        step += 1;
+        nodes.is_claimed()
+    });
+    first.kill();
+    let second = nodes.sharing("second");
+    write(&second.client(), step);
+    wait_until("a shared snapshot", || second.metric("cuckood_cluster_snapshots_shared_total") > 0);
+    let step = nodes.write_until_trimmed(&second, step + 1);
+    let first = nodes.silent("first");
+    assert_eq!(seen(&first.client(), step), seen(&second.client(), step));
+    wait_until("two archives", || {
+        write(&second.client(), step);
+        let (listed, stored) = nodes.servers.speak(async |context| {
+            use futures_util::TryStreamExt;
+            let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
+            let list: Value = serde_json::from_slice(&list.get("newest").await.unwrap().unwrap()).unwrap();
+            let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
+            let stored: Vec<(String, usize)> =
+                stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap();
+            (list["snapshots"].as_array().unwrap().len(), stored.len())
+        });
+        (listed, stored) == (2, 2)
+    });
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+/// From one machine to three, by a backup.
+#[test]
+fn a_backup_begins_a_log_that_nodes_share() {
+    let nodes = Nodes::new();
+    let alone =
+        Service::start_ready(program(), &nodes.folder("alone"), &[("CUCKOOD__STORAGE__BALLAST", "0")]);
+    create(&alone.client());
+    for step in 0..3 {
+        write(&alone.client(), step);
+    }
+    let file = nodes.folder("backup");
+    let url = format!("http://{}", alone.client().address());
+    let made = run(Command::new(program()).arg("backup").arg(&file).args(["--url", &url]));
+    assert!(made.status.success(), "{made:?}");
+    let restore = || {
+        let mut command = Command::new(program());
+        run(command.arg("restore").arg(&file).arg("--into-cluster").envs(nodes.settings("restore")))
+    };
+    let restored = restore();
+    assert!(restored.status.success(), "{restored:?}");
+    let services = ["one", "two", "three"].map(|name| nodes.silent(name));
+    let [one, two, three] = services.each_ref().map(Service::client);
+    let before = seen(&alone.client(), 3);
+    // Events get other numbers after a restore, and settings may be logged.
+    assert_eq!(seen(&one, 3)[..3], before[..3]);
+    assert_eq!(seen(&one, 3)[4..], before[4..]);
+    write(&two, 3);
+    assert_eq!(seen(&one, 4), seen(&three, 4));
+    assert_eq!(seen(&one, 4), seen(&two, 4));
+    let refused = restore();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"), "{refused:?}");
+    // Without the log there is no such thing.
+    let local = run(Command::new(program()).arg("restore").arg(&file).arg("--into-cluster"));
+    assert!(String::from_utf8_lossy(&local.stderr).contains("journal.kind"), "{local:?}");
+}

@@ -1,0 +1,310 @@
+//! The snapshots that nodes share, over a real server: one node at a time uploads, what is listed is whole, and the log is trimmed behind
+//! it alone.
+
+use crate::nats::Servers;
+use crate::store_support::{append, options, proposal};
+use cuckood::domain::{Seq, Timestamp};
+use cuckood::journal::{
+    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
+    SharedSnapshots, Taken, check_shared,
+};
+use cuckood::store::archive::ArchiveWriter;
+use cuckood::store::{Manifest, Store};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a lease may take to expire.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const LOG: &str = "shop";
+
+/// A node without anything above its journal, and its access to the shared snapshots.
+struct Node {
+    journal: NatsJournal,
+    shared: NatsSnapshots,
+    _dir: TempDir,
+}
+
+fn of(servers: &Servers, name: &str) -> NatsOptions {
+    NatsOptions { servers: servers.urls(), log_margin: 0, ..NatsOptions::new("", LOG, name) }
+}
+
+fn journal(servers: &Servers, name: &str) -> Result<(NatsJournal, TempDir), JournalError> {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    Ok((NatsJournal::open(store, &of(servers, name))?, dir))
+}
+
+impl Node {
+    fn join(servers: &Servers, name: &str) -> Node {
+        let (journal, dir) = journal(servers, name).unwrap();
+        Node { journal, shared: NatsSnapshots::open(&of(servers, name)).unwrap(), _dir: dir }
+    }
+
+    /// Appends so many entries and takes a snapshot behind them.
+    fn take(&mut self, entries: u64) -> Taken {
+        for number in 0..entries {
+            append(&mut self.journal, vec![proposal(number, 10)]).unwrap();
+        }
+        let seq = self.journal.last();
+        self.journal.note_snapshot(seq).unwrap();
+        Taken { seq, taken_at: Timestamp(seq.0), place: self.journal.place(seq).unwrap().unwrap() }
+    }
+
+    fn share(&mut self, taken: &Taken) -> Result<SharedSnapshot, JournalError> {
+        assert!(self.shared.claim().unwrap());
+        let mut archive = archive(taken.seq);
+        self.shared.share(taken, &mut || Ok(part(&mut archive)))
+    }
+}
+
+/// An archive of a few chunks.
+fn archive(seq: Seq) -> ArchiveWriter {
+    let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
+    let manifest =
+        Manifest { generation: 1, seq, taken_at: Timestamp(1), events_last: 0, sections: Vec::new(), meta };
+    let mut archive = ArchiveWriter::begin(Some(&manifest)).unwrap();
+    archive.end(seq);
+    archive
+}
+
+fn part(archive: &mut ArchiveWriter) -> Option<Vec<u8>> {
+    let part = archive.take(100_000);
+    (!part.is_empty()).then_some(part)
+}
+
+fn positions(shared: &mut NatsSnapshots) -> Vec<u64> {
+    shared.list().unwrap().iter().map(|snapshot| snapshot.seq.0).collect()
+}
+
+/// The names under which something is stored, in order.
+fn stored(servers: &Servers) -> Vec<String> {
+    use futures_util::TryStreamExt;
+    let subjects: Vec<(String, usize)> = servers.speak(async |context| {
+        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+        stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap()
+    });
+    let names = subjects.iter().map(|(subject, _)| subject.rsplit('.').next().unwrap().to_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    assert!(node.shared.list().unwrap().is_empty());
+    let taken = [node.take(10), node.take(10), node.take(10)];
+    let first = node.share(&taken[0]).unwrap();
+    // Only one node has what comes before it.
+    assert_eq!(servers.first_message(LOG), 1);
+    let second = node.share(&taken[1]).unwrap();
+    let behind_first = servers.first_message(LOG);
+    assert!(behind_first > 10, "{behind_first}");
+    let third = node.share(&taken[2]).unwrap();
+    assert!(servers.first_message(LOG) > behind_first);
+    assert_eq!(node.shared.list().unwrap(), [third.clone(), second.clone()]);
+    assert_eq!(stored(&servers), [second.name.clone(), third.name.clone()]);
+    for snapshot in [&second, &third] {
+        check_shared(snapshot, node.shared.open(snapshot).unwrap()).unwrap();
+    }
+    assert!(matches!(node.shared.open(&first), Err(JournalError::Damaged(_))));
+    let Err(refused) = journal(&servers, "another") else { panic!("the log is trimmed") };
+    assert!(matches!(refused, JournalError::Trimmed(_)), "{refused}");
+    // The same position, and an older one.
+    assert!(node.share(&taken[2]).is_err());
+    assert!(node.share(&taken[0]).is_err());
+    assert_eq!(node.shared.list().unwrap(), [third, second]);
+}
+
+#[test]
+fn a_place_leads_another_node_behind_the_snapshot() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    for _ in 0..2 {
+        let taken = node.take(10);
+        node.share(&taken).unwrap();
+    }
+    node.take(5);
+    let snapshot = node.shared.list().unwrap().remove(0);
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    node.shared.adopt(&snapshot, &store).unwrap();
+    let mut other = NatsJournal::open(store, &of(&servers, "other")).unwrap();
+    assert_eq!(other.first_available(), Seq(21));
+    let mut seen = Vec::new();
+    other
+        .read(Seq(20), &mut |entry| {
+            seen.push(entry.seq.0);
+            Ok(std::ops::ControlFlow::Continue(()))
+        })
+        .unwrap();
+    assert_eq!(seen, [21, 22, 23, 24, 25]);
+    let mut damaged = snapshot;
+    damaged.place[5] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), &options(Durability::Fsync)).unwrap();
+    assert!(matches!(node.shared.adopt(&damaged, &store), Err(JournalError::Damaged(_))));
+}
+
+#[test]
+fn one_node_shares_at_a_time() {
+    let servers = Servers::start(1);
+    let mut ours = Node::join(&servers, "ours");
+    let mut theirs = Node::join(&servers, "theirs");
+    assert!(ours.shared.claim().unwrap());
+    assert!(ours.shared.claim().unwrap(), "it has it");
+    assert!(!theirs.shared.claim().unwrap());
+    let taken = theirs.take(1);
+    assert!(theirs.shared.share(&taken, &mut || Ok(None)).is_err(), "without the right");
+    ours.shared.release();
+    assert!(theirs.shared.claim().unwrap());
+    assert!(!ours.shared.claim().unwrap());
+    // Sharing gives it back.
+    theirs.share(&taken).unwrap();
+    assert!(ours.shared.claim().unwrap());
+    ours.shared.release();
+    // A holder that says nothing any more, and has not given it back.
+    servers.speak(async |context| {
+        let lease = context.get_key_value(format!("{LOG}-lease")).await.unwrap();
+        lease.create("sharing", "a node that died".into()).await.unwrap();
+    });
+    assert!(!ours.shared.claim().unwrap());
+    let began = Instant::now();
+    while !ours.shared.claim().unwrap() {
+        assert!(began.elapsed() < PATIENCE, "the right of a node that died stands");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!theirs.shared.claim().unwrap());
+}
+
+/// An upload that fails leaves nothing; one that another has overtaken does not count.
+#[test]
+fn what_is_not_whole_is_never_listed() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let taken = [node.take(3), node.take(3), node.take(3)];
+    let first = node.share(&taken[0]).unwrap();
+
+    assert!(node.shared.claim().unwrap());
+    let (mut whole, mut parts) = (archive(taken[1].seq), 0);
+    let failed = node.shared.share(&taken[1], &mut || {
+        parts += 1;
+        if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(part(&mut whole)) }
+    });
+    assert!(matches!(failed, Err(JournalError::Failed(why)) if why == "the node stops"));
+    assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
+
+    // Bytes that are no archive.
+    assert!(node.shared.claim().unwrap());
+    let mut parts = vec![Some(vec![7; 300_000])].into_iter();
+    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten())).is_err());
+    assert_eq!(positions(&mut node.shared), [3]);
+
+    // The list is replaced meanwhile.
+    assert!(node.shared.claim().unwrap());
+    let mut whole = archive(taken[1].seq);
+    let overtaken = node.shared.share(&taken[1], &mut || {
+        let part = part(&mut whole);
+        if part.is_none() {
+            servers.speak(async |context| {
+                let list = context.get_key_value(format!("{LOG}-snapshots")).await.unwrap();
+                let same = list.get("newest").await.unwrap().unwrap();
+                list.put("newest", same).await.unwrap();
+            });
+        }
+        Ok(part)
+    });
+    assert!(overtaken.is_err());
+    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
+    // What that has left goes with the next one.
+    assert_eq!(stored(&servers).len(), 2);
+    let third = node.share(&taken[2]).unwrap();
+    assert_eq!(stored(&servers), [first.name, third.name]);
+}
+
+#[test]
+fn a_damaged_archive_is_noticed() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let taken = [node.take(3), node.take(3)];
+    let older = node.share(&taken[0]).unwrap();
+    let newer = node.share(&taken[1]).unwrap();
+    let replace = |name: &str, bytes: &[u8]| {
+        servers.speak(async |context| {
+            let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+            archives.put(name, &mut &*bytes).await.unwrap();
+        });
+    };
+    replace(&newer.name, b"something else");
+    assert!(matches!(node.shared.open(&newer), Err(JournalError::Damaged(_))));
+    check_shared(&older, node.shared.open(&older).unwrap()).unwrap();
+    // A chunk with other bytes, under the description of the right ones.
+    servers.speak(async |context| {
+        let subject = format!("$O.{LOG}-snapshots.C.{}", older.name);
+        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+        let chunk = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+        assert!(stream.delete_message(chunk.sequence).await.unwrap());
+        let mut bytes = chunk.payload.to_vec();
+        bytes[9] ^= 1;
+        context.publish(subject, bytes.into()).await.unwrap().await.unwrap();
+    });
+    assert!(check_shared(&older, node.shared.open(&older).unwrap()).is_err());
+}
+
+/// The snapshots of a log that had the same name are not this log's.
+#[test]
+fn another_log_of_the_same_name_shares_nothing() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let others = [node.take(5), node.take(5)];
+    node.share(&others[0]).unwrap();
+    drop(node);
+    servers.speak(async |context| {
+        context.delete_stream(LOG).await.unwrap();
+    });
+    let mut node = Node::join(&servers, "node");
+    assert!(node.shared.list().unwrap().is_empty());
+    // By a node that has not noticed.
+    assert!(node.share(&others[1]).is_err());
+    let taken = node.take(2);
+    let shared = node.share(&taken).unwrap();
+    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&shared));
+    assert_eq!(stored(&servers), [shared.name]);
+}
+
+#[test]
+fn a_log_begins_behind_a_snapshot_and_only_once() {
+    let servers = Servers::start(1);
+    let mut shared = NatsSnapshots::open(&of(&servers, "restore")).unwrap();
+    assert!(!shared.has_begun().unwrap());
+    let taken = Taken { seq: Seq(500), taken_at: Timestamp(1), place: Vec::new() };
+    let begin = |shared: &mut NatsSnapshots| {
+        let mut archive = archive(taken.seq);
+        shared.begin_log(&taken, &mut || Ok(part(&mut archive)))
+    };
+    let snapshot = begin(&mut shared).unwrap();
+    assert!(shared.has_begun().unwrap());
+    assert_eq!(shared.list().unwrap(), std::slice::from_ref(&snapshot));
+    assert!(begin(&mut shared).is_err());
+    // A node that has not loaded it can't begin.
+    assert!(matches!(journal(&servers, "empty"), Err(JournalError::Trimmed(_))));
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    shared.adopt(&snapshot, &store).unwrap();
+    let mut node = NatsJournal::open(store, &of(&servers, "node")).unwrap();
+    node.read(Seq(500), &mut |entry| panic!("{entry:?}")).unwrap();
+    let committed = append(&mut node, vec![proposal(1, 1)]).unwrap();
+    assert_eq!(committed[0].entry.seq, Seq(501));
+    // Into a log that has begun otherwise.
+    let mut other =
+        NatsSnapshots::open(&NatsOptions { stream: "used".to_owned(), ..of(&servers, "restore") });
+    let (dir, used) =
+        (tempfile::tempdir().unwrap(), NatsOptions { stream: "used".to_owned(), ..of(&servers, "n") });
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    append(&mut NatsJournal::open(store, &used).unwrap(), vec![proposal(1, 1)]).unwrap();
+    let refused = begin(other.as_mut().unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("not empty"), "{refused}");
+}

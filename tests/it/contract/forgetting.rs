@@ -1,0 +1,346 @@
+//! Campaigns that forget: each copy of a user goes in its time, whoever asks and whatever else is done.
+
+use super::service::{NOON, Service};
+use serde_json::{Value, json};
+
+const HOUR: u64 = 3_600;
+const DAY: u64 = 24 * HOUR;
+
+/// A service with the campaign `seen`, which forgets after eight days in eight steps: a day each, from midnight to midnight.
+async fn service() -> Service {
+    let service = Service::start().await;
+    let spec = json!({"capacity": 1_000, "error_rate": 0.000_001, "forget_after": "8d"});
+    service.put("/v1/campaigns/seen", spec).await.json(201);
+    service
+}
+
+async fn add(service: &Service, users: &[&str]) {
+    let added = service.post("/v1/campaigns/seen/users", json!({"users": users})).await.json(200);
+    assert_eq!(added["added"], users.len());
+}
+
+async fn count(service: &Service, user: &str) -> u64 {
+    let counts = service.post("/v1/campaigns/seen/users/count", json!({"users": [user]})).await.json(200);
+    let present = service.post("/v1/campaigns/seen/users/check", json!({"users": [user]})).await.json(200);
+    let count = counts["counts"][0].as_u64().unwrap();
+    assert_eq!(present, json!({"present": [count > 0]}));
+    count
+}
+
+async fn stats(service: &Service) -> Value {
+    service.get("/v1/campaigns/seen").await.json(200)["stats"].take()
+}
+
+#[tokio::test]
+async fn the_time_and_the_steps_belong_to_the_spec() {
+    let service = Service::start().await;
+    let path = "/v1/campaigns/seen";
+    let created = service.put(path, json!({"capacity": 1_000, "forget_after": "168h"})).await.json(201);
+    assert_eq!((&created["forget_after"], &created["forget_steps"]), (&json!("7d"), &json!(8)));
+    assert_eq!((&created["mode"], &created["stats"]["steps"]), (&json!("compact"), &json!([])));
+    assert_eq!(service.get(path).await.json(200), created);
+    let same = json!({"capacity": 1_000, "forget_after": "604800s", "forget_steps": 8});
+    assert_eq!(service.put(path, same).await.json(200), created);
+    for (other, differs) in [
+        (json!({"capacity": 1_000, "forget_after": "6d"}), "forget_after"),
+        (json!({"capacity": 1_000}), "forget_after"),
+        (json!({"capacity": 1_000, "forget_after": "7d", "forget_steps": 16}), "forget_steps"),
+    ] {
+        let problem = service.put(path, other).await.problem(409, "already-exists");
+        assert!(problem["detail"].as_str().unwrap().contains(differs), "{problem}");
+    }
+    let plain = service.put("/v1/campaigns/plain", json!({"capacity": 1_000})).await.json(201);
+    for absent in ["forget_after", "forget_steps"] {
+        assert!(plain.get(absent).is_none(), "{plain}");
+    }
+    assert!(plain["stats"].get("steps").is_none());
+    for (after, steps) in [("1m", 2), ("400d", 32)] {
+        let spec = json!({"capacity": 10, "forget_after": after, "forget_steps": steps, "growth": "fixed"});
+        let made = service.put(&format!("/v1/campaigns/a{steps}"), spec).await.json(201);
+        assert_eq!((&made["forget_after"], &made["forget_steps"]), (&json!(after), &json!(steps)));
+    }
+    let listed = service.get("/v1/campaigns?prefix=seen").await.json(200);
+    assert_eq!(listed["campaigns"], json!([created]));
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_pointed_at() {
+    let service = Service::start().await;
+    for (fields, pointer) in [
+        (json!({"forget_after": 604_800}), "/forget_after"),
+        (json!({"forget_after": ""}), "/forget_after"),
+        (json!({"forget_after": "7"}), "/forget_after"),
+        (json!({"forget_after": "7w"}), "/forget_after"),
+        (json!({"forget_after": "-7d"}), "/forget_after"),
+        (json!({"forget_after": "59s"}), "/forget_after"),
+        (json!({"forget_after": "401d"}), "/forget_after"),
+        (json!({"forget_after": null}), "/forget_after"),
+        (json!({"forget_after": "7d", "forget_steps": 1}), "/forget_steps"),
+        (json!({"forget_after": "7d", "forget_steps": 33}), "/forget_steps"),
+        (json!({"forget_after": "7d", "forget_steps": 1.5}), "/forget_steps"),
+        (json!({"forget_after": "7d", "forget_steps": null}), "/forget_steps"),
+        (json!({"forget_steps": 8}), "/forget_steps"),
+        (json!({"mode": "strict", "forget_after": "7d"}), "/forget_after"),
+    ] {
+        let mut spec = fields.clone();
+        spec["capacity"] = json!(100);
+        let answer = service.put("/v1/campaigns/seen", spec).await;
+        assert_eq!(answer.pointers(), [pointer], "{fields}");
+    }
+    for bad in [json!({"forget_after": "8d"}), json!({"forget_steps": 4})] {
+        service.put("/v1/campaigns/seen", json!({"capacity": 100, "forget_after": "7d"})).await;
+        assert_eq!(service.patch("/v1/campaigns/seen", bad.clone()).await.pointers().len(), 1, "{bad}");
+    }
+    for mode in ["strict", "compact"] {
+        let coupon = json!({"capacity": 100, "mode": mode, "forget_after": "7d"});
+        assert_eq!(service.put("/v1/coupons/shop", coupon).await.pointers(), ["/forget_after"]);
+    }
+    for (query, pointer) in [
+        ("forget_after=7w", "/forget_after"),
+        ("forget_steps=4", "/forget_steps"),
+        ("forget_after=7d&forget_steps=33", "/forget_steps"),
+        ("forget_after=7d&mode=strict", "/forget_after"),
+    ] {
+        let answer = service.get(&format!("/v1/plan?capacity=100&{query}")).await;
+        assert_eq!(answer.pointers(), [pointer], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_is_what_the_campaign_gets() {
+    let service = Service::start().await;
+    let plan = service
+        .get("/v1/plan?capacity=100000&error_rate=0.01&forget_after=7d&forget_steps=32")
+        .await
+        .json(200);
+    let spec = json!({"capacity": 100_000, "error_rate": 0.01, "forget_after": "7d", "forget_steps": 32});
+    let made = service.put("/v1/campaigns/seen", spec).await.json(201);
+    assert_eq!(made["stats"]["segments"][0]["fingerprint_bits"], plan["fingerprint_bits"]);
+    assert_eq!(made["stats"]["memory_bytes"], plan["memory_bytes"]);
+    assert!(plan["error_rate_at_capacity"].as_f64() <= Some(0.01));
+}
+
+/// A user who is added at noon is there for eight days at least. The step ends at midnight, and with it the ninth day.
+#[tokio::test]
+async fn a_user_stays_for_the_time_and_goes_within_a_step() {
+    let service = service().await;
+    add(&service, &["u1"]).await;
+    service.pass(6 * HOUR);
+    add(&service, &["u2", "u2"]).await;
+    service.pass(12 * HOUR);
+    add(&service, &["u3"]).await;
+    let now = stats(&service).await;
+    assert_eq!(
+        now["steps"],
+        json!([
+            {"started_at": "2026-11-21T00:00:00Z", "items": 3, "forgotten_at": "2026-11-30T00:00:00Z"},
+            {"started_at": "2026-11-22T00:00:00Z", "items": 1, "forgotten_at": "2026-12-01T00:00:00Z"},
+        ])
+    );
+    assert_eq!((&now["items"], &now["adds"], &now["copies_max"]), (&json!(4), &json!(4), &json!(16)));
+    // Nobody writes any more.
+    service.pass(7 * DAY + 18 * HOUR - 1);
+    assert_eq!((count(&service, "u1").await, count(&service, "u2").await), (1, 2));
+    service.pass(1);
+    assert_eq!(
+        (count(&service, "u1").await, count(&service, "u2").await, count(&service, "u3").await),
+        (0, 0, 1)
+    );
+    let now = stats(&service).await;
+    assert_eq!((&now["items"], now["steps"].as_array().unwrap().len()), (&json!(1), 1));
+    service.pass(DAY);
+    assert_eq!(count(&service, "u3").await, 0);
+    assert_eq!(stats(&service).await["steps"], json!([]));
+    // What comes now is not forgotten before its time.
+    add(&service, &["u1"]).await;
+    assert_eq!((count(&service, "u1").await, count(&service, "u2").await), (1, 0));
+}
+
+/// Whoever has seen an ad three times in the last days does not see it for a while.
+#[tokio::test]
+async fn a_cap_counts_the_copies_that_are_not_forgotten() {
+    let service = service().await;
+    service.put("/v1/campaigns/summer", json!({"capacity": 10})).await.json(201);
+    service.post("/v1/campaigns/summer/users", json!({"users": ["u1"]})).await.json(200);
+    let unless = json!([{"campaign": "seen", "at_least": 3, "for": "summer"}]);
+    let line_up = json!({"campaigns": ["summer"], "unless": unless});
+    service.put("/v1/line-ups/home", line_up).await.json(201);
+    let ask = async || {
+        let request = json!({"user": "u1", "campaigns": ["summer"], "unless": unless, "explain": true});
+        let told = service.post("/v1/eligibility", request).await.json(200);
+        let by_line_up = json!({"user": "u1", "line_up": "home", "explain": true});
+        assert_eq!(service.post("/v1/eligibility", by_line_up).await.json(200), told);
+        told
+    };
+    for day in 0..3 {
+        let told = ask().await;
+        assert_eq!(
+            (&told["eligible"], &told["explanations"][0]["eligible"]),
+            (&json!(["summer"]), &json!(true)),
+            "{day}"
+        );
+        add(&service, &["u1"]).await;
+        service.pass(DAY);
+    }
+    let told = ask().await;
+    assert_eq!((&told["eligible"], &told["excluded"]), (&json!([]), &json!(["summer"])));
+    let explanation = &told["explanations"][0];
+    assert_eq!((&explanation["excluded_by"], &explanation["eligible"]), (&json!("seen"), &json!(false)));
+    service.pass(5 * DAY + 12 * HOUR - 1);
+    assert_eq!(ask().await["excluded"], json!(["summer"]));
+    service.pass(1);
+    assert_eq!((ask().await["eligible"].clone(), count(&service, "u1").await), (json!(["summer"]), 2));
+    let seen = json!([{"campaign": "seen", "at_least": 17}]);
+    let request = json!({"user": "u1", "campaigns": ["summer"], "unless": seen});
+    assert_eq!(service.post("/v1/eligibility", request).await.pointers(), ["/unless/0/at_least"]);
+}
+
+/// A campaign that forgets can itself be the one that users are eligible for.
+#[tokio::test]
+async fn a_user_who_is_forgotten_is_not_eligible() {
+    let service = service().await;
+    add(&service, &["u1"]).await;
+    let ask = async || {
+        let request = json!({"user": "u1", "campaigns": ["seen"], "explain": true});
+        service.post("/v1/eligibility", request).await.json(200)
+    };
+    let told = ask().await;
+    assert_eq!((&told["eligible"], &told["explanations"][0]["present"]), (&json!(["seen"]), &json!(true)));
+    service.pass(9 * DAY);
+    let told = ask().await;
+    assert_eq!((&told["eligible"], &told["explanations"][0]["present"]), (&json!([]), &json!(false)));
+}
+
+#[tokio::test]
+async fn remove_takes_the_newest_copy() {
+    let service = service().await;
+    for _ in 0..3 {
+        add(&service, &["u1"]).await;
+        service.pass(2 * DAY);
+    }
+    let remove = async |all: bool| {
+        let body = json!({"users": ["u1"], "all": all});
+        service.post("/v1/campaigns/seen/users/remove", body).await.json(200)
+    };
+    assert_eq!(remove(false).await, json!({"outcomes": ["removed"], "removed": 1}));
+    let days = |stats: &Value| -> Vec<String> {
+        let steps = stats["steps"].as_array().unwrap();
+        steps.iter().map(|step| step["started_at"].as_str().unwrap()[..10].to_owned()).collect()
+    };
+    assert_eq!(days(&stats(&service).await), ["2026-11-21", "2026-11-23"]);
+    // Midnight after the ninth day of the first.
+    service.pass(2 * DAY + 12 * HOUR);
+    assert_eq!(
+        (count(&service, "u1").await, days(&stats(&service).await)),
+        (1, vec!["2026-11-23".to_owned()])
+    );
+    add(&service, &["u1", "u1"]).await;
+    assert_eq!(remove(true).await, json!({"outcomes": ["removed"], "removed": 3}));
+    assert_eq!(remove(false).await, json!({"outcomes": ["absent"], "removed": 0}));
+    // Who is forgotten can't be removed.
+    add(&service, &["u1"]).await;
+    service.pass(9 * DAY);
+    assert_eq!(remove(true).await, json!({"outcomes": ["absent"], "removed": 0}));
+    assert_eq!(stats(&service).await["removes"], 4);
+}
+
+#[tokio::test]
+async fn each_copy_keeps_its_age() {
+    let service = service().await;
+    add(&service, &["u1", "u2", "u3", "u4"]).await;
+    service.pass(5 * DAY);
+    let again = json!({"users": ["u1"], "if_absent": true});
+    let again = service.post("/v1/campaigns/seen/users", again).await.json(200);
+    assert_eq!(again["outcomes"], json!(["already_present"]));
+    add(&service, &["u2"]).await;
+    let pairs = json!({"replacements": [{"from": "u3", "to": "u5"}, {"from": "none", "to": "u6"}]});
+    let replaced = service.post("/v1/campaigns/seen/users/replace", pairs).await.json(200);
+    assert_eq!(replaced["outcomes"], json!(["replaced", "absent"]));
+    // A larger capacity makes nobody younger, nor does a restart.
+    service.patch("/v1/campaigns/seen", json!({"capacity": 100_000})).await.json(200);
+    assert!(stats(&service).await["capacity_now"].as_u64() >= Some(100_000));
+    service.command("/v1/snapshots").await.json(200);
+    let service = service.restart().await;
+    service.pass(3 * DAY + 12 * HOUR);
+    let users = ["u1", "u2", "u3", "u4", "u5", "u6"];
+    let counts = service.post("/v1/campaigns/seen/users/count", json!({"users": users})).await.json(200);
+    assert_eq!(counts["counts"], json!([0, 1, 0, 0, 1, 0]));
+    // The first write frees the slots of who is forgotten.
+    add(&service, &["u7"]).await;
+    let now = stats(&service).await;
+    assert_eq!((&now["items"], &now["segments"][0]["items"]), (&json!(3), &json!(3)));
+    let metrics = service.get("/metrics").await.text();
+    assert!(metrics.contains("\ncuckood_users_forgotten_total 3\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn clear_counts_who_is_not_forgotten() {
+    let service = service().await;
+    add(&service, &["u1", "u2"]).await;
+    service.pass(5 * DAY);
+    add(&service, &["u1"]).await;
+    service.pass(4 * DAY);
+    assert_eq!(service.command("/v1/campaigns/seen/clear").await.json(200), json!({"removed": 1}));
+    assert_eq!((count(&service, "u1").await, stats(&service).await["steps"].clone()), (0, json!([])));
+}
+
+#[tokio::test]
+async fn what_an_import_brings_counts_as_added_when_it_is_there() {
+    let service = service().await;
+    add(&service, &["old", "both"]).await;
+    service.pass(5 * DAY);
+    let path = "/v1/campaigns/seen/imports";
+    let appended =
+        service.import(&format!("{path}?mode=append"), "text/plain", "both\nnew\n").await.json(200);
+    assert_eq!(appended["added"], 2);
+    service.pass(4 * DAY);
+    assert_eq!(count(&service, "old").await, 0);
+    assert_eq!((count(&service, "both").await, count(&service, "new").await), (1, 1));
+    let checked = service.import(&format!("{path}?mode=replace&dry_run=true"), "text/plain", "newer\n").await;
+    assert_eq!(checked.json(200)["state"], "checked");
+    // What is forgotten is no loss: a guard against shrinking compares with the two who are there.
+    let upload = format!("{path}?mode=replace&max_shrink=0");
+    service.import(&upload, "text/plain", "newer\n").await.problem(409, "import-guarded");
+    let replaced = service.import(&upload, "text/plain", "newer\nnew\n").await.json(200);
+    assert_eq!(replaced["added"], 2);
+    assert_eq!((count(&service, "both").await, count(&service, "new").await), (0, 1));
+    let now = stats(&service).await;
+    assert_eq!(
+        now["steps"],
+        json!([{"started_at": "2026-11-30T00:00:00Z", "items": 2, "forgotten_at": "2026-12-09T00:00:00Z"}])
+    );
+    service.pass(8 * DAY + 12 * HOUR - 1);
+    assert_eq!(count(&service, "newer").await, 1);
+    service.pass(1);
+    assert_eq!(count(&service, "newer").await, 0);
+}
+
+/// Copies of one user in one step are limited by the slots of two buckets, and those in other steps count too.
+#[tokio::test]
+async fn a_user_has_so_many_copies_over_all_steps() {
+    let service = service().await;
+    for _ in 0..2 {
+        add(&service, &["u1"; 8]).await;
+        service.pass(DAY);
+    }
+    let more = service.post("/v1/campaigns/seen/users", json!({"users": ["u1"]})).await.json(200);
+    assert_eq!(more, json!({"outcomes": ["saturated"], "added": 0}));
+    service.pass(7 * DAY);
+    add(&service, &["u1"]).await;
+    assert_eq!(count(&service, "u1").await, 9);
+}
+
+/// A clock that is a year ahead for a while writes nothing, and nobody is forgotten by it for good.
+#[tokio::test]
+async fn a_wrong_clock_forgets_nobody() {
+    let service = service().await;
+    add(&service, &["u1"]).await;
+    service.set_clock(NOON.plus_seconds(365 * DAY));
+    let refused = service.post("/v1/campaigns/seen/users", json!({"users": ["u2"]})).await;
+    refused.problem(503, "clock-unsure");
+    let service = service.restart().await;
+    service.set_clock(NOON.plus_seconds(60));
+    assert_eq!(count(&service, "u1").await, 1);
+    add(&service, &["u2"]).await;
+    assert_eq!(stats(&service).await["items"], 2);
+}

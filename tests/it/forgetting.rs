@@ -1,0 +1,452 @@
+//! States with a campaign that forgets, against a model that knows when each copy was added: no user goes early, none stays longer
+//! than promised, whatever clocks do and whatever else is done; and what was snapshotted goes on the same.
+
+use crate::state::{restore, snapshot};
+use cuckood::domain::{
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, ImportId, ImportMode, ImportState,
+    ItemOutcome, KeyName, Kind, Name, Outcome, Proposal, Raise, Refusal, Sizing, Spec, Target, Timestamp,
+    UploadDigest, Window,
+};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::State;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const TARGET: Target = Target(FilterId(1));
+
+/// Users are added from these on, up to as many more.
+const USERS: u64 = 100;
+
+const YEAR: u64 = 365 * 86_400_000;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Add {
+        from: u64,
+        count: u64,
+        if_absent: bool,
+    },
+    Remove {
+        from: u64,
+        count: u64,
+        all: bool,
+    },
+    Replace {
+        from: u64,
+        to: u64,
+    },
+    Clear,
+    Raise(u64),
+    /// A command about something else.
+    Other,
+    /// So many milliseconds go by.
+    Pass(u64),
+    /// The clock was ahead by so much, until the time is turned back.
+    Ahead(u64),
+    /// A replacing import begins, and brings these.
+    Upload {
+        from: u64,
+        count: u64,
+    },
+    /// It ends.
+    Swap,
+    Restart,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        12 => (0..USERS, 1_u64..100, 0_u8..5)
+            .prop_map(|(from, count, absent)| Act::Add { from, count, if_absent: absent == 0 }),
+        5 => (0..USERS, 1_u64..100, 0_u8..4)
+            .prop_map(|(from, count, all)| Act::Remove { from, count, all: all == 0 }),
+        2 => (0..USERS, 0..USERS).prop_map(|(from, to)| Act::Replace { from, to }),
+        1 => Just(Act::Clear),
+        1 => (1_u64..1_000).prop_map(Act::Raise),
+        6 => Just(Act::Other),
+        12 => (0_u64..30_000).prop_map(Act::Pass),
+        1 => Just(Act::Pass(YEAR)),
+        1 => prop_oneof![0_u64..60_000, Just(YEAR)].prop_map(Act::Ahead),
+        2 => (0..USERS, 1_u64..100).prop_map(|(from, count)| Act::Upload { from, count }),
+        3 => Just(Act::Swap),
+        3 => Just(Act::Restart),
+    ];
+    proptest::collection::vec(act, 1..100)
+}
+
+fn digest(user: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&user.to_le_bytes()))
+}
+
+fn digests(users: impl Iterator<Item = u64>) -> Digests {
+    Digests(users.map(digest).collect())
+}
+
+/// What the import that builds aside repeats when it ends.
+#[derive(Clone, Debug)]
+enum Change {
+    Add(u64),
+    AddIfAbsent(u64),
+    Remove(u64),
+    RemoveAll(u64),
+}
+
+#[derive(Clone, Default)]
+struct Model {
+    /// When each copy of a user was added.
+    copies: BTreeMap<u64, Vec<u64>>,
+    /// The copies that an import builds aside, and the changes since it began.
+    staged: Option<(BTreeMap<u64, u32>, Vec<Change>)>,
+}
+
+struct Machine {
+    state: State,
+    model: Model,
+    forget: Forget,
+    copies_max: u32,
+    layout: Layout,
+    at: u64,
+    imports: u64,
+    /// How often the time was turned back.
+    turned_back: u32,
+}
+
+impl Machine {
+    fn apply(&mut self, command: Command) -> Outcome {
+        let proposal = Proposal::new(Timestamp(self.at), command);
+        self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome
+    }
+
+    /// The step of a time, in the spec's words: so many since 1970 in the time for which users stay.
+    fn step(&self, at: u64) -> u64 {
+        let step = u128::from(at) * u128::from(self.forget.steps());
+        (step / (u128::from(self.forget.after_seconds()) * 1_000)) as u64
+    }
+
+    /// The copies of a user that are there at a time; each by the promise, and by its step where the promise leaves it open.
+    fn count(&self, user: u64, now: u64) -> u32 {
+        let after = self.forget.after_seconds() * 1_000;
+        let longest = after + after.div_ceil(u64::from(self.forget.steps()));
+        let is_there = |added: u64| {
+            let is_there = self.step(added) + u64::from(self.forget.steps()) >= self.step(now);
+            assert!(is_there || now >= added + after, "gone early");
+            assert!(!is_there || now < added + longest, "kept for longer");
+            is_there
+        };
+        self.model.copies.get(&user).into_iter().flatten().filter(|added| is_there(**added)).count() as u32
+    }
+
+    fn note_added(&mut self, user: u64, if_absent: bool) {
+        let at = self.at;
+        self.model.copies.entry(user).or_default().push(at);
+        self.note(if if_absent { Change::AddIfAbsent(user) } else { Change::Add(user) });
+    }
+
+    fn note(&mut self, change: Change) {
+        if let Some((_, changes)) = &mut self.model.staged {
+            changes.push(change);
+        }
+    }
+
+    fn add(&mut self, from: u64, count: u64, if_absent: bool) {
+        let users = from..from + count;
+        let insert =
+            Command::Insert { target: TARGET, digests: digests(users.clone()), if_absent, revive: false };
+        let inserted = match self.apply(insert) {
+            Outcome::Inserted(inserted) => inserted,
+            Outcome::Refused(Refusal::FilterFull) => return,
+            other => panic!("{other:?}"),
+        };
+        for (user, outcome) in users.zip(inserted.outcomes) {
+            let expected = match self.count(user, self.at) {
+                1.. if if_absent => ItemOutcome::AlreadyPresent,
+                copies if copies >= self.copies_max => ItemOutcome::Saturated,
+                _ => ItemOutcome::Added,
+            };
+            assert_eq!(outcome, expected, "{user}");
+            match outcome {
+                ItemOutcome::Added => self.note_added(user, if_absent),
+                _ => self.note(if if_absent { Change::AddIfAbsent(user) } else { Change::Add(user) }),
+            }
+        }
+    }
+
+    fn remove(&mut self, from: u64, count: u64, all: bool) {
+        let users = from..from + count;
+        let remove = Command::Remove { target: TARGET, digests: digests(users.clone()), all };
+        let Outcome::Removed(removed) = self.apply(remove) else { panic!() };
+        let mut gone = 0;
+        for (user, outcome) in users.zip(removed.outcomes) {
+            let there = self.count(user, self.at);
+            let expected = if there > 0 { ItemOutcome::Removed } else { ItemOutcome::Absent };
+            assert_eq!(outcome, expected, "{user}");
+            gone += if all { there } else { there.min(1) };
+            self.take_out(user, if all { there } else { there.min(1) });
+            self.note(if all { Change::RemoveAll(user) } else { Change::Remove(user) });
+        }
+        assert_eq!(removed.removed, u64::from(gone));
+    }
+
+    /// The newest ones go.
+    fn take_out(&mut self, user: u64, copies: u32) {
+        let there = self.model.copies.entry(user).or_default();
+        there.sort_unstable();
+        there.truncate(there.len() - copies as usize);
+    }
+
+    fn replace(&mut self, from: u64, to: u64) {
+        let (there, other) = (self.count(from, self.at), self.count(to, self.at));
+        let pair = |user| Digests(vec![digest(user)]);
+        let outcome = self.apply(Command::Replace { target: TARGET, from: pair(from), to: pair(to) });
+        match outcome {
+            Outcome::Refused(Refusal::FilterFull) => {}
+            Outcome::Replaced(outcomes) if there == 0 => assert_eq!(outcomes, [ItemOutcome::Absent]),
+            Outcome::Replaced(outcomes) => {
+                assert_eq!(outcomes, [ItemOutcome::Replaced]);
+                if from == to {
+                    self.note(Change::AddIfAbsent(to));
+                    return;
+                }
+                if other < self.copies_max {
+                    self.note_added(to, false);
+                } else {
+                    self.note(Change::Add(to));
+                }
+                self.take_out(from, 1);
+                self.note(Change::Remove(from));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn import(&self) -> ImportId {
+        ImportId::new(&format!("i{}", self.imports)).unwrap()
+    }
+
+    fn upload(&mut self, from: u64, count: u64) {
+        if self.model.staged.is_none() {
+            self.imports += 1;
+            let begin = Command::ImportBegin {
+                target: TARGET,
+                import: self.import(),
+                mode: ImportMode::Replace,
+                guards: Guards::default(),
+                owner: KeyName::new(""),
+                is_named: false,
+            };
+            assert!(matches!(self.apply(begin), Outcome::Import(_)));
+            self.model.staged = Some(Default::default());
+        }
+        let lines = Command::ImportLines {
+            target: TARGET,
+            import: self.import(),
+            digests: digests(from..from + count),
+            lines: count,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: 0,
+        };
+        match self.apply(lines) {
+            Outcome::Import(_) => {}
+            Outcome::Refused(Refusal::FilterFull | Refusal::ImportNotFound) => {
+                self.model.staged = None;
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+        let copies_max = self.copies_max;
+        let (staged, _) = self.model.staged.as_mut().unwrap();
+        for user in from..from + count {
+            let copies = staged.entry(user).or_default();
+            *copies = copies_max.min(*copies + 1);
+        }
+    }
+
+    fn swap(&mut self) {
+        let Some((mut staged, changes)) = self.model.staged.take() else { return };
+        let state = loop {
+            let end = Command::ImportEnd {
+                target: TARGET,
+                import: self.import(),
+                ending: Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() },
+                entries_max: 1_000,
+            };
+            match self.apply(end) {
+                Outcome::Import(import) if import.state == ImportState::Running => {}
+                Outcome::Import(import) => break import.state,
+                // It was given up because nothing came for so long.
+                Outcome::Refused(Refusal::FilterFull | Refusal::ImportNotFound) => return,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(state, ImportState::Done);
+        for change in changes {
+            let (Change::Add(user)
+            | Change::AddIfAbsent(user)
+            | Change::Remove(user)
+            | Change::RemoveAll(user)) = change;
+            let copies = staged.entry(user).or_default();
+            *copies = match change {
+                Change::Add(_) => self.copies_max.min(*copies + 1),
+                Change::AddIfAbsent(_) => 1.max(*copies),
+                Change::Remove(_) => copies.saturating_sub(1),
+                Change::RemoveAll(_) => 0,
+            };
+        }
+        let at = self.at;
+        let copies = staged.into_iter().map(|(user, copies)| (user, vec![at; copies as usize]));
+        self.model.copies = copies.collect();
+    }
+
+    /// Entries are stamped by a clock that is ahead; then the time is turned back. Only where that happens again and again within the
+    /// time may a copy stay for longer.
+    fn ahead(&mut self, by: u64) {
+        if self.turned_back == 2 {
+            return;
+        }
+        let right = self.at;
+        self.at += by;
+        self.apply(Command::DeleteLineUp { name: name() });
+        self.add(0, 5, false);
+        // What the wrong clock has forgotten stays so, and what was added by it counts as added now.
+        let now = self.at;
+        let forgotten = |machine: &Self, added: u64| {
+            machine.step(added) + u64::from(machine.forget.steps()) < machine.step(now)
+        };
+        let mut copies = std::mem::take(&mut self.model.copies);
+        copies.values_mut().for_each(|copies| copies.retain(|added| !forgotten(self, *added)));
+        copies.values_mut().flatten().for_each(|added| *added = right.min(*added));
+        self.model.copies = copies;
+        self.at = right;
+        self.turned_back += u32::from(by > 0);
+        assert!(matches!(self.apply(Command::TurnBack), Outcome::TurnedBack { .. }));
+    }
+
+    fn act(&mut self, act: &Act) {
+        match *act {
+            Act::Add { from, count, if_absent } => self.add(from, count, if_absent),
+            Act::Remove { from, count, all } => self.remove(from, count, all),
+            Act::Replace { from, to } => self.replace(from, to),
+            Act::Clear => {
+                // While an import builds aside, that would be emptied too: others test it.
+                if self.model.staged.is_none() {
+                    let there: u32 = (0..2 * USERS).map(|user| self.count(user, self.at)).sum();
+                    let cleared = self.apply(Command::Clear { target: TARGET });
+                    assert_eq!(cleared, Outcome::Cleared(u64::from(there)));
+                    self.model.copies.clear();
+                }
+            }
+            Act::Raise(capacity) => {
+                let Layout { fingerprint_bits, bucket_size, .. } = self.layout;
+                let layout = layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, self.forget);
+                let capacity = Some(Raise { capacity, layout });
+                self.apply(Command::Update {
+                    target: TARGET,
+                    starts_at: None,
+                    ends_at: None,
+                    capacity,
+                    stock: None,
+                });
+            }
+            Act::Other => drop(self.apply(Command::DeleteLineUp { name: name() })),
+            Act::Pass(time) => self.at += time,
+            Act::Ahead(by) => self.ahead(by),
+            Act::Upload { from, count } => self.upload(from, count),
+            Act::Swap => self.swap(),
+            Act::Restart => self.restart(),
+        }
+    }
+
+    fn restart(&mut self) {
+        let before = snapshot(&mut self.state, |_| ());
+        self.state = restore(&before);
+        assert!(snapshot(&mut self.state, |_| ()) == before, "a restored state is another one");
+    }
+
+    /// Readers see what the model has, by clocks that are right and ahead by so many halves of a step.
+    fn compare(&mut self, halves: u64) {
+        self.state.publish();
+        let view = self.state.view().find(Kind::Campaign, &name()).unwrap();
+        let step = self.forget.after_seconds() * 1_000 / u64::from(self.forget.steps());
+        let items: Vec<Digest> = digests(0..2 * USERS).0;
+        let last = self.state.now().0.max(self.at);
+        for now in [last, last + halves * step / 2] {
+            let (mut found, mut sum) = (Vec::new(), 0);
+            view.contains_many(&items, Timestamp(now), &mut found);
+            for (user, &found) in (0..).zip(&found) {
+                let (copies, seen) =
+                    (self.count(user, now), view.count(items[user as usize], Timestamp(now)));
+                assert_eq!(seen, copies, "{user} at {now}");
+                assert_eq!(found, seen > 0);
+                sum += u64::from(seen);
+            }
+            let stats = view.describe(Timestamp(now)).stats;
+            assert_eq!((stats.items, stats.steps.iter().map(|step| step.items).sum::<u64>()), (sum, sum));
+            assert!(stats.steps.iter().all(|step| step.items > 0 && step.forgotten_at.0 > now));
+            assert!(stats.steps.is_sorted_by_key(|step| step.begin));
+        }
+    }
+}
+
+fn name() -> Name {
+    Name::new("seen").unwrap()
+}
+
+fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, forget: Forget) -> Layout {
+    let layout = Layout::compact_with(capacity, bits, bucket_size, 500, growth).unwrap();
+    layout.with_steps(forget.steps()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Fingerprints are so long that no two users look alike.
+    #[test]
+    fn each_copy_is_there_for_its_time(
+        acts in acts(),
+        capacity in 1_u64..150,
+        bucket_size in prop_oneof![Just(4_u8), Just(8)],
+        after_seconds in prop_oneof![Just(60_u64), 60_u64..100],
+        steps in 2_u32..=32,
+        is_fixed in 0_u8..6,
+        begin in prop_oneof![0_u64..1_000, 1_700_000_000_000_u64..1_900_000_000_000],
+    ) {
+        let growth = if is_fixed == 0 { Growth::Fixed } else { Growth::Auto };
+        let forget = Forget::new(after_seconds, steps).unwrap();
+        let layout = layout(capacity, 28, bucket_size, growth, forget);
+        let mut machine = Machine {
+            state: State::new(),
+            model: Model::default(),
+            forget,
+            copies_max: 2 * u32::from(bucket_size),
+            layout,
+            at: begin,
+            imports: 0,
+            turned_back: 0,
+        };
+        let sizing = Sizing::Layout { fingerprint_bits: 28, bucket_size, max_search: 500 };
+        let spec =
+            Spec { capacity, mode: Mode::Compact, growth, sizing, ignore_case: false, stock: None, forget: Some(forget) };
+        let (kind, secret, window) = (Kind::Campaign, Secret::new([7; 192]), Window::default());
+        let create = Command::Create { kind, name: name(), id: TARGET.0, secret, spec, layout, window };
+        prop_assert!(matches!(machine.apply(create), Outcome::Created(_)));
+        for (act, halves) in acts.iter().zip((0..).map(|number| [0, 1, 2, 5, 2 * u64::from(steps) + 3][number % 5])) {
+            machine.act(act);
+            machine.compare(halves);
+        }
+        // In the end nobody is left, in the tables either.
+        machine.at += YEAR;
+        for _ in 0..100 {
+            machine.act(&Act::Other);
+        }
+        machine.swap();
+        machine.at += YEAR;
+        for _ in 0..100 {
+            machine.act(&Act::Other);
+        }
+        machine.compare(0);
+        machine.state.publish();
+        let view = machine.state.view().find(Kind::Campaign, &name()).unwrap();
+        let segments = view.describe(machine.state.now()).stats.segments;
+        prop_assert!(segments.iter().all(|segment| segment.items == 0), "{:?}", segments);
+    }
+}

@@ -1,0 +1,84 @@
+//! What is due by itself happens though no command comes, and everybody is told.
+
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::{
+    Command, Digests, Happened, Kind, Name, Outcome, Redemption, RedemptionStep, Reference, Sizing, Spec,
+    Target, Window,
+};
+use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status};
+use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::journal::MemoryLog;
+use tempfile::TempDir;
+
+async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = EngineOptions::new(directory.path());
+    options.store.free_space_min_bytes = 0;
+    options.store.ballast_bytes = 0;
+    options.store.cache_bytes = 8 << 20;
+    if let Some(log) = log {
+        options.journal = JournalOptions::Memory(log.clone());
+    }
+    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+    assert_eq!(engine.recovered().await, Status::Ready);
+    (engine, directory)
+}
+
+/// Makes a coupon, and holds its only code for a second.
+async fn hold(engine: &Engine) -> Redemption {
+    let spec = Spec {
+        capacity: 10,
+        mode: Mode::Strict,
+        growth: Growth::Auto,
+        sizing: Sizing::Exact,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
+    let name = Name::new("shop").unwrap();
+    let creation = engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    let (target, digest) = (Target(id), Digest(7));
+    let insert = Command::Insert { target, digests: Digests(vec![digest]), if_absent: false, revive: false };
+    let (redemption, reference) = (engine.redemption_id(), Reference::new("order").unwrap());
+    engine.submit(creation, None).await.unwrap();
+    engine.submit(insert, None).await.unwrap();
+    let hold = Command::Redeem { target, digest, redemption, reference, hold_seconds: 1 };
+    match engine.submit(hold, None).await.unwrap().outcome {
+        Outcome::Redeemed(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until the end of a hold is told.
+async fn until_expired(engine: &Engine, held: &Redemption) {
+    let mut events = engine.events_after(None);
+    loop {
+        events.wait().await.unwrap();
+        for event in events.read().await.unwrap() {
+            if let Happened::Redemption { id, step: RedemptionStep::Expired, .. } = event.event.what {
+                assert_eq!(id, held.id);
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_hold_is_told_though_no_command_comes() {
+    let (engine, _directory) = start(None).await;
+    let held = hold(&engine).await;
+    until_expired(&engine, &held).await;
+    engine.shutdown().await;
+}
+
+/// Each node is told, whichever has logged it.
+#[tokio::test]
+async fn every_node_tells_the_end_of_a_hold() {
+    let log = MemoryLog::new();
+    let ((first, _first), (second, _second)) = (start(Some(&log)).await, start(Some(&log)).await);
+    let held = hold(&first).await;
+    tokio::join!(until_expired(&first, &held), until_expired(&second, &held));
+    first.shutdown().await;
+    second.shutdown().await;
+}

@@ -1,0 +1,413 @@
+//! Open pools against a plain program: holds that expire, a stock that changes, redemptions that are forgotten.
+
+use cuckood::domain::{
+    Command, Entry, FilterId, Kind, Name, Outcome, Proposal, Redemption, RedemptionId, Reference, Refusal,
+    Settings, Sizing, Spec, Status, Target, Timestamp, Window,
+};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::state::{FilterView, FreshEvents, State};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const POOL: FilterId = FilterId(1);
+
+const CODES: u64 = 9;
+
+/// How long an ended redemption is kept.
+const RETENTION_SECONDS: u64 = 30;
+
+fn code(number: u64) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+}
+
+fn redemption_id(serial: u64) -> RedemptionId {
+    RedemptionId(u128::from(serial).to_be_bytes())
+}
+
+/// One redemption, as the program knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known {
+    code: u64,
+    reference: u64,
+    status: Status,
+    ordinal: u64,
+    expires_at: u64,
+    changed_at: u64,
+}
+
+impl Known {
+    fn stands(&self) -> bool {
+        matches!(self.status, Status::Held | Status::Redeemed)
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        let last = if self.status == Status::Expired { self.expires_at } else { self.changed_at };
+        self.status != Status::Held && last + RETENTION_SECONDS * 1_000 <= now
+    }
+}
+
+/// A pool as maps.
+struct Model {
+    stock: u64,
+    now: u64,
+    redemptions: BTreeMap<u64, Known>,
+}
+
+/// What a command must be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Made(u64),
+    Found(u64),
+    Refused(&'static str),
+}
+
+impl Model {
+    fn standing(&self) -> impl Iterator<Item = (u64, Known)> {
+        self.redemptions.iter().map(|(id, known)| (*id, *known)).filter(|(_, known)| known.stands())
+    }
+
+    fn of_code(&self, code: u64) -> Option<(u64, Known)> {
+        self.standing().find(|(_, known)| known.code == code)
+    }
+
+    /// Time has come so far, and an entry has said so.
+    fn pass(&mut self, milliseconds: u64) {
+        self.now += milliseconds;
+        for known in self.redemptions.values_mut() {
+            if known.status == Status::Held && known.expires_at <= self.now {
+                *known = Known { status: Status::Expired, changed_at: self.now, ..*known };
+            }
+        }
+    }
+
+    fn redeem(&mut self, id: u64, code: u64, reference: u64, hold_seconds: u64) -> Answer {
+        let (now, expires_at) = (self.now, self.now + hold_seconds * 1_000);
+        let status = if hold_seconds > 0 { Status::Held } else { Status::Redeemed };
+        if let Some((known_id, mut known)) = self.of_code(code) {
+            let is_same = known.reference == reference && !known.is_over(now);
+            return match (known.status, is_same) {
+                (Status::Held, false) => Answer::Refused("code held"),
+                (_, false) => Answer::Refused("code redeemed"),
+                (Status::Held, true) => {
+                    known.changed_at = now;
+                    known.expires_at = known.expires_at.max(expires_at);
+                    known.status = status;
+                    self.redemptions.insert(known_id, known);
+                    Answer::Found(known_id)
+                }
+                (_, true) => Answer::Found(known_id),
+            };
+        }
+        if self.standing().count() as u64 >= self.stock {
+            return Answer::Refused("sold out");
+        }
+        let taken: BTreeSet<u64> = self.standing().map(|(_, known)| known.ordinal).collect();
+        let ordinal = (1..).find(|ordinal| !taken.contains(ordinal)).unwrap();
+        self.redemptions.insert(id, Known { code, reference, status, ordinal, expires_at, changed_at: now });
+        Answer::Made(id)
+    }
+
+    fn settle(&mut self, id: u64, status: Status) -> Answer {
+        let now = self.now;
+        let Some(known) = self.redemptions.get_mut(&id).filter(|known| !known.is_over(now)) else {
+            return Answer::Refused("redemption not found");
+        };
+        match (known.status, status) {
+            (Status::Expired, Status::Redeemed) => return Answer::Refused("hold expired"),
+            (Status::Cancelled, Status::Redeemed) => return Answer::Refused("redemption cancelled"),
+            (Status::Held, _) | (Status::Redeemed, Status::Cancelled) => {
+                (known.status, known.changed_at) = (status, now);
+            }
+            _ => {}
+        }
+        Answer::Found(id)
+    }
+
+    /// Whether a reader at this time is told that a code could be redeemed.
+    fn lets_in(&self, code: u64, now: u64) -> bool {
+        let stands = |known: &Known| known.status == Status::Redeemed || known.expires_at > now;
+        let is_taken = self.of_code(code).is_some_and(|(_, known)| stands(&known));
+        let standing = self.standing().filter(|(_, known)| stands(known)).count() as u64;
+        !is_taken && standing < self.stock
+    }
+}
+
+struct Machine {
+    state: State,
+    at: u64,
+}
+
+impl Machine {
+    fn new(stock: u64) -> Self {
+        let mut machine = Self { state: State::new(), at: 1_000_000 };
+        let settings = Settings { redemptions_retention_seconds: RETENTION_SECONDS, ..Settings::default() };
+        machine.apply(Command::Configure(settings));
+        machine.create(POOL, "sale", stock);
+        machine
+    }
+
+    fn create(&mut self, id: FilterId, name: &str, stock: u64) {
+        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+        // It has to grow.
+        let layout = Layout::strict(2).unwrap();
+        let spec =
+            Spec { capacity: 2, mode, growth, sizing, ignore_case: false, stock: Some(stock), forget: None };
+        let (name, secret) = (Name::new(name).unwrap(), Secret::new([7; 192]));
+        let (kind, window) = (Kind::Coupon, Window::default());
+        self.apply(Command::Create { kind, name, id, secret, spec, layout, window });
+    }
+
+    fn apply(&mut self, command: Command) -> Outcome {
+        let proposal = Proposal::new(Timestamp(self.at), command);
+        let outcome = self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome;
+        self.state.publish();
+        outcome
+    }
+}
+
+fn refusal(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::SoldOut => "sold out",
+        Refusal::CodeHeld => "code held",
+        Refusal::CodeRedeemed => "code redeemed",
+        Refusal::RedemptionNotFound => "redemption not found",
+        Refusal::HoldExpired => "hold expired",
+        Refusal::RedemptionCancelled => "redemption cancelled",
+        other => panic!("{other:?}"),
+    }
+}
+
+fn assert_alike(found: &Redemption, known: &Known) {
+    let Known { code: number, reference, status, ordinal, expires_at, changed_at } = *known;
+    assert_eq!((found.digest, found.status), (code(number), status));
+    assert_eq!((found.ordinal, found.reference.as_str()), (Some(ordinal), &*format!("order-{reference}")));
+    assert_eq!(found.changed_at, Timestamp(changed_at));
+    if status == Status::Held {
+        assert_eq!(found.expires_at, Some(Timestamp(expires_at)));
+    }
+}
+
+/// Numbers that make a step.
+type Step = (u8, u64, u64, u16);
+
+fn run(stock: u64, steps: &[Step]) {
+    let (mut machine, mut model) =
+        (Machine::new(stock), Model { stock, now: 1_000_000, redemptions: BTreeMap::new() });
+    for (serial, &(kind, a, b, pause)) in (1..).zip(steps) {
+        let pause = if pause.is_multiple_of(3) { 0 } else { u64::from(pause) % 4_000 };
+        machine.at += pause;
+        model.pass(pause);
+        let target = Target(POOL);
+        let recent = u64::saturating_sub(serial, 1 + a % 12);
+        let (number, reference) = (a % CODES, b % 3);
+        let hold_seconds = [0, 2, 5, 40][(b / 3 % 4) as usize];
+        let (command, expected) = match kind % 16 {
+            0..9 => {
+                let command = Command::Redeem {
+                    target,
+                    digest: code(number),
+                    redemption: redemption_id(serial),
+                    reference: Reference::new(&format!("order-{reference}")).unwrap(),
+                    hold_seconds,
+                };
+                (command, Some(model.redeem(serial, number, reference, hold_seconds)))
+            }
+            9..11 => {
+                let command = Command::Confirm { target, redemption: redemption_id(recent) };
+                (command, Some(model.settle(recent, Status::Redeemed)))
+            }
+            11..14 => {
+                let command = Command::Cancel { target, redemption: redemption_id(recent) };
+                (command, Some(model.settle(recent, Status::Cancelled)))
+            }
+            14 => (Command::Clear { target }, None),
+            _ => {
+                model.stock = b % 8 + 1;
+                let stock = Some(model.stock);
+                (Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock }, None)
+            }
+        };
+        let outcome = machine.apply(command);
+        let answer = match &outcome {
+            Outcome::Redeemed(found) | Outcome::Settled(found) => {
+                let id = u128::from_be_bytes(found.id.0) as u64;
+                assert_alike(found, &model.redemptions[&id]);
+                let is_new = matches!(outcome, Outcome::Redeemed(_));
+                Some(if is_new { Answer::Made(id) } else { Answer::Found(id) })
+            }
+            Outcome::Refused(why) => Some(Answer::Refused(refusal(why))),
+            Outcome::Cleared(removed) => {
+                assert_eq!(*removed, 0);
+                None
+            }
+            Outcome::Updated(_) => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(answer, expected, "step {serial}");
+        compare(&machine, &model, b % 7_000);
+    }
+}
+
+/// What readers see, now and somewhat later.
+fn compare(machine: &Machine, model: &Model, later: u64) {
+    let view = machine.state.view().find(Kind::Coupon, &Name::new("sale").unwrap()).unwrap();
+    let standing: Vec<Known> = model.standing().map(|(_, known)| known).collect();
+    let ordinals: BTreeSet<u64> = standing.iter().map(|known| known.ordinal).collect();
+    assert_eq!(ordinals.len(), standing.len(), "an ordinal twice");
+    let stats = view.describe(Timestamp(model.now)).stats;
+    let codes = stats.codes.unwrap();
+    assert_eq!((stats.items, codes.held + codes.redeemed), (standing.len() as u64, standing.len() as u64));
+    assert_eq!(codes.available, model.stock.saturating_sub(standing.len() as u64));
+    let mut found = Vec::new();
+    for now in [model.now, model.now + later] {
+        let codes: Vec<Digest> = (0..CODES).map(code).collect();
+        view.contains_many(&codes, Timestamp(now), &mut found);
+        for number in 0..CODES {
+            let expected = model.lets_in(number, now);
+            assert_eq!(found[number as usize], expected, "code {number} at {now}");
+            assert_eq!(view.contains(code(number), Timestamp(now)), expected, "code {number} at {now}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_pool_is_what_a_plain_program_says(
+        stock in 1..8u64,
+        steps in proptest::collection::vec(any::<Step>(), 1..250),
+    ) {
+        run(stock, &steps);
+    }
+}
+
+/// So many holds run out at once that no single entry ends them all: those that wait for it keep nobody out.
+#[test]
+fn holds_that_have_run_out_keep_nobody_out() {
+    let crowd = 3_000;
+    let mut machine = Machine::new(1);
+    machine.create(FilterId(2), "other", crowd);
+    let redeem = |machine: &mut Machine, pool: FilterId, number: u64, hold_seconds| {
+        let reference = Reference::new("order").unwrap();
+        let (target, digest) = (Target(pool), code(number));
+        let redemption = RedemptionId((u128::from(pool.0) << 64 | u128::from(number)).to_be_bytes());
+        machine.apply(Command::Redeem { target, digest, redemption, reference, hold_seconds })
+    };
+    for number in 0..crowd {
+        assert!(matches!(redeem(&mut machine, FilterId(2), number, 10), Outcome::Redeemed(_)), "{number}");
+    }
+    assert!(matches!(redeem(&mut machine, POOL, 1, 11), Outcome::Redeemed(_)));
+    assert_eq!(redeem(&mut machine, POOL, 2, 0), Outcome::Refused(Refusal::SoldOut));
+    machine.at += 11_000;
+    let Outcome::Redeemed(second) = redeem(&mut machine, POOL, 2, 0) else { panic!("the hold has run out") };
+    assert_eq!(second.ordinal, Some(1));
+    assert!(machine.state.holds_expired() < crowd);
+}
+
+fn redeem_in(pool: FilterId, number: u64, hold_seconds: u64) -> Command {
+    Command::Redeem {
+        target: Target(pool),
+        digest: code(number),
+        redemption: RedemptionId((u128::from(pool.0) << 64 | u128::from(number)).to_be_bytes()),
+        reference: Reference::new("order").unwrap(),
+        hold_seconds,
+    }
+}
+
+fn sale(machine: &Machine) -> std::sync::Arc<FilterView> {
+    machine.state.view().find(Kind::Coupon, &Name::new("sale").unwrap()).unwrap()
+}
+
+/// The stock is lowered to less than one redemption can make room for. Whoever is told that a code can be redeemed can redeem it.
+#[test]
+fn a_check_says_what_a_redemption_would() {
+    let crowd = 5_000;
+    let mut machine = Machine::new(crowd);
+    for number in 0..crowd {
+        machine.apply(redeem_in(POOL, number, 10));
+    }
+    let (target, stock) = (Target(POOL), Some(1));
+    machine.apply(Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock });
+    machine.at += 11_000;
+    let mut refused = 0;
+    for number in crowd.. {
+        let is_valid = sale(&machine).contains(code(number), Timestamp(machine.at));
+        match machine.apply(redeem_in(POOL, number, 0)) {
+            Outcome::Redeemed(_) => break,
+            other => assert_eq!((other, is_valid), (Outcome::Refused(Refusal::SoldOut), false)),
+        }
+        refused += 1;
+    }
+    assert!(refused > 1);
+}
+
+/// One redemption may end holds to make room, besides those that every entry ends. Both have been foreseen.
+#[test]
+fn the_events_of_one_redemption_are_foreseen() {
+    let crowd = 3_000;
+    let mut machine = Machine::new(1);
+    machine.create(FilterId(2), "other", crowd);
+    machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
+    for number in 0..crowd {
+        machine.apply(redeem_in(FilterId(2), number, 10));
+    }
+    let (target, stock) = (Target(FilterId(2)), Some(900));
+    machine.apply(Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock });
+    machine.state.take_events(&mut FreshEvents::default());
+    machine.at += 11_000;
+    let redemption = redeem_in(FilterId(2), crowd, 0);
+    let room = machine.state.sweep_events_bytes([&redemption], Timestamp(machine.at));
+    machine.apply(redemption);
+    let events = machine.state.fresh_events().iter().count() as u64;
+    assert!(events > 2_000, "{events} events");
+    assert!(events * 250 < room, "{events} events, room for {room} bytes");
+}
+
+/// Holds that only a wrong clock has ended stand again, and count as added.
+#[test]
+fn what_comes_back_when_time_is_turned_back_is_counted() {
+    let mut machine = Machine::new(10);
+    for number in 0..6 {
+        machine.apply(redeem_in(POOL, number, 40));
+    }
+    let right = machine.at;
+    machine.at += 50_000;
+    machine.apply(redeem_in(POOL, 100, 0));
+    machine.at = right + 1_000;
+    assert!(matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds: 6, .. }));
+    let stats = sale(&machine).describe(Timestamp(machine.at)).stats;
+    assert_eq!((stats.items, stats.adds - stats.removes), (7, 7));
+}
+
+/// What turning the time back reports follows from the log, not from when the events were taken.
+#[test]
+fn turning_back_reports_the_same_whenever_events_are_taken() {
+    let crowd = 5_100;
+    let told = [true, false].map(|at_once| {
+        let mut machine = Machine::new(crowd);
+        machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
+        let mut taken = FreshEvents::default();
+        let mut apply = |machine: &mut Machine, command: Command| {
+            machine.apply(command);
+            if at_once {
+                machine.state.take_events(&mut taken);
+            }
+        };
+        for number in 0..crowd {
+            apply(&mut machine, redeem_in(POOL, number, 3_600));
+        }
+        let right = machine.at;
+        machine.at += 7_200_000;
+        for _ in 0..5 {
+            apply(&mut machine, Command::Advance { buckets_max: 0 });
+        }
+        machine.at = right + 1_000;
+        let before = machine.state.events_last();
+        assert!(
+            matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds, .. } if holds == crowd)
+        );
+        machine.state.events_last() - before
+    });
+    assert_eq!(told, [crowd + 1; 2]);
+}

@@ -1,0 +1,200 @@
+//! CF.SCANDUMP and CF.LOADCHUNK: a filter goes piece by piece, and is there once the last piece has come.
+
+use super::service::{Service, Setup, eventually, key};
+use crate::redis_client::{Connection, Reply};
+use cuckood::access::{AuthOptions, Scope};
+use cuckood::domain::{Kind, Name};
+
+type Pieces = Vec<(String, Vec<u8>)>;
+
+fn piece(client: &mut Connection, key: &str, iterator: &str) -> (i64, Vec<u8>) {
+    match client.call(&format!("CF.SCANDUMP {key} {iterator}")).items() {
+        [Reply::Integer(next), Reply::Bulk(bytes)] => (*next, bytes.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn dump(client: &mut Connection, key: &str) -> Pieces {
+    let (mut pieces, mut iterator) = (Vec::new(), "0".to_owned());
+    loop {
+        let (next, bytes) = piece(client, key, &iterator);
+        if next == 0 {
+            assert!(bytes.is_empty());
+            return pieces;
+        }
+        // Exact in any client's numbers.
+        assert!(next > 0 && next < 1 << 53 && !bytes.is_empty() && bytes.len() < 64 << 10);
+        iterator = next.to_string();
+        pieces.push((iterator.clone(), bytes));
+    }
+}
+
+fn load(client: &mut Connection, key: &str, (iterator, bytes): &(String, Vec<u8>)) -> Reply {
+    client.call_with(&[b"CF.LOADCHUNK", key.as_bytes(), iterator.as_bytes(), bytes])
+}
+
+fn load_all(client: &mut Connection, key: &str, pieces: &Pieces) {
+    for piece in pieces {
+        assert_eq!(load(client, key, piece), Reply::ok());
+    }
+}
+
+fn fill(client: &mut Connection, key: &str) {
+    for first in (0..20_000).step_by(5_000) {
+        let items = (first..first + 5_000).map(|number| format!(" u{number}")).collect::<String>();
+        client.call(&format!("CF.INSERT {key} ITEMS{items}"));
+    }
+}
+
+fn found(client: &mut Connection, key: &str) -> Reply {
+    let items = (19_000..21_000).map(|number| format!(" u{number}")).collect::<String>();
+    client.call(&format!("CF.MEXISTS {key}{items}"))
+}
+
+#[test]
+fn a_filter_moves_piece_by_piece() {
+    let (here, there) = (Service::start(), Service::start());
+    let (from, to) = (&mut here.connect(), &mut there.connect());
+    for key in ["spring", "coupon:welcome"] {
+        fill(from, key);
+        let pieces = dump(from, key);
+        assert!(pieces.len() > 2, "{} pieces", pieces.len());
+        let (last, first) = pieces.split_last().unwrap();
+        for piece in first {
+            assert_eq!(load(to, key, piece), Reply::ok());
+            // A piece whose answer was lost may come again.
+            if piece.0 != first[0].0 {
+                assert_eq!(load(to, key, piece), Reply::ok());
+            }
+            assert_eq!(to.call(&format!("EXISTS {key}")), Reply::Integer(0));
+        }
+        assert_eq!(load(to, key, last), Reply::ok());
+        assert_eq!(found(to, key), found(from, key));
+        // On the same service under another name, over another connection for each piece.
+        for piece in &pieces {
+            assert_eq!(load(&mut here.connect(), &format!("{key}-copy"), piece), Reply::ok());
+        }
+        assert_eq!(found(from, &format!("{key}-copy")), found(from, key));
+        assert_eq!(load(to, key, &pieces[0]).error(), "ERR item exists");
+    }
+}
+
+#[test]
+fn a_piece_can_be_asked_for_again_and_what_is_written_meanwhile_is_not_in_it() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    fill(client, "spring");
+    let (second, bytes) = piece(client, "spring", "0");
+    client.call("CF.ADD spring later");
+    let (third, more) = piece(client, "spring", &second.to_string());
+    assert_eq!(piece(client, "spring", &second.to_string()), (third, more.clone()));
+    // Not any earlier one.
+    assert!(client.call("CF.SCANDUMP spring 1").error().starts_with("ERR Invalid position"));
+    let mut pieces = vec![(second.to_string(), bytes), (third.to_string(), more)];
+    let mut iterator = third;
+    loop {
+        let (next, bytes) = piece(client, "spring", &iterator.to_string());
+        if next == 0 {
+            break;
+        }
+        pieces.push((next.to_string(), bytes));
+        iterator = next;
+    }
+    load_all(client, "copy", &pieces);
+    assert_eq!(client.call("CF.EXISTS copy u5"), Reply::Integer(1));
+    let view = service.view(Kind::Campaign, "copy");
+    assert_eq!(view.count(view.digest("later"), service.engine.now()), 0);
+    // It is over.
+    assert!(
+        client.call(&format!("CF.SCANDUMP spring {iterator}")).error().starts_with("ERR Invalid position")
+    );
+}
+
+#[test]
+fn what_is_wrong_is_refused_whole() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    fill(client, "spring");
+    client.call("CF.ADD summer u1");
+    let (pieces, others) = (dump(client, "spring"), dump(client, "summer"));
+    let loading = || service.engine.info().images_loading;
+    let all = pieces.len();
+    for at in 0..all {
+        let mut damaged = pieces.clone();
+        let middle = damaged[at].1.len() / 2;
+        damaged[at].1[middle] ^= 1;
+        damaged[..at].iter().for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
+        let error = load(client, "copy", &damaged[at]);
+        assert!(error.error().starts_with("ERR received bad data: a checksum is wrong"), "{error:?}");
+        assert_eq!(client.call("EXISTS copy"), Reply::Integer(0));
+    }
+    // A piece that is missing, and one of another dump.
+    for (prefix, next) in [(1, &pieces[2]), (2, &others[1])] {
+        pieces[..prefix].iter().for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
+        assert_eq!(loading(), 1);
+        let error = load(client, "copy", next);
+        assert!(error.error().contains("another image's"), "{error:?}");
+        assert_eq!(loading(), 0);
+        let gone = load(client, "copy", &pieces[prefix]);
+        assert!(gone.error().starts_with("ERR no dump is being loaded into this key"), "{gone:?}");
+    }
+    let redis = client.call("CF.LOADCHUNK copy 1 \u{1}\u{0}\u{0}\u{0}");
+    assert!(redis.error().contains("those of Redis can't be loaded"), "{redis:?}");
+    let coupon = load(client, "coupon:copy", &pieces[0]);
+    assert!(coupon.error().contains("an image of a campaign"), "{coupon:?}");
+    for (line, wanted) in [
+        ("CF.SCANDUMP nowhere 0", "ERR Not found"),
+        ("CF.SCANDUMP spring -1", "ERR Invalid position"),
+        ("CF.SCANDUMP spring x", "ERR Invalid position"),
+        ("CF.LOADCHUNK copy 0 x", "ERR Invalid position"),
+        ("CF.LOADCHUNK copy x x", "ERR Invalid position"),
+    ] {
+        assert_eq!(client.call(line).error(), wanted, "{line}");
+    }
+    assert!(client.call("CF.LOADCHUNK Copy 1 x").error().starts_with("ERR a key is"));
+    let longer = (pieces[0].0.clone(), [&pieces[0].1[..], b"x"].concat());
+    assert!(load(client, "copy", &longer).error().contains("behind its end"));
+    // Begun anew it is as though nothing had been.
+    load_all(client, "copy", &pieces);
+    assert_eq!(found(client, "copy"), found(client, "spring"));
+    assert!(service.engine.find(Kind::Campaign, &Name::new("copy").unwrap()).is_some());
+}
+
+#[test]
+fn dumps_are_few_and_an_administrator_s() {
+    let keys = vec![
+        key("writer", &[Scope::Read, Scope::Write], ""),
+        key("root", &[Scope::Admin], ""),
+        key("other", &[Scope::Admin], ""),
+        key("eu", &[Scope::Admin], "eu-"),
+    ];
+    let service =
+        Service::with(Setup { auth: AuthOptions { keys, allow_anonymous: false }, ..Setup::default() });
+    let as_holder = |key: &str| {
+        let mut client = service.connect();
+        assert_eq!(client.call(&format!("AUTH {key}")), Reply::ok());
+        client
+    };
+    let root = &mut as_holder("root");
+    root.call("CF.ADD spring u1");
+    for line in ["CF.SCANDUMP spring 0", "CF.LOADCHUNK spring 1 x"] {
+        assert!(as_holder("writer").call(line).error().starts_with("NOPERM"), "{line}");
+        assert!(as_holder("eu").call(line).error().starts_with("NOPERM"), "{line}");
+    }
+    let (next, _) = piece(root, "spring", "0");
+    let others = as_holder("other").call(&format!("CF.SCANDUMP spring {next}"));
+    assert!(others.error().starts_with("ERR Invalid position"), "{others:?}");
+    // Another key's name is no way around.
+    root.call("CF.ADD summer u1");
+    assert!(root.call(&format!("CF.SCANDUMP summer {next}")).error().starts_with("ERR Invalid position"));
+    for _ in 0..3 {
+        piece(root, "spring", "0");
+    }
+    assert!(root.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
+    // One that is gone through makes room.
+    let mut iterator = next;
+    while iterator != 0 {
+        iterator = piece(root, "spring", &iterator.to_string()).0;
+    }
+    eventually("there is room", || matches!(root.call("CF.SCANDUMP spring 0"), Reply::Array(_)));
+}

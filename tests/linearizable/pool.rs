@@ -1,0 +1,441 @@
+//! An open pool under 64 clients, holds of 1 to 3 s that nobody confirms, and kills. Its answers must have an explanation: at no
+//! moment were more codes in use than the stock allows, no code was used twice, and no two had the same number.
+//!
+//! Of each redemption it is known when it must have been in use, and when it may have been: from the requests about it, when they were
+//! sent and answered, and from the list after each start, which tells what became of requests whose answers were lost.
+
+use crate::cluster::{Cluster, NODES, settled, strong};
+use crate::random::Random;
+use crate::service::{Answer, Client, Service};
+use crate::several::{Closing, kill_leader, rounds, settle as settle_nodes};
+use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, number};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const STOCK: u64 = 50;
+
+/// Users who want to be in: somewhat more than can be.
+const USERS: u64 = 90;
+
+/// How far two readings of the machine's clock may lie apart, in milliseconds.
+const CLOCK_MARGIN: i64 = 100;
+
+/// Later than any test.
+const NEVER: i64 = i64::MAX;
+
+const REDEMPTIONS: &str = "/v1/coupons/sale/redemptions";
+
+/// The wall clock, in milliseconds since 1970.
+fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+/// From one moment until just before another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Span {
+    from: i64,
+    to: i64,
+}
+
+/// A redemption, as the clients know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Known {
+    user: u64,
+    ordinal: u64,
+    /// When it was asked for, and when that was answered or seen to have been done.
+    made: Span,
+    /// Of a hold that was not confirmed.
+    expires_at: Option<i64>,
+    /// When it was to be cancelled, and when that was answered or seen to have been done.
+    cancelled: Option<Span>,
+}
+
+impl Known {
+    /// When it was in use for sure.
+    fn certainly(&self) -> Span {
+        let expires_at = self.expires_at.map_or(NEVER, |at| at - CLOCK_MARGIN);
+        let cancelled = self.cancelled.map_or(NEVER, |span| span.from);
+        Span { from: self.made.to, to: expires_at.min(cancelled) }
+    }
+
+    /// When it may have been in use.
+    fn possibly(&self) -> Span {
+        let expires_at = self.expires_at.map_or(NEVER, |at| at + CLOCK_MARGIN);
+        let cancelled = self.cancelled.map_or(NEVER, |span| span.to);
+        Span { from: self.made.from, to: expires_at.min(cancelled) }
+    }
+}
+
+/// What all clients have seen.
+#[derive(Default)]
+struct History {
+    /// By id.
+    redemptions: HashMap<String, Known>,
+    /// When somebody was told that the pool was sold out.
+    sold_out: Vec<Span>,
+    /// Requests whose answers were lost, by reference, with the user and when they were sent.
+    lost: HashMap<String, (u64, i64)>,
+    /// Redemptions of which a cancellation was lost.
+    lost_cancels: HashMap<String, i64>,
+    /// Redemptions that were not in the list because their holds had run out, or that were.
+    expired: u64,
+    confirmed: u64,
+    /// Several nodes have the pool: what becomes of a request may be unknown.
+    several: bool,
+}
+
+impl History {
+    /// Notes what became of lost requests; `list` has all redemptions.
+    fn resolve(&mut self, list: &[Value]) {
+        let seen = now();
+        let mut standing = BTreeSet::new();
+        for redemption in list {
+            let id = redemption["id"].as_str().unwrap().to_owned();
+            let status = redemption["status"].as_str().unwrap();
+            let ordinal = redemption["ordinal"].as_u64();
+            if ["held", "redeemed"].contains(&status) {
+                let ordinal = ordinal.expect("what is in use has a number");
+                assert!((1..=STOCK).contains(&ordinal) && standing.insert(ordinal), "{ordinal} twice");
+            }
+            let reference = redemption["reference"].as_str().unwrap();
+            if let Some((user, asked)) = self.lost.remove(reference) {
+                let made = Span { from: asked, to: seen };
+                let expires_at = millisecond(&redemption["expires_at"]);
+                let known = Known { user, ordinal: ordinal.unwrap_or(0), made, expires_at, cancelled: None };
+                self.redemptions.insert(id.clone(), known);
+            }
+            let Some(known) = self.redemptions.get_mut(&id) else { continue };
+            match (status, self.lost_cancels.remove(&id)) {
+                ("cancelled", Some(asked)) if known.cancelled.is_none() => {
+                    known.cancelled = Some(Span { from: asked, to: seen });
+                }
+                ("redeemed", _) => known.expires_at = None,
+                ("expired", _) => self.expired += 1,
+                _ => {}
+            }
+        }
+        assert!(standing.len() as u64 <= STOCK, "{} are in use", standing.len());
+        self.lost.clear();
+        self.lost_cancels.clear();
+    }
+
+    /// The moments at which redemptions begin and cease to be in use, with how many are from then on.
+    fn course(&self, span: impl Fn(&Known) -> Span) -> Vec<(i64, i64)> {
+        let mut changes = BTreeMap::<i64, i64>::new();
+        for Span { from, to } in self.redemptions.values().map(span).filter(|span| span.from < span.to) {
+            *changes.entry(from).or_default() += 1;
+            *changes.entry(to).or_default() -= 1;
+        }
+        let mut count = 0;
+        let counted = changes.into_iter().map(|(at, change)| {
+            count += change;
+            (at, count)
+        });
+        counted.collect()
+    }
+
+    /// What can't have been, if anything can't.
+    fn fault(&self) -> Option<String> {
+        let most = self.course(Known::certainly).into_iter().map(|(_, count)| count).max();
+        if most > Some(STOCK as i64) {
+            return Some(format!("{most:?} were in use at once"));
+        }
+        for (what, of) in
+            [("number", (|known| known.ordinal) as fn(&Known) -> u64), ("user", |known| known.user)]
+        {
+            let mut spans: Vec<_> =
+                self.redemptions.values().map(|known| (of(known), known.certainly())).collect();
+            spans.retain(|(_, span)| span.from < span.to);
+            spans.sort_unstable_by_key(|(which, span)| (*which, span.from));
+            let twice = spans.windows(2).find(|two| two[0].0 == two[1].0 && two[1].1.from < two[0].1.to);
+            if let Some(twice) = twice {
+                return Some(format!("one {what} twice: {twice:?}"));
+            }
+        }
+        let course = self.course(Known::possibly);
+        let had_room = |span: &&Span| {
+            let before = course.partition_point(|(at, _)| *at <= span.from).saturating_sub(1);
+            let within = course[before..].iter().take_while(|(at, _)| *at <= span.to);
+            within.map(|(_, count)| *count).max().unwrap_or(0) < STOCK as i64
+        };
+        self.sold_out
+            .iter()
+            .find(had_room)
+            .map(|span| format!("told to be sold out at {span:?}, but was not"))
+    }
+}
+
+fn millisecond(time: &Value) -> Option<i64> {
+    Some(time.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
+}
+
+/// One client: holds, redeems, confirms and cancels until the connection breaks or the time is over.
+///
+/// What it has made and not given back is in `own`.
+fn work(
+    client: &Client,
+    random: &mut Random,
+    own: &mut Vec<String>,
+    closed: &AtomicBool,
+    history: &Mutex<History>,
+) {
+    while !closed.load(Ordering::Relaxed) {
+        let chance = random.below(100);
+        if chance < 60 || own.is_empty() {
+            let reference = format!("{:016x}", random.next());
+            match enter(client, random, &reference, history) {
+                Ok(id) => own.extend(id),
+                Err(_) => return,
+            }
+            continue;
+        }
+        let at = random.below(own.len() as u64) as usize;
+        let how = if chance < 66 { "confirm" } else { "cancel" };
+        match settle(client, &own[at], how, history) {
+            Ok(true) => {}
+            Ok(false) => drop(own.swap_remove(at)),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Wants to be in. Returns the id of the redemption, if it is.
+fn enter(
+    client: &Client,
+    random: &mut Random,
+    reference: &str,
+    history: &Mutex<History>,
+) -> Result<Option<String>, ureq::Error> {
+    let user = random.below(USERS);
+    let hold_seconds = if random.below(12) == 0 { 0 } else { 1 + random.below(3) };
+    let body =
+        json!({ "code": format!("user-{user}"), "reference": reference, "hold_seconds": hold_seconds });
+    let from = now();
+    let answer = client.post(REDEMPTIONS, &body);
+    let made = Span { from, to: now() };
+    let mut history = history.lock().unwrap();
+    let Answer { status, body, .. } = match answer {
+        Ok(answer) => answer,
+        Err(lost) => {
+            history.lost.insert(reference.to_owned(), (user, from));
+            return Err(lost);
+        }
+    };
+    match (status, body["code"].as_str()) {
+        (201, _) => {
+            let id = body["id"].as_str().unwrap().to_owned();
+            let ordinal = body["ordinal"].as_u64().unwrap();
+            assert!((1..=STOCK).contains(&ordinal), "{ordinal}");
+            let expires_at = millisecond(&body["expires_at"]);
+            let known = Known { user, ordinal, made, expires_at, cancelled: None };
+            assert_eq!(history.redemptions.insert(id.clone(), known), None, "{id} was made twice");
+            return Ok(Some(id));
+        }
+        (409, Some("sold-out")) => history.sold_out.push(made),
+        (409, Some("code-held" | "code-redeemed")) => {}
+        (503, _) if history.several => drop(history.lost.insert(reference.to_owned(), (user, from))),
+        _ => panic!("{status}: {body}"),
+    }
+    Ok(None)
+}
+
+/// Confirms or cancels. Returns whether the redemption is still in use.
+fn settle(client: &Client, id: &str, how: &str, history: &Mutex<History>) -> Result<bool, ureq::Error> {
+    let from = now();
+    let answer = client.post(&format!("{REDEMPTIONS}/{id}/{how}"), &json!({}));
+    let to = now();
+    let mut history = history.lock().unwrap();
+    let Answer { status, body, .. } = match answer {
+        Ok(answer) => answer,
+        Err(lost) => {
+            if how == "cancel" {
+                history.lost_cancels.insert(id.to_owned(), from);
+            }
+            return Err(lost);
+        }
+    };
+    if status == 503 && history.several {
+        if how == "cancel" {
+            history.lost_cancels.entry(id.to_owned()).or_insert(from);
+        }
+        return Ok(true);
+    }
+    let asked = if how == "cancel" { history.lost_cancels.remove(id) } else { None };
+    let known = history.redemptions.get_mut(id).unwrap();
+    match (how, status, body["status"].as_str().or(body["code"].as_str())) {
+        ("confirm", 200, Some("redeemed")) => {
+            known.expires_at = None;
+            history.confirmed += 1;
+            return Ok(true);
+        }
+        ("cancel", 200, Some("cancelled")) => {
+            // An earlier request may have done it.
+            known.cancelled.get_or_insert(Span { from: asked.unwrap_or(from), to });
+        }
+        ("cancel", 200, Some("expired")) => history.expired += 1,
+        ("confirm", 409, Some("hold-expired" | "redemption-cancelled")) => {}
+        _ => panic!("{how}: {status}: {body}"),
+    }
+    Ok(false)
+}
+
+/// All redemptions.
+fn list(client: &Client) -> Vec<Value> {
+    list_by(|path| client.get(path).unwrap())
+}
+
+fn list_by(get: impl Fn(&str) -> Answer) -> Vec<Value> {
+    let (mut all, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = get(&format!("{REDEMPTIONS}?limit=1000{cursor}")).body;
+        all.extend(page["redemptions"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["next_cursor"].as_str() else { return all };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+#[test]
+fn an_open_pool_never_has_more_than_its_stock() {
+    let seconds = number("LINEARIZABLE_SECONDS").unwrap_or(6);
+    let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("LINEARIZABLE_SECONDS={seconds} LINEARIZABLE_SEED={seed}");
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut seeds = Random::new(seed);
+    let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();
+    let mut own = vec![Vec::new(); CLIENTS];
+    let history = Mutex::new(History::default());
+    let lives = (seconds / LIFE_SECONDS).max(3);
+    for life in 1..=lives {
+        let service = Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), &data, SETTINGS);
+        if life == 1 {
+            let made = service.client().put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
+            assert_eq!(made.unwrap().status, 201);
+        }
+        history.lock().unwrap().resolve(&list(&service.client()));
+        let closed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = randoms
+                .iter_mut()
+                .zip(&mut own)
+                .map(|(random, own)| {
+                    let client = service.client().another();
+                    let (closed, history) = (&closed, &history);
+                    scope.spawn(move || work(&client, random, own, closed, history))
+                })
+                .collect();
+            // Not for anything to happen, but for the load to last.
+            std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
+            let survivor = if life == lives {
+                closed.store(true, Ordering::Relaxed);
+                Some(service)
+            } else {
+                service.kill();
+                None
+            };
+            clients.into_iter().for_each(|client| client.join().unwrap());
+            if let Some(service) = survivor {
+                history.lock().unwrap().resolve(&list(&service.client()));
+                assert!(service.terminate().success(), "SIGTERM ends it well");
+            }
+        });
+    }
+    judge(history.into_inner().unwrap(), lives - 1);
+}
+
+/// Judges the whole history, in which everything must have happened.
+fn judge(mut history: History, kills: u64) {
+    let most = history.course(Known::certainly).into_iter().map(|(_, count)| count).max();
+    eprintln!("{:>8} kills, {:>8} redemptions, {most:?} at once", kills, history.redemptions.len());
+    let confirmed = ("confirmed", history.confirmed as usize);
+    let cancelled = history.redemptions.values().filter(|known| known.cancelled.is_some()).count();
+    let counts = [
+        ("sold out", history.sold_out.len()),
+        confirmed,
+        ("cancelled", cancelled),
+        ("expired", history.expired as usize),
+    ];
+    for (what, count) in counts {
+        eprintln!("{count:>8} {what}");
+        assert!(count > 0, "none {what}");
+    }
+    assert_eq!(history.fault(), None);
+    // Somebody else with one of the numbers in use would be noticed.
+    let (id, known) = history.redemptions.iter().find(|(_, known)| known.certainly().to == NEVER).unwrap();
+    let (id, known) = (format!("not {id}"), Known { user: USERS, ..known.clone() });
+    history.redemptions.insert(id, known);
+    assert!(history.fault().is_some(), "a number twice was not noticed");
+}
+
+#[test]
+#[ignore = "takes a minute: make cluster-long"]
+fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
+    let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
+    let mut cluster = Cluster::start();
+    let made = cluster.client(0).put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
+    assert_eq!(made.unwrap().status, 201);
+    settle_nodes(&cluster, u64::MAX);
+    let mut seeds = Random::new(seed);
+    let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();
+    let mut own = vec![Vec::new(); CLIENTS];
+    let history = Mutex::new(History { several: true, ..History::default() });
+    for round in 0..rounds() {
+        let closed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for (at, (random, own)) in randoms.iter_mut().zip(&mut own).enumerate() {
+                let client = cluster.client(at % NODES).another();
+                let (closed, history) = (&closed, &history);
+                scope.spawn(move || work(&client, random, own, closed, history));
+            }
+            let closing = Closing(&closed);
+            let mut killed_at = None;
+            kill_leader(&mut cluster, || {
+                let made = history.lock().unwrap().redemptions.len();
+                made >= *killed_at.get_or_insert(made) + STOCK as usize
+            });
+            drop(closing);
+        });
+        settle_nodes(&cluster, round);
+        for node in 0..NODES {
+            let client = cluster.client(node);
+            let list = list_by(|path| settled(|| strong(&client, path)));
+            history.lock().unwrap().resolve(&list);
+        }
+    }
+    judge(history.into_inner().unwrap(), rounds());
+}
+
+/// What the comparison must accept, and what it must not.
+#[test]
+fn a_pool_with_a_fault_is_noticed() {
+    let known = |user, ordinal, from, to| Known {
+        user,
+        ordinal,
+        made: Span { from, to: from + 1 },
+        expires_at: None,
+        cancelled: Some(Span { from: to, to: to + 1 }),
+    };
+    let history = |all: &[Known], sold_out: &[Span]| {
+        let redemptions = all.iter().enumerate().map(|(id, known)| (id.to_string(), known.clone()));
+        History { redemptions: redemptions.collect(), sold_out: sold_out.to_vec(), ..History::default() }
+    };
+    let full: Vec<Known> = (1..=STOCK).map(|number| known(number, number, 0, 1_000)).collect();
+    let with = |one: Known| [&full[..], &[one]].concat();
+    let fault = |all: &[Known], sold_out: &[Span]| history(all, sold_out).fault().is_some();
+    assert!(!fault(&full, &[]) && !fault(&with(known(99, 7, 1_001, 1_100)), &[]));
+    assert!(fault(&with(known(99, 51, 500, 600)), &[]), "one too many");
+    assert!(fault(&[known(1, 7, 0, 100), known(2, 7, 50, 150)], &[]), "one number twice");
+    assert!(fault(&[known(1, 7, 0, 100), known(1, 8, 50, 150)], &[]), "one user twice");
+    let mut held = known(2, 7, 500, 700);
+    let expired = Known { expires_at: Some(300), cancelled: None, ..known(1, 7, 0, 0) };
+    assert!(!fault(&[expired.clone(), held.clone()], &[]), "a hold that has run out");
+    (held.made.from, held.made.to) = (50, 51);
+    assert!(fault(&[expired, held], &[]), "a hold that has not run out");
+    assert!(!fault(&full, &[Span { from: 500, to: 501 }]) && !fault(&full, &[Span { from: 990, to: 2_000 }]));
+    assert!(fault(&full, &[Span { from: 1_500, to: 1_501 }]), "sold out though nobody was in");
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Installs the package that is this script's argument into an empty Debian, starts it as systemd would, upgrades it while it runs,
+# removes and purges it, and looks after each step at what must not have changed. Wants root, debootstrap and lintian.
+#
+# There is no systemd in the chroot: the unit's command line is started with the unit's environment, by the unit's user.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+package=${1:?the .deb}
+suite=${SUITE:-bookworm}
+base=target/package/$suite
+root=$(mktemp -d)
+address=127.0.0.1:${PORT:-18480}
+service=
+
+say() { echo "package: $*"; }
+fail() {
+    say "$*" >&2
+    exit 1
+}
+cleanup() {
+    [ -z "$service" ] || kill "$service" 2>/dev/null || true
+    umount "$root/proc" 2>/dev/null || true
+    rm -rf "$root"
+}
+trap cleanup EXIT
+
+say "lintian"
+lintian --fail-on error,warning "$package"
+
+if [ ! -d "$base" ]; then
+    say "an empty Debian, once"
+    debootstrap --variant=minbase "$suite" "$base.new" "${MIRROR:-http://deb.debian.org/debian}" >"$base.log"
+    chroot "$base.new" apt-get install --yes --no-install-recommends adduser init-system-helpers >>"$base.log"
+    mv "$base.new" "$base"
+fi
+cp --archive "$base/." "$root"
+mount -t proc proc "$root/proc"
+# Nothing is started while packages are installed: there is no init.
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+
+inside() { chroot "$root" env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
+install_package() {
+    cp "$1" "$root/tmp/package.deb"
+    inside apt-get install --yes --no-install-recommends /tmp/package.deb >"$root/tmp/apt.log" 2>&1 || fail "$(cat "$root/tmp/apt.log")"
+}
+unit=$root/usr/lib/systemd/system/cuckood.service
+of_unit() { sed -n "s/^$1=//p" "$unit"; }
+start() {
+    # shellcheck disable=SC2046
+    chroot "$root" setpriv --reuid "$(of_unit User)" --regid "$(of_unit Group)" --clear-groups --no-new-privs --inh-caps=-all \
+        env --ignore-environment $(of_unit Environment) CUCKOOD__SERVER__LISTEN="$address" $(of_unit ExecStart) 2>>"$root/tmp/service.log" &
+    service=$!
+    for _ in $(seq 600); do
+        ! curl --silent --fail "http://$address/readyz" >/dev/null || return 0
+        kill -0 "$service" 2>/dev/null || fail "it has ended: $(cat "$root/tmp/service.log")"
+        sleep 0.1
+    done
+    fail "it is not ready: $(cat "$root/tmp/service.log")"
+}
+stop() {
+    kill "$service"
+    wait "$service" || fail "it ended with status $?: $(cat "$root/tmp/service.log")"
+    service=
+}
+ask() { curl --silent --show-error "http://$address$1" -H 'Content-Type: application/json' "${@:2}"; }
+redeem() { ask /v1/coupons/welcome/redemptions -d '{"code":"K7Q2-9FXM","reference":"'"$1"'"}'; }
+data() { (cd "$root/var/lib/cuckood" && find . -type f -exec sha256sum {} + | sort && find . -printf '%m %u %g %p\n' | sort); }
+
+say "installed"
+install_package "$package"
+[ "$(inside getent passwd cuckood | cut -d: -f6-7)" = "/var/lib/cuckood:/usr/sbin/nologin" ] || fail "the user"
+[ "$(inside stat -c '%U %G %a' /var/lib/cuckood)" = "cuckood cuckood 700" ] || fail "the data directory: $(inside stat -c '%U %G %a' /var/lib/cuckood)"
+[ "$(inside dpkg-query --showformat='${Conffiles}' --show cuckood | awk '{ print $1 }')" = /etc/cuckood/config.toml ] || fail "conffiles"
+[ -L "$root/etc/systemd/system/multi-user.target.wants/cuckood.service" ] || fail "the unit is not enabled"
+for file in share/man/man1/cuckood.1.gz share/man/man1/cuckood-import.1.gz share/bash-completion/completions/cuckood \
+    share/zsh/vendor-completions/_cuckood share/fish/vendor_completions.d/cuckood.fish share/doc/cuckood/copyright \
+    share/doc/cuckood/THIRD-PARTY.gz share/doc/cuckood/changelog.Debian.gz share/doc/cuckood/examples/config.toml; do
+    [ -s "$root/usr/$file" ] || fail "there is no /usr/$file"
+done
+inside bash -c '. /usr/share/bash-completion/completions/cuckood && complete -p cuckood' >/dev/null || fail "completions"
+
+say "started as its user"
+start
+[ "$(stat -c %u "/proc/$service")" = "$(inside id -u cuckood)" ] || fail "its user"
+inside env CUCKOOD__SERVER__LISTEN="$address" cuckood healthcheck --config /etc/cuckood/config.toml || fail "healthcheck"
+ask /v1/coupons/welcome -X PUT -d '{"capacity":1000}' >/dev/null
+ask /v1/coupons/welcome/codes -d '{"codes":["K7Q2-9FXM"]}' >/dev/null
+redeem order-42 | grep -q '"status":"redeemed"' || fail "no redemption"
+
+say "upgraded while it runs"
+echo '# a line of the operator' >>"$root/etc/cuckood/config.toml"
+newer=$root/tmp/newer
+dpkg-deb --raw-extract "$package" "$newer"
+sed -i 's/^Version: .*/&+newer/' "$newer/DEBIAN/control"
+dpkg-deb --root-owner-group --build "$newer" "$newer.deb" >/dev/null
+install_package "$newer.deb"
+[[ $(inside dpkg-query --showformat='${Version}' --show cuckood) = *+newer ]] || fail "the version"
+redeem order-43 | grep -q '"code":"code-redeemed"' || fail "it no longer serves during the upgrade"
+stop
+start
+redeem order-42 | grep -q '"reference":"order-42"' || fail "the redemption is lost"
+grep -q 'a line of the operator' "$root/etc/cuckood/config.toml" || fail "the operator's settings are lost"
+stop
+
+say "removed, without touching data"
+before=$(data)
+[ -n "$before" ] || fail "there is no data"
+inside apt-get remove --yes cuckood >/dev/null 2>&1
+[ ! -e "$root/usr/bin/cuckood" ] || fail "the program is still there"
+[ "$(data)" = "$before" ] || fail "removing it has changed the data"
+[ -e "$root/etc/cuckood/config.toml" ] || fail "removing it has removed its settings"
+install_package "$package"
+[ "$(data)" = "$before" ] || fail "installing it again has changed the data"
+start
+redeem order-43 | grep -q '"code":"code-redeemed"' || fail "the redemption is lost"
+stop
+
+say "purged, which says that the data stays"
+before=$(data)
+inside apt-get purge --yes cuckood 2>&1 | tee "$root/tmp/purge.log" | grep -q 'the data stays in /var/lib/cuckood' || fail "$(cat "$root/tmp/purge.log")"
+[ "$(data)" = "$before" ] || fail "purging it has changed the data"
+[ ! -e "$root/etc/cuckood" ] || fail "purging it has left its settings"
+rm -r "$root/var/lib/cuckood"
+
+say "a purge without data leaves nothing"
+install_package "$package"
+inside apt-get purge --yes cuckood >"$root/tmp/purge.log" 2>&1
+! grep -q 'the data stays' "$root/tmp/purge.log" || fail "$(cat "$root/tmp/purge.log")"
+[ ! -e "$root/var/lib/cuckood" ] && [ ! -e "$root/etc/cuckood" ] || fail "purging it has left a directory"
+say "all well"

@@ -1,0 +1,370 @@
+//! `cuckood shadow` as its user meets it. Where it compares, the door for Redis clients stands for Redis. MONITOR, which that door has not,
+//! is spoken by a few lines here; `tests/redis/run.sh` has Redis itself speak it.
+
+use crate::api_keys::new_key;
+use crate::certificates::pair;
+use crate::service::{Client, Service};
+use crate::{PATIENCE, program, until};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const RESP: (&str, &str) = ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0");
+
+fn shadow(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.arg("shadow").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Its exit status, the result that it prints, and what it complains of.
+fn ended(output: &Output) -> (Option<i32>, Value, String) {
+    let result = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), result, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, Value, String) {
+    ended(&shadow(arguments).output().unwrap())
+}
+
+fn url(client: &Client) -> String {
+    format!("http://{}", client.address())
+}
+
+fn make(client: &Client, name: &str, mode: &str) {
+    let spec = json!({ "capacity": 1_000, "mode": mode });
+    assert_eq!(client.put(&format!("/v1/{name}"), &spec).unwrap().status, 201);
+}
+
+fn present(client: &Client, users: &[&str]) -> Value {
+    client.post("/v1/campaigns/spring/users/check", &json!({ "users": users })).unwrap().body["present"]
+        .clone()
+}
+
+fn items(client: &Client) -> Value {
+    client.get("/v1/campaigns/spring").unwrap().body["stats"]["items"].clone()
+}
+
+fn put(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// Where a service listens for Redis clients.
+fn resp(service: &Service) -> SocketAddr {
+    let told = service.output().wait_for(PATIENCE, |line| {
+        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+        let is_it = fields["message"] == "listening for Redis clients";
+        is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
+    });
+    told.expect("it listens for Redis clients")
+}
+
+#[test]
+fn a_file_of_commands_is_mirrored() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "compact");
+    make(&client, "coupons/welcome", "strict");
+    let url = url(&client);
+    let text = "OK\n1.2 [0 10.0.0.1:9] \"CF.ADD\" \"k\" \"a\"\n1.3 [0 10.0.0.1:9] \"cf.add\" \"k\" \"a\"\ncf.insert k items b c d\n\
+                CF.ADDNX k b\nCF.DEL k c\nCF.ADD other x\nSADD k \"\\xe4\\xbd\\xa0\"\nCF.EXISTS k a\n";
+    let file = put(directory.path(), "commands", text);
+    let arguments = ["--key", "k", "--commands", &file, "--url", &url];
+    let (status, result, message) = run(&[&arguments[..], &["--into", "campaigns/spring"]].concat());
+    assert_eq!((status, message.as_str()), (Some(0), ""));
+    let count = |name: &str| result[name].as_u64().unwrap();
+    assert_eq!(["commands", "added", "removed", "skipped", "gaps"].map(count), [6, 6, 1, 0, 0], "{result}");
+    assert_eq!(
+        present(&client, &["a", "b", "c", "d", "你", "x"]),
+        json!([true, true, false, true, true, false])
+    );
+    let counted =
+        client.post("/v1/campaigns/spring/users/count", &json!({ "users": ["a", "b"] })).unwrap().body;
+    assert_eq!(counted, json!({ "counts": [2, 1] }));
+    // A coupon's codes are added once.
+    let (status, result, _) = run(&[&arguments[..], &["--into", "coupons/welcome"]].concat());
+    assert_eq!((status, &result["added"], &result["removed"]), (Some(0), &json!(5), &json!(1)));
+    // What can't be mirrored is told, what comes after it is mirrored all the same, and a deleted key is an empty filter.
+    let file = put(
+        directory.path(),
+        "strange",
+        "SPOP k\nspop k 2\nCF.ADD k \"\\xff\"\nFLUSHALL\nDEL k\nCF.ADD k z\n",
+    );
+    let (status, result, message) =
+        run(&["--key", "k", "--commands", &file, "--url", &url, "--into", "campaigns/spring"]);
+    assert_eq!(
+        (status, &result["cleared"], &result["skipped"]),
+        (Some(1), &json!(5), &json!(1)),
+        "{message}"
+    );
+    assert_eq!(result["not_mirrored"], json!({ "spop": 2, "flushall": 1 }));
+    assert!(message.contains("--compare") && message.contains("spop may have changed the key"), "{message}");
+    assert_eq!((items(&client), present(&client, &["a", "z"])), (json!(1), json!([false, true])));
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn what_can_t_be_done_is_told_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[RESP]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "strict");
+    let (url, redis) = (url(&client), format!("redis://:a-secret@{}", resp(&service)));
+    let file = put(directory.path(), "commands", "SADD k a\nSADD k \"b");
+    let into = ["--key", "k", "--url", &url, "--into", "campaigns/spring"];
+    let open = redis.replace(":a-secret@", "");
+    let with =
+        |more: [&str; 2]| [&into[..], &more].concat().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let elsewhere = ["--into", "campaigns/summer", "--key", "k", "--commands", &file, "--url", &url]
+        .map(String::from)
+        .to_vec();
+    let nowhere =
+        ["--into", "spring", "--key", "k", "--commands", &file, "--url", &url].map(String::from).to_vec();
+    for (arguments, status, why) in [
+        (elsewhere, 1, "campaign-not-found"),
+        (nowhere, 1, "neither campaigns/NAME nor coupons/NAME"),
+        (with(["--commands", &file]), 1, "command 2: a quote does not end"),
+        (with(["--commands", "nowhere"]), 1, "nowhere"),
+        (into.map(String::from).to_vec(), 2, "--redis"),
+        (with(["--redis", "http://a"]), 1, "neither redis nor rediss"),
+        (with(["--redis", "redis://127.0.0.1:1"]), 1, "redis 127.0.0.1:1: "),
+        // The door for Redis clients has no passwords where there are no keys, and no MONITOR in any case.
+        (with(["--redis", &redis]), 1, "ERR"),
+        (with(["--redis", &open]), 1, "unknown command"),
+        ([with(["--redis", &open]), with(["--compare", &file])[6..].to_vec()].concat(), 1, "does not exist"),
+    ] {
+        let (found, _, message) = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(found == Some(status) && message.contains(why), "{arguments:?}: {found:?} {message}");
+        assert!(!message.contains("a-secret"), "{message}");
+    }
+    assert_eq!(present(&client, &["a", "b"]), json!([true, false]), "what came before the fault is mirrored");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn both_are_asked_about_items_over_tls_and_with_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = pair();
+    let cert = put(directory.path(), "cert.pem", &made.certificate.pem());
+    let certificate_key = put(directory.path(), "key.pem", &made.key);
+    let (key, entry) = new_key("shop", "read,write");
+    let keys = format!("[{entry}]");
+    let settings = [
+        RESP,
+        ("CUCKOOD__SERVER__TLS_CERT", cert.as_str()),
+        ("CUCKOOD__SERVER__TLS_KEY", certificate_key.as_str()),
+        ("CUCKOOD__AUTH__KEYS", keys.as_str()),
+    ];
+    let service = Service::start(program(), &directory.path().join("data"), &settings);
+    let client = service.client_trusting(made.certificate.der());
+    until("ready", || client.get("/readyz").unwrap().status == 200);
+    let url = format!("https://{}", client.address());
+    let redis = format!("rediss://anybody:{key}@{}", resp(&service));
+    let authorization = format!("Bearer {key}");
+    let ours = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+    for name in ["old", "new"] {
+        let path = format!("/v1/campaigns/{name}");
+        assert_eq!(
+            client.send("PUT", &path, &ours, br#"{"capacity":9000,"mode":"strict"}"#).unwrap().status,
+            201
+        );
+    }
+    // More than go into one question.
+    let all: Vec<String> = (0..2_500).map(|number| format!("u{number}")).collect();
+    let file = put(directory.path(), "items", &format!("{}\r\n\nnobody", all.join("\n")));
+    let add = |name: &str, users: &[String]| {
+        let body = json!({ "users": users }).to_string();
+        let answer =
+            client.send("POST", &format!("/v1/campaigns/{name}/users"), &ours, body.as_bytes()).unwrap();
+        assert_eq!(answer.status, 200);
+    };
+    add("old", &all[1..]);
+    add("new", &all[..2_499]);
+    let arguments = [
+        "--redis",
+        &redis,
+        "--key",
+        "old",
+        "--into",
+        "campaigns/new",
+        "--compare",
+        &file,
+        "--url",
+        &url,
+        "--cacert",
+        &cert,
+    ];
+    let with_key = [&arguments[..], &["--api-key", &key]].concat();
+    let (status, result, message) = run(&with_key);
+    assert_eq!(status, Some(1), "{message}");
+    assert!(message.contains("2 disagreements"), "{message}");
+    let count = |name: &str| result[name].as_u64().unwrap();
+    assert_eq!(
+        ["compared", "both", "neither", "only_redis", "only_cuckood"].map(count),
+        [2_501, 2_498, 1, 1, 1]
+    );
+    let wanted = json!([{ "line": 1, "redis": false, "cuckood": true }, { "line": 2500, "redis": true, "cuckood": false }]);
+    assert_eq!(result["disagreements"], wanted);
+    assert!(!message.contains(&key) && !result.to_string().contains("u2499"));
+    assert_eq!(run(&[&with_key[..], &["--max-disagreements", "2"]].concat()).0, Some(0));
+    let (status, _, message) = run(&arguments);
+    assert!(status == Some(1) && message.contains("401 unauthenticated"), "{message}");
+    let long = put(directory.path(), "long", &format!("u1\n{}\n", "x".repeat(600)));
+    let unfit = with_key.iter().map(|argument| if *argument == file { long.as_str() } else { *argument });
+    let (status, _, message) = run(&unfit.collect::<Vec<_>>());
+    assert!(status == Some(1) && message.contains("line 2: "), "{message}");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// Something that says what MONITOR says, to one client after the other.
+struct Monitored(TcpListener);
+
+impl Monitored {
+    fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.0.local_addr().unwrap())
+    }
+
+    /// The next client that asks for it.
+    fn client(&self) -> TcpStream {
+        let (stream, _) = self.0.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut asked = BufReader::new(&stream).lines().map(Result::unwrap);
+        assert_eq!([(); 3].map(|()| asked.next().unwrap()), ["*1", "$7", "MONITOR"]);
+        (&stream).write_all(b"+OK\r\n").unwrap();
+        stream
+    }
+}
+
+fn say(mut stream: &TcpStream, commands: &[&str]) {
+    for command in commands {
+        let words: Vec<String> = command.split(' ').map(|word| format!("\"{word}\"")).collect();
+        stream.write_all(format!("+1.2 [0 10.0.0.1:9] {}\r\n", words.join(" ")).as_bytes()).unwrap();
+    }
+}
+
+/// A run that goes on until it is interrupted. Dropped, it is killed.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        Self(Some(shadow(arguments).spawn().unwrap()))
+    }
+
+    /// SIGINT, and how it ended.
+    fn interrupt(mut self) -> (Option<i32>, Value, String) {
+        let child = self.0.take().unwrap();
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+        ended(&child.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn what_monitor_tells_is_mirrored_until_an_interrupt() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "strict");
+    let (url, monitored) = (url(&client), Monitored::new());
+    let arguments = ["--redis", &monitored.url(), "--key", "k", "--into", "campaigns/spring", "--url", &url]
+        .map(str::to_owned);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let run = Running::start(&arguments);
+    let stream = monitored.client();
+    say(&stream, &["SADD k a b", "GET x", "SREM k a", "SADD k c", "SADD other d"]);
+    until("mirrored", || present(&client, &["a", "b", "c", "d"]) == json!([false, true, true, false]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["commands"], &result["gaps"]), (Some(0), &json!(3), &json!(0)), "{message}");
+    assert!(message.contains("changes are mirrored from now on"), "{message}");
+
+    // A connection that breaks is made again, and the gap makes the run a failure.
+    let run = Running::start(&arguments);
+    let stream = monitored.client();
+    say(&stream, &["SADD k e"]);
+    until("mirrored", || present(&client, &["e"]) == json!([true]));
+    drop(stream);
+    let stream = monitored.client();
+    say(&stream, &["SADD k f"]);
+    until("mirrored again", || present(&client, &["f"]) == json!([true]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["added"], &result["gaps"]), (Some(1), &json!(2), &json!(1)), "{message}");
+    assert!(message.contains("commands that are sent meanwhile are missed"), "{message}");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// A proxy that loses the answers of the first writes, which have taken effect by then.
+fn forgetful_proxy(upstream: &str, losses: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (upstream, lost) = (upstream.to_owned(), Arc::new(AtomicUsize::new(0)));
+    let counted = lost.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (is_write, lost) = (Arc::new(AtomicBool::new(false)), counted.clone());
+            let writes = is_write.clone();
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 64 << 10];
+                while let Ok(read @ 1..) = client.read(&mut buffer) {
+                    let text = String::from_utf8_lossy(&buffer[..read]).to_ascii_lowercase();
+                    if text.contains("idempotency-key") {
+                        writes.store(true, Ordering::SeqCst);
+                    }
+                    let _ = server.write_all(&buffer[..read]);
+                }
+                let _ = server.shutdown(Shutdown::Write);
+            });
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 64 << 10];
+                while let Ok(read @ 1..) = answers.read(&mut buffer) {
+                    if is_write.swap(false, Ordering::SeqCst) && lost.load(Ordering::SeqCst) < losses {
+                        lost.fetch_add(1, Ordering::SeqCst);
+                        break;
+                    }
+                    let _ = back.write_all(&buffer[..read]);
+                }
+                let _ = back.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (format!("http://{address}"), lost)
+}
+
+#[test]
+fn a_change_whose_answer_is_lost_has_effect_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "compact");
+    let (proxy, lost) = forgetful_proxy(client.address(), 2);
+    let file = put(directory.path(), "commands", "CF.ADD k a\nCF.ADD k a\nCF.DEL k b\nCF.ADD k b\n");
+    let (status, result, message) =
+        run(&["--key", "k", "--commands", &file, "--into", "campaigns/spring", "--url", &proxy]);
+    assert_eq!((status, &result["added"], lost.load(Ordering::SeqCst)), (Some(0), &json!(3), 2), "{message}");
+    assert!(message.contains("trying again"), "{message}");
+    let counted =
+        client.post("/v1/campaigns/spring/users/count", &json!({ "users": ["a", "b"] })).unwrap().body;
+    assert_eq!(counted, json!({ "counts": [2, 1] }));
+    assert_eq!(service.terminate().code(), Some(0));
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Makes what the package contains beside the program and files of the repository: manual pages, completions, notices. The program is
+# this script's argument; `make deb` calls it.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+program=$(realpath "$1")
+place=target/package
+mkdir -p "$place"
+
+rm -rf "$place/man"
+"$program" man "$place/man"
+"$program" completions bash >"$place/cuckood.bash"
+"$program" completions fish >"$place/cuckood.fish"
+"$program" completions zsh >"$place/_cuckood"
+# Without a time, so that the same sources make the same package.
+deploy/third-party.py | gzip --best --no-name >"$place/THIRD-PARTY.gz"

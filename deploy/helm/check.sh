@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Checks the chart: `helm lint`, and every manifest that it renders against the Kubernetes schemas. HELM names the program.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+HELM=${HELM:-helm}
+VERSION=${KUBERNETES:-1.31}
+chart=deploy/helm/cuckood
+place=target/helm
+mkdir -p "$place"
+
+if ! "$HELM" version >/dev/null 2>&1; then
+    echo "helm: it is missing: the chart is not checked"
+    [ -z "${CI:-}" ]
+    exit
+fi
+if [ ! -x "$place/venv/bin/kubernetes-validate" ]; then
+    python3 -m venv "$place/venv"
+    "$place/venv/bin/pip" install --quiet kubernetes-validate==1.37.0
+fi
+
+cat >"$place/plain.yaml" <<'YAML'
+config: |
+  [auth]
+  keys = []
+YAML
+cat >"$place/full.yaml" <<'YAML'
+image: {tag: "1", pullSecrets: [{name: registry}]}
+existingSecret: settings
+tls: {existingSecret: certificate}
+redis: {enabled: true}
+service: {type: LoadBalancer, annotations: {a: b}}
+persistence: {storageClass: fast, size: 100Gi, whenDeleted: Delete}
+networkPolicy: {enabled: true, from: [{namespaceSelector: {matchLabels: {a: b}}}]}
+serviceMonitor: {enabled: true, labels: {release: prometheus}}
+podAnnotations: {a: b}
+nodeSelector: {disk: ssd}
+tolerations: [{key: a, operator: Exists}]
+affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {a: b}}}}]}}
+YAML
+cat >"$place/cluster.yaml" <<'YAML'
+existingSecret: settings
+cluster: {enabled: true, nats: {servers: ["nats://log-nats:4222"]}}
+networkPolicy: {enabled: true}
+YAML
+cat >"$place/cluster-full.yaml" <<'YAML'
+existingSecret: settings
+cluster:
+  enabled: true
+  replicas: 5
+  spread: required
+  nats: {servers: ["tls://a.example", "tls://b.example:14222", "tls://c.example"], stream: shop, replicas: 5, existingSecret: nats}
+tls: {existingSecret: certificate}
+redis: {enabled: true}
+networkPolicy: {enabled: true}
+serviceMonitor: {enabled: true}
+YAML
+
+for values in plain full cluster cluster-full; do
+    "$HELM" lint --strict --values "$place/$values.yaml" "$chart"
+    "$HELM" template shop "$chart" --kube-version "$VERSION" --values "$place/$values.yaml" >"$place/$values.rendered.yaml"
+    # It warns of the ServiceMonitor, which is none of Kubernetes' own kinds.
+    "$place/venv/bin/kubernetes-validate" --strict --kubernetes-version "$VERSION" "$place/$values.rendered.yaml"
+done
+
+# rendered FORM WHAT, without FORM WHAT: what a form must have, and what it must not have.
+rendered() { grep --quiet --fixed-strings -- "$2" "$place/$1.rendered.yaml" || { echo "helm: $1 has no '$2'"; exit 1; }; }
+without() { ! grep --quiet --fixed-strings -- "$2" "$place/$1.rendered.yaml" || { echo "helm: $1 has '$2'"; exit 1; }; }
+for values in plain full; do
+    rendered $values 'replicas: 1'
+    for what in PodDisruptionBudget podManagementPolicy CUCKOOD__CLUSTER__NODE CUCKOOD__JOURNAL__KIND cuckood-nats; do
+        without $values "$what"
+    done
+done
+without plain affinity
+for values in cluster cluster-full; do
+    for what in PodDisruptionBudget 'podManagementPolicy: Parallel' 'fieldPath: metadata.name' 'clusterIP: None'; do
+        rendered $values "$what"
+    done
+done
+rendered cluster 'replicas: 3'
+rendered cluster preferredDuringSchedulingIgnoredDuringExecution
+rendered cluster 'value: "nats://log-nats:4222"'
+rendered cluster '- port: 4222'
+without cluster cuckood-nats
+rendered cluster-full 'replicas: 5'
+rendered cluster-full requiredDuringSchedulingIgnoredDuringExecution
+rendered cluster-full 'value: "tls://a.example,tls://b.example:14222,tls://c.example"'
+rendered cluster-full '- port: 14222'
+rendered cluster-full 'mountPath: /etc/cuckood-nats'
+
+# What must not be installed is refused.
+! "$HELM" template shop "$chart" --kube-version "$VERSION" >/dev/null 2>"$place/refused"
+grep -q 'beyond loopback the service wants API keys' "$place/refused"
+! "$HELM" template shop "$chart" --kube-version "$VERSION" --set config=x,replicas=2 >/dev/null 2>"$place/refused"
+grep -q 'replicas' "$place/refused"
+! "$HELM" template shop "$chart" --kube-version "$VERSION" --set config=x,cluster.enabled=true >/dev/null 2>"$place/refused"
+grep -q 'cluster.nats.servers' "$place/refused"
+! "$HELM" template shop "$chart" --kube-version "$VERSION" --set 'config=x,cluster.nats.servers={log:4222}' >/dev/null 2>"$place/refused"
+grep -q 'servers' "$place/refused"

@@ -15,6 +15,7 @@ mod load;
 mod nats;
 mod nodes;
 mod patience;
+mod ports;
 mod proxy;
 mod raw;
 mod replicas;

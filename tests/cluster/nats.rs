@@ -1,11 +1,12 @@
 //! Real NATS servers with JetStream, on ports of their own and over a folder of their own.
 
 use crate::patience::wait_until;
+use crate::ports;
 use async_nats::ServerAddr;
 use async_nats::jetstream::{self, Context};
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -37,13 +38,6 @@ fn program() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
 }
 
-/// Ports that were free a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("there are free ports")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
-}
-
 /// Whether a process may have a disk of its own here, in memory.
 pub fn may_have_own_disk() -> bool {
     let mut tried = Command::new("unshare");
@@ -69,7 +63,7 @@ impl Servers {
     /// The same; the last one with a disk of so many megabytes for itself.
     pub fn start_with_disk(count: usize, megabytes: Option<u32>) -> Servers {
         let dir = tempfile::tempdir().expect("there is room");
-        let ports = free_ports(count * 3);
+        let ports = ports::free(count * 3);
         let routes: Vec<String> =
             (0..count).map(|at| format!("nats://127.0.0.1:{}", ports[at * 3 + 2])).collect();
         let servers = (0..count).map(|at| {

@@ -3,105 +3,15 @@
 buyers at once, while a node is killed, then the server that leads the log. Prints what happened. Arguments: the program, the server."""
 
 import http.client
-import json
-import pathlib
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.request
+
+sys.dont_write_bytecode = True
+from machines import is_ready, request, running, wait
 
 CODES = 1_500
 BUYERS = 9
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def request(port, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json", **(headers or {})})
-        answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if text else None
-    finally:
-        connection.close()
-
-
-def wait(what, is_so):
-    until = time.monotonic() + 60
-    while not is_so():
-        if time.monotonic() > until:
-            sys.exit(f"{what} does not come")
-        time.sleep(0.05)
-
-
-class Cluster:
-    def __init__(self, program, server, place):
-        self.program, self.server, self.place = program, server, place
-        self.server_ports = [free_ports(3) for _ in range(3)]
-        self.node_ports = free_ports(3)
-        self.processes = {}
-
-    def start_server(self, at):
-        port, monitor, route = self.server_ports[at]
-        routes = ", ".join(f"nats://127.0.0.1:{ports[2]}" for ports in self.server_ports)
-        config = self.place / f"nats-{at}.conf"
-        config.write_text(
-            f"server_name: nats-{at}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\n"
-            f'jetstream {{ store_dir: "{self.place}/nats-{at}", sync_interval: always }}\n'
-            f"cluster {{ name: demo, listen: 127.0.0.1:{route}, routes: [{routes}] }}\n"
-        )
-        log = open(self.place / f"nats-{at}.log", "ab")
-        self.processes[f"nats-{at}"] = subprocess.Popen([self.server, "-c", config], stdout=log, stderr=log)
-
-    def start_node(self, at):
-        servers = ",".join(f"nats://127.0.0.1:{ports[0]}" for ports in self.server_ports)
-        settings = {
-            "CUCKOOD__SERVER__LISTEN": f"127.0.0.1:{self.node_ports[at]}",
-            "CUCKOOD__STORAGE__PATH": f"{self.place}/node-{at}",
-            "CUCKOOD__STORAGE__BALLAST": "0",
-            "CUCKOOD__JOURNAL__KIND": "nats",
-            "CUCKOOD__NATS__SERVERS": servers,
-            "CUCKOOD__CLUSTER__NODE": f"node-{at}",
-        }
-        log = open(self.place / f"node-{at}.log", "ab")
-        self.processes[f"node-{at}"] = subprocess.Popen([self.program], env=settings, stdout=log, stderr=log)
-
-    def is_ready(self, at):
-        try:
-            return request(self.node_ports[at], "GET", "/readyz")[0] == 200
-        except OSError:
-            return False
-
-    def kill(self, name):
-        process = self.processes.pop(name)
-        process.kill()
-        process.wait()
-
-    def leader(self):
-        for _, monitor, _ in self.server_ports:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/jsz?streams=true", timeout=2) as answer:
-                    for account in json.load(answer).get("account_details", []):
-                        for stream in account.get("stream_detail", []):
-                            if stream["name"] == "cuckood":
-                                return stream["cluster"]["leader"]
-            except (OSError, KeyError):
-                continue
-        return None
-
-    def end(self):
-        for name in list(self.processes):
-            self.kill(name)
 
 
 class Shop:
@@ -146,21 +56,11 @@ class Shop:
 
 def main():
     program, server = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as place:
-        cluster = Cluster(program, server, pathlib.Path(place))
-        try:
-            run(cluster)
-        finally:
-            cluster.end()
+    with running(program, server) as cluster:
+        run(cluster)
 
 
 def run(cluster):
-    for at in range(3):
-        cluster.start_server(at)
-    for at in range(3):
-        cluster.start_node(at)
-    for at in range(3):
-        wait(f"node-{at}", lambda: cluster.is_ready(at))
     ports = cluster.node_ports
     print(f"three servers and three nodes are up: http://127.0.0.1:{ports[0]}, :{ports[1]}, :{ports[2]}")
     wait("the coupon", lambda: request(ports[0], "PUT", "/v1/coupons/sale", {"capacity": CODES})[0] in (200, 201))
@@ -178,8 +78,8 @@ def run(cluster):
     shop.wait_for(CODES * 2 // 5)
     shop.report("node-2 was killed")
     cluster.start_node(2)
-    wait("node-2", lambda: cluster.is_ready(2))
-    leader = cluster.leader()
+    wait("node-2", lambda: is_ready(ports[2]))
+    leader = wait("a leader", cluster.leader)
     shop.wait_for(CODES * 3 // 5)
     shop.begin_round()
     cluster.kill(leader)

@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients redis-clients console console-test console-pictures console-cluster docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo cluster-demo cluster-long crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-holds bench-latency bench-caps bench-http bench-resp bench-flash-sale bench-peers power-cut docker docker-lint deploy-check helm-check deny deb deb-test clean
+.PHONY: help run test lint clients redis-clients console console-test console-pictures console-cluster docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo cluster-demo cluster-long crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-holds bench-latency bench-caps bench-http bench-resp bench-flash-sale bench-cluster bench-peers power-cut docker docker-lint deploy-check helm-check deny deb deb-test clean
 
 CARGO ?= cargo
 
@@ -149,6 +149,10 @@ bench-resp: ## Commands of Redis clients, Redis' own sets beside them in alterna
 bench-flash-sale: ## Redemptions in an open pool, Redis with a Lua script beside them in alternating rounds (wants wrk, redis-server).
 	$(CARGO) build --profile dist --locked --bin cuckood
 	benches/flash-sale/run.sh target/dist/cuckood
+
+bench-cluster: ## Three nodes over three NATS servers beside one local node, pauses when the log's leader is killed, starts of a wiped node (wants wrk, python3-venv).
+	$(CARGO) build --profile dist --locked --bin cuckood
+	benches/cluster/run.py target/dist/cuckood "$$(tests/cluster/server.sh)"
 
 bench-peers: bench-http bench-resp bench-flash-sale ## All that is measured beside Redis.
 

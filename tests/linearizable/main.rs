@@ -18,6 +18,8 @@ mod nats;
 #[path = "../cluster/patience.rs"]
 mod patience;
 mod pool;
+#[path = "../cluster/ports.rs"]
+mod ports;
 #[path = "../crash/random.rs"]
 mod random;
 #[path = "../service/mod.rs"]

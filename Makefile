@@ -1,7 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clients redis-clients console console-test console-pictures console-cluster docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo cluster-demo cluster-long crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-holds bench-latency bench-caps bench-http bench-resp bench-flash-sale bench-cluster bench-peers power-cut docker docker-lint deploy-check helm-check deny deb deb-test clean
+.PHONY: help run test lint clients redis-clients console console-test console-pictures console-cluster docs-check openapi schemathesis fuzz fill-test loom tsan asan miri demo cluster-demo cluster-long crash-long soak linearizable-long bench-filter bench-engine bench-storage bench-holds bench-latency bench-caps bench-batches bench-http bench-resp bench-flash-sale bench-cluster bench-peers power-cut docker docker-lint deploy-check helm-check deny deb deb-test clean
 
 CARGO ?= cargo
 
@@ -65,7 +65,7 @@ schemathesis: ## Send what the OpenAPI document allows, and what it forbids (wan
 # The pinned toolchain does: it only has to be told that it may sanitize.
 fuzz: export RUSTC_BOOTSTRAP = 1
 fuzz: ## Fuzz each target for FUZZ_SECONDS, 60 unless said otherwise (cargo install cargo-fuzz).
-	for target in import_lines item_list chunk; do \
+	for target in import_lines item_list chunk resp_requests; do \
 	    mkdir -p fuzz/corpus/$$target && \
 	    $(CARGO) fuzz run --target-dir target/fuzz $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 	        -dict=fuzz/dictionary.txt -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; \
@@ -137,6 +137,9 @@ bench-latency: ## Waits at constant rates, and what the layers around a handler 
 
 bench-caps: ## What 20 caps and 2 exclusion lists add to eligibility at 10 000/s.
 	$(CARGO) bench --profile dist --locked --bench latency -- caps
+
+bench-batches: ## How long single checks wait while batches of ten thousand are answered; PROGRAM may name another build.
+	$(CARGO) bench --profile dist --locked --bench latency -- batches
 
 bench-http: ## Checks and durable adds over HTTP, Redis' own sets beside them in alternating rounds (wants wrk, redis-server).
 	$(CARGO) build --profile dist --locked --bin cuckood

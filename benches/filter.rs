@@ -7,7 +7,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
-use cuckood::filter::{CompactFilter, CompactView, Digest, ForgettingFilter, Growth, Layout, Secret};
+use cuckood::filter::{
+    CompactFilter, CompactView, Digest, ForgettingFilter, Growth, Layout, Secret, StrictFilter,
+};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -19,12 +21,18 @@ const TWO_READERS_CHECKS: usize = 50_000_000;
 const ERROR_RATE: f64 = 1.16e-4;
 /// In so many steps the filter that forgets does so.
 const STEPS: u32 = 8;
-/// Rows that are compared: of a plain filter, and of one that forgets.
-const PAIRS: [(&str, &str); 3] = [
+/// How many times its first capacity the grown filter holds.
+const GROWN: usize = 1_000;
+/// Rows that are compared: of a plain filter, and of one that forgets; of one that was sized for its items, and of one that grew.
+const PAIRS: [(&str, &str); 4] = [
     ("batched insert, prehashed", "forgetting: batched insert, prehashed"),
     ("batched check, prehashed", "forgetting: batched check, prehashed"),
     ("batched check, prehashed", "the same, a step being forgotten"),
+    ("sized for all: batched check, prehashed", "grown 1 000 times: batched check, prehashed"),
 ];
+
+/// What the name of a figure ends with that is no time.
+const BITS: &str = ", bits";
 
 type Key = [u8; 16];
 
@@ -58,7 +66,10 @@ fn run(items: usize, alone: bool) {
         for ((_, contestant), rounds) in contestants.iter().zip(&mut rounds) {
             rounds.push(contestant(&keys, &strangers));
         }
-        own.push([measure_own(&keys), measure_forgetting(&keys)].concat());
+        own.push(
+            [measure_own(&keys), measure_forgetting(&keys), measure_strict(&keys), measure_grown(&keys)]
+                .concat(),
+        );
     }
     println!("{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)");
     let medians: Vec<Figures> = rounds.iter_mut().map(|rounds| median(rounds)).collect();
@@ -77,11 +88,14 @@ fn run(items: usize, alone: bool) {
     let (_, memory) = own[0];
     println!();
     for (what, figure) in &own {
-        println!("{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone", figure / memory);
+        match what.strip_suffix(BITS) {
+            Some(what) => println!("{what:44}{figure:>8.1} bits an item"),
+            None => println!("{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone", figure / memory),
+        }
     }
     let figure = |row: &str| own.iter().find(|(what, _)| *what == row).map_or(0.0, |(_, figure)| *figure);
     for (plain, forgetting) in PAIRS {
-        println!("{forgetting:44}{:>8.2} x the plain filter", figure(forgetting) / figure(plain));
+        println!("{forgetting:44}{:>8.2} x {plain}", figure(forgetting) / figure(plain));
     }
     println!();
 }
@@ -264,6 +278,48 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
     };
     let (check, forgotten) = (check_in(u64::from(STEPS)), check_in(u64::from(STEPS) + 1));
     vec![(PAIRS[0].0, plain_insert), (PAIRS[0].1, insert), (PAIRS[1].1, check), (PAIRS[2].1, forgotten)]
+}
+
+/// Single operations of a strict filter, which holds whole digests.
+fn measure_strict(keys: &[Key]) -> Figures {
+    let items = keys.len();
+    let secret = secret();
+    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+    let mut filter = StrictFilter::new(Layout::strict(items as u64).unwrap(), Growth::Fixed);
+    let insert = ns(items, || digests.iter().for_each(|digest| _ = filter.insert(*digest).unwrap()));
+    let reader = filter.reader();
+    let view = reader.view();
+    let check = ns(items, || assert!(digests.iter().all(|digest| view.get(*digest).is_some())));
+    vec![("strict: single check, prehashed", check), ("strict: single insert, prehashed", insert)]
+}
+
+/// A filter that was created for a thousandth of its items, beside one that was created for all of them.
+fn measure_grown(keys: &[Key]) -> Figures {
+    let items = keys.len();
+    let secret = secret();
+    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+    let [sized, grown] = [items, items / GROWN].map(|capacity| {
+        let layout = Layout::compact(capacity as u64, ERROR_RATE, Growth::Auto).unwrap();
+        let mut filter = CompactFilter::new(layout, Growth::Auto);
+        for digests in digests.chunks(BATCH) {
+            filter.insert_many(digests, false).unwrap();
+        }
+        let (reader, mut found) = (filter.reader(), Vec::new());
+        let view = reader.view();
+        let check = ns(items, || {
+            for digests in digests.chunks(BATCH) {
+                view.contains_many(digests, &mut found);
+                black_box(&found);
+            }
+        });
+        (check, view.memory_bytes() as f64 * 8.0 / items as f64)
+    });
+    vec![
+        (PAIRS[3].0, sized.0),
+        (PAIRS[3].1, grown.0),
+        ("sized for all, bits", sized.1),
+        ("grown 1 000 times, bits", grown.1),
+    ]
 }
 
 struct Ours(CompactFilter, CompactView, Secret);

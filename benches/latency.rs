@@ -1,5 +1,6 @@
 //! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`. With `-- caps`, only
-//! what caps and exclusion lists add to eligibility, in alternating rounds.
+//! what caps and exclusion lists add to eligibility, in alternating rounds. With `-- batches`, only how long single checks wait while
+//! batches of ten thousand are answered; `PROGRAM` names another build of the service for it.
 //!
 //! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request
 //! was due. So a stall delays all requests that come meanwhile (no "coordinated omission"). Server and load share the machine.
@@ -21,6 +22,7 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 50;
@@ -33,6 +35,10 @@ const CAMPAIGNS: usize = 20;
 const USERS: Range<u32> = 0..100_000;
 const USER: &str = "u000000000000042";
 const ELIGIBILITY: &str = "/v1/eligibility";
+/// Items of a batch, of which one connection sends one after the other.
+const BATCH: u32 = 10_000;
+/// Single checks per second beside batches, which leave less of the processors.
+const RATE_BESIDE_BATCHES: f64 = 2_000.0;
 
 fn main() {
     if let Some(data) = std::env::args().skip_while(|argument| argument != "bare").nth(1) {
@@ -42,6 +48,9 @@ fn main() {
     if std::env::args().any(|argument| argument == "caps") {
         let requests = Requests::new();
         return caps(&requests.serve(&directory.path().join("caps")), &requests);
+    }
+    if std::env::args().any(|argument| argument == "batches") {
+        return beside_batches(&directory.path().join("batches"));
     }
     waits(&directory.path().join("open"));
     layers(directory.path());
@@ -119,6 +128,49 @@ fn waits(data: &Path) {
     }
 }
 
+/// Single checks alone, beside checks of batches, and beside durable adds of batches, in alternating rounds.
+fn beside_batches(data: &Path) {
+    let program = std::env::var("PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cuckood").to_owned());
+    let service = Service::start(Command::new(program).env("CUCKOOD__STORAGE__PATH", data), "");
+    let requests = Requests::new();
+    service.prepare(&requests.campaigns[..1], USERS);
+    let single = service.request(&requests.check);
+    let users: Vec<String> = (0..BATCH).map(|number| format!("u{number:015}")).collect();
+    let batch = |path, body| service.request(&Asked { what: "", path, body });
+    let check = batch("/v1/campaigns/c0/users/check", json!({ "users": users }));
+    let add = batch("/v1/campaigns/c0/users", json!({ "users": users, "if_absent": true }));
+    let contestants = [("alone", None), ("beside checks", Some(&check)), ("beside adds", Some(&add))];
+    let mut rounds = vec![Vec::new(); contestants.len()];
+    for _ in 0..ROUNDS {
+        for ((_, batch), rounds) in contestants.iter().zip(&mut rounds) {
+            let is_over = AtomicBool::new(false);
+            rounds.push(std::thread::scope(|scope| {
+                let batches = scope.spawn(|| service.repeat(batch.map(String::as_str), &is_over));
+                let (_, mut waits) = service.at_rate(&single, RATE_BESIDE_BATCHES);
+                is_over.store(true, Relaxed);
+                waits.sort_unstable();
+                let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| millisecond(&waits, share));
+                [p50, p99, p999, batches.join().unwrap()]
+            }));
+        }
+    }
+    for ((what, _), rounds) in contestants.iter().zip(&rounds) {
+        let [p50, p99, p999, batches] = [0, 1, 2, 3].map(|of| median(rounds, of));
+        println!(
+            "check of one {what:13} at {RATE_BESIDE_BATCHES:.0}/s, medians of {ROUNDS} rounds: p50 {:.2} ({:.2} to {:.2}), \
+             p99 {:.2} ({:.2} to {:.2}), p99.9 {:.2} ({:.2} to {:.2}) ms; {:.0} batches/s",
+            p50.0, p50.1, p50.2, p99.0, p99.1, p99.2, p999.0, p999.1, p999.2, batches.0
+        );
+    }
+}
+
+/// The median, the smallest and the largest of one figure.
+fn median<const N: usize>(rounds: &[[f64; N]], of: usize) -> (f64, f64, f64) {
+    let mut figures: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
+    figures.sort_by(f64::total_cmp);
+    (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
+}
+
 /// Eligibility with caps and exclusion lists beside the same without, at one rate.
 fn caps(service: &Service, requests: &Requests) {
     let contestants = [&requests.eligibility, &requests.limited, &requests.by_name];
@@ -131,11 +183,7 @@ fn caps(service: &Service, requests: &Requests) {
         }
     }
     for (asked, rounds) in contestants.iter().zip(&rounds) {
-        let [p50, p99, reached] = [0, 1, 2].map(|of| {
-            let mut figures: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
-            figures.sort_by(f64::total_cmp);
-            (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
-        });
+        let [p50, p99, reached] = [0, 1, 2].map(|of| median(rounds, of));
         println!(
             "{:22} at {RATE:.0}/s, medians of {ROUNDS} rounds: p50 {:.2} ({:.2} to {:.2}), p99 {:.2} ({:.2} to {:.2}) ms, reached {:.0}/s",
             asked.what, p50.0, p50.1, p50.2, p99.0, p99.1, p99.2, reached.0
@@ -330,6 +378,17 @@ impl Service {
             .into_iter()
             .sum();
         answers as f64 / since.elapsed().as_secs_f64()
+    }
+
+    /// Answers per second to one connection that sends a request again and again until it is over.
+    fn repeat(&self, request: Option<&str>, is_over: &AtomicBool) -> f64 {
+        let Some(request) = request else { return 0.0 };
+        let (mut connection, since, mut answers) = (self.connect(), Instant::now(), 0);
+        while !is_over.load(Relaxed) {
+            assert!(exchange(&mut connection, request.as_bytes()).starts_with("HTTP/1.1 200"));
+            answers += 1;
+        }
+        f64::from(answers) / since.elapsed().as_secs_f64()
     }
 
     /// The rate that was reached, and the latency of each request from the time it was due.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks and durable adds over HTTP at 50 connections, and Redis' sets in alternating rounds, the server on the first processor and the
-# load on the others. Prints the median of each and the ratio with its range. Needs wrk and redis-server (apt install wrk redis-server),
+# load on the others. Prints the median of each and the ratio with its range; then what an import of ten million lines leaves of memory
+# beside the table. Needs wrk and redis-server (apt install wrk redis-server),
 # which is Redis as Debian has it. Name the program: run.sh target/dist/cuckood
 set -euo pipefail
 program=$(realpath "${1:?which program?}") port=${PORT:-18080} rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-5} requests=${REQUESTS:-200000}
@@ -11,6 +12,7 @@ last=$(($(nproc) - 1)) others=0
 [ "$last" -gt 0 ] && others=1-$last
 
 CUCKOOD__SERVER__LISTEN=127.0.0.1:$port CUCKOOD__STORAGE__PATH=$data/cuckood CUCKOOD__LOG__LEVEL=warn taskset -c 0 "$program" &
+server=$!
 mkdir "$data/redis"
 taskset -c 0 redis-server --port $((port + 1)) --dir "$data/redis" --appendonly yes --appendfsync always --save '' >/dev/null &
 until curl -sf $url/readyz >/dev/null; do sleep 0.1; done
@@ -59,3 +61,13 @@ compare check 1 SISMEMBER
 compare check 1000 SMISMEMBER
 compare add 1 SADD
 compare add 1000 SADD
+
+# What the process has in memory, in bytes.
+resident() { awk '/^VmRSS/ { print $2 * 1024 }' "/proc/$server/status"; }
+
+before=$(resident)
+curl -sf -X PUT $url/v1/campaigns/large -H 'Content-Type: application/json' -d '{"capacity":10000000}' >/dev/null
+seq -f 'u%015.0f' 0 9999999 | curl -sf -o /dev/null -X POST -T - -H 'Content-Type: text/plain' $url/v1/campaigns/large/imports
+table=$(curl -sf $url/v1/campaigns/large | sed 's/.*"memory_bytes":\([0-9]*\).*/\1/')
+awk -v before="$before" -v after="$(resident)" -v table="$table" 'BEGIN {
+    printf "an import of ten million lines: %.0f MB more resident, of which the table is %.0f MB\n", (after - before) / 1e6, table / 1e6 }'

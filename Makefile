@@ -157,7 +157,7 @@ bench-cluster: ## Three nodes over three NATS servers beside one local node, pau
 	$(CARGO) build --profile dist --locked --bin cuckood
 	benches/cluster/run.py target/dist/cuckood "$$(tests/cluster/server.sh)"
 
-bench-peers: bench-http bench-resp bench-flash-sale ## All that is measured beside Redis.
+bench-peers: bench-filter bench-http bench-resp bench-flash-sale ## All that is measured beside others: crates, the bare memory, and Redis.
 
 power-cut: ## 100 simulated power cuts; wants root, FUSE and loop mounts.
 	$(CARGO) run --release --locked --package power-cut -- 100

@@ -20,6 +20,8 @@ pub struct Cluster {
     dirs: Vec<TempDir>,
     /// Where each node finds the servers.
     addresses: Vec<String>,
+    /// Further settings of every node.
+    settings: Vec<(&'static str, &'static str)>,
 }
 
 impl Cluster {
@@ -29,10 +31,20 @@ impl Cluster {
 
     /// Starts nodes over these servers. Each gets the addresses of its own that `network` has for it, or those of the servers.
     pub fn start_over(servers: Servers, network: impl Fn(usize) -> Option<String>) -> Cluster {
+        Cluster::start_as(servers, network, &[])
+    }
+
+    /// The same, with further settings of every node.
+    pub fn start_as(
+        servers: Servers,
+        network: impl Fn(usize) -> Option<String>,
+        settings: &[(&'static str, &'static str)],
+    ) -> Cluster {
         let addresses =
             (0..NODES).map(|node| network(node).unwrap_or_else(|| servers.urls().join(","))).collect();
         let mut cluster = Cluster {
             addresses,
+            settings: settings.to_vec(),
             servers,
             nodes: Vec::new(),
             clients: Arc::default(),
@@ -48,7 +60,7 @@ impl Cluster {
 
     fn service(&self, node: usize) -> Service {
         let (servers, name) = (self.addresses[node].clone(), format!("node-{node}"));
-        let settings = [
+        let mut settings = vec![
             ("CUCKOOD__JOURNAL__KIND", "nats"),
             ("CUCKOOD__NATS__SERVERS", servers.as_str()),
             ("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s"),
@@ -57,6 +69,7 @@ impl Cluster {
             ("CUCKOOD__STORAGE__BALLAST", "0"),
             ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),
         ];
+        settings.extend(&self.settings);
         let program = Path::new(env!("CARGO_BIN_EXE_cuckood"));
         Service::start_ready(program, self.dirs[node].path(), &settings)
     }
@@ -67,6 +80,12 @@ impl Cluster {
 
     pub fn kill_node(&mut self, node: usize) {
         self.nodes[node].take().unwrap().kill();
+    }
+
+    /// Takes a node that does not run everything that it has on its disk.
+    pub fn wipe_node(&mut self, node: usize) {
+        assert!(self.nodes[node].is_none(), "it runs");
+        self.dirs[node] = tempfile::tempdir().unwrap();
     }
 
     pub fn restart_node(&mut self, node: usize) {

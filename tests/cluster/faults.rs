@@ -4,13 +4,12 @@
 use crate::cluster::{Cluster, NODES};
 use crate::journal::Node;
 use crate::load::{Load, under_load};
-use crate::nats::{Servers, may_have_own_disk};
+use crate::nats::{Plan, Servers, may_have_own_disk};
 use crate::patience::wait_until;
 use crate::proxy::{Direction, Network};
 use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Timestamp};
 use cuckood::journal::{Journal, Ticket};
 use serde_json::Value;
-use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use std::time::Duration;
 const AFAR: usize = 2;
 
 /// Longer than a node waits for an acknowledgement.
-const LATE_SECONDS: f64 = 3.0;
+pub const LATE_SECONDS: f64 = 3.0;
 
 /// Messages of the log that are published a second time.
 const REPEATED: u64 = 400;
@@ -39,7 +38,7 @@ impl World {
 }
 
 /// What a node says about the log.
-fn log_of(cluster: &Cluster, node: usize) -> Value {
+pub fn log_of(cluster: &Cluster, node: usize) -> Value {
     cluster.client(node).get("/v1/cluster").unwrap().body["log"].clone()
 }
 
@@ -89,7 +88,7 @@ fn kill_one(cluster: &mut Cluster, load: &Load, server: usize) {
 }
 
 /// Brings the log to the next position at which the nodes compare their states, and compares them.
-fn assert_equal_hashes(cluster: &Cluster) {
+pub fn assert_equal_hashes(cluster: &Cluster) {
     let mut filler = Node::join(&cluster.servers, "cuckood", "filler");
     let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
     let position = cluster.client(0).get("/v1/cluster").unwrap().body["position"].as_u64().unwrap();
@@ -99,14 +98,18 @@ fn assert_equal_hashes(cluster: &Cluster) {
     }
     let hash = |node| log_of(cluster, node)["hash"].clone();
     wait_until("the position at which hashes are compared", || {
-        let last = filler.journal().last();
-        let _ = filler.journal().poll(last, &mut Context::from_waker(Waker::noop()));
+        filler.take_all();
         (0..NODES).all(|node| hash(node)["position"] == at)
     });
     assert_eq!([hash(1), hash(2)], [hash(0), hash(0)]);
     for node in 0..NODES {
         assert_eq!(cluster.client(node).get("/readyz").unwrap().status, 200);
     }
+}
+
+/// How often long tests repeat themselves.
+pub fn rounds() -> u32 {
+    std::env::var("CLUSTER_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap())
 }
 
 /// Everything that takes a few seconds each.
@@ -135,9 +138,8 @@ fn nothing_is_lost_or_doubled_by_deaths_repetitions_and_a_bad_network() {
 #[test]
 #[ignore = "takes minutes: make cluster-long"]
 fn nothing_is_lost_or_doubled_in_many_rounds() {
-    let rounds: u32 = std::env::var("CLUSTER_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
-    for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+    for round in 1..=rounds() {
+        println!("round {round} of {}", rounds());
         let World { mut cluster, network } = World::start();
         under_load(&mut cluster, |cluster, load| {
             short_faults(cluster, load, &network);
@@ -162,7 +164,9 @@ fn a_full_disk_of_one_server_stops_nobody() {
         println!("NOT TESTED: a process may not mount a disk of its own here");
         return;
     }
-    let mut cluster = Cluster::start_over(Servers::start_with_disk(NODES, Some(32)), |_| None);
+    let mut plan = Plan::of(NODES);
+    plan.disk = Some(32);
+    let mut cluster = Cluster::start_over(Servers::start_as(plan), |_| None);
     under_load(&mut cluster, |cluster, load| {
         cluster.servers.fill_disk(NODES - 1);
         load.go_on(100);

@@ -58,14 +58,21 @@ impl Node {
     fn pass_barrier(&mut self) {
         let barrier = self.journal().barrier().unwrap().unwrap();
         wait_until("the barrier", || {
-            let after = self.journal().last();
-            while let Poll::Ready(polled) =
-                self.journal().poll(after, &mut Context::from_waker(Waker::noop()))
-            {
-                polled.unwrap();
-            }
+            self.take_all();
             self.journal().passed() >= barrier
         });
+    }
+
+    /// Takes all entries that are there.
+    pub fn take_all(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let after = self.journal().last();
+            match self.journal().poll(after, &mut context) {
+                Poll::Ready(polled) => drop(polled.unwrap()),
+                Poll::Pending => return,
+            }
+        }
     }
 
     pub fn journal(&mut self) -> &mut NatsJournal {

@@ -41,16 +41,31 @@ fn code(number: usize) -> String {
 impl Load {
     /// Waits until every node has answered so many more buyers, and has been read from.
     pub fn go_on(&self, more: usize) {
-        let count = |counts: &[AtomicUsize]| -> Vec<usize> {
-            counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
-        };
-        let (bought, read) = (count(&self.bought), count(&self.read));
+        self.go_on_at(&std::array::from_fn::<usize, NODES, _>(|node| node), more);
+        self.be_read(1);
+    }
+
+    /// Waits until these nodes have answered so many more buyers.
+    pub fn go_on_at(&self, nodes: &[usize], more: usize) {
+        let before = nodes.iter().map(|&node| (node, self.bought(node)));
+        let before: Vec<(usize, usize)> = before.collect();
         wait_until("the sale's going on", || {
-            let is_more = |now: Vec<usize>, before: &[usize], more| {
-                now.iter().zip(before).all(|(now, before)| *now >= before + more)
-            };
-            is_more(count(&self.bought), &bought, more) && is_more(count(&self.read), &read, 1)
+            before.iter().all(|&(node, before)| self.bought(node) >= before + more)
         });
+    }
+
+    /// Waits until every node has answered so many more reads.
+    pub fn be_read(&self, more: usize) {
+        let count = || self.read.each_ref().map(|read| read.load(Ordering::Relaxed));
+        let before = count();
+        wait_until("reading's going on", || {
+            count().iter().zip(before).all(|(now, before)| *now >= before + more)
+        });
+    }
+
+    /// Codes that a node's buyer has been answered about.
+    pub fn bought(&self, node: usize) -> usize {
+        self.bought[node].load(Ordering::Relaxed)
     }
 
     fn buy(&self, node: usize) {

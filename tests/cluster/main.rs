@@ -11,14 +11,17 @@ mod fast_clock;
 mod faults;
 mod hashes;
 mod journal;
+mod large;
 mod load;
 mod nats;
 mod nodes;
+mod partitions;
 mod patience;
 mod ports;
 mod proxy;
 mod raw;
 mod replicas;
+mod routes;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]
 mod service;

@@ -1,9 +1,11 @@
 //! Real NATS servers with JetStream, on ports of their own and over a folder of their own.
 
-use crate::patience::wait_until;
+use crate::patience::{wait_longer, wait_until};
 use crate::ports;
 use async_nats::ServerAddr;
 use async_nats::jetstream::{self, Context};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
@@ -12,8 +14,62 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
+/// An address at which nobody listens.
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// How long a server that was cut off may take to have everything again. One that led may have to wait for the next snapshot of the new
+/// leader, which takes one every two minutes.
+const CATCHING_UP: Duration = Duration::from_secs(400);
+
 /// How long a server's monitor may take to answer.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Servers that are about to be started.
+pub struct Plan {
+    /// For clients, the monitor and other servers.
+    ports: Vec<[u16; 3]>,
+    /// The last server has a disk of so many megabytes for itself.
+    pub disk: Option<u32>,
+    /// For each server, where it finds the others; each finds each at its own address if there is nothing. Then that is the only way:
+    /// what servers tell each other about others leads nowhere.
+    pub routes: Vec<Vec<String>>,
+}
+
+impl Plan {
+    pub fn of(count: usize) -> Plan {
+        let ports = ports::free(count * 3);
+        let ports = ports.chunks(3).map(|three| [three[0], three[1], three[2]]).collect();
+        Plan { ports, disk: None, routes: Vec::new() }
+    }
+
+    /// The ports at which servers find each other.
+    pub fn route_ports(&self) -> Vec<u16> {
+        self.ports.iter().map(|[.., route]| *route).collect()
+    }
+
+    /// The configuration of a server that keeps its streams in this folder.
+    fn config(&self, at: usize, folder: &Path) -> String {
+        let [port, monitor, route] = self.ports[at];
+        let alone = format!(
+            "server_name: n{at}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\n\
+             jetstream {{ store_dir: {folder:?}, max_file_store: 4GB, max_memory_store: 256MB, sync_interval: always }}\n"
+        );
+        let (routes, advertise) = match self.routes.get(at) {
+            Some(routes) => (routes.clone(), format!("advertise: {NOWHERE:?}, ")),
+            None => {
+                let routes = self.route_ports().into_iter().map(|route| format!("nats://127.0.0.1:{route}"));
+                (routes.collect(), String::new())
+            }
+        };
+        let routes = routes.join(", ");
+        match self.ports.len() {
+            1 => alone,
+            _ => format!(
+                "{alone}cluster {{ name: tests, listen: 127.0.0.1:{route}, {advertise}routes: [{routes}], no_advertise: true }}\n"
+            ),
+        }
+    }
+}
 
 /// Servers of one cluster; a single one is none. Dropped, they are killed.
 pub struct Servers {
@@ -57,29 +113,17 @@ fn on_own_disk(program: &Path, folder: &Path, megabytes: u32) -> Command {
 
 impl Servers {
     pub fn start(count: usize) -> Servers {
-        Servers::start_with_disk(count, None)
+        Servers::start_as(Plan::of(count))
     }
 
-    /// The same; the last one with a disk of so many megabytes for itself.
-    pub fn start_with_disk(count: usize, megabytes: Option<u32>) -> Servers {
+    pub fn start_as(plan: Plan) -> Servers {
         let dir = tempfile::tempdir().expect("there is room");
-        let ports = ports::free(count * 3);
-        let routes: Vec<String> =
-            (0..count).map(|at| format!("nats://127.0.0.1:{}", ports[at * 3 + 2])).collect();
-        let servers = (0..count).map(|at| {
-            let [port, monitor, route] = [0, 1, 2].map(|which| ports[at * 3 + which]);
-            let folder = dir.path().join(format!("n{at}"));
-            let mut text = format!(
-                "server_name: n{at}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\n\
-                 jetstream {{ store_dir: {folder:?}, max_file_store: 4GB, max_memory_store: 256MB, sync_interval: always }}\n"
-            );
-            if count > 1 {
-                let routes = routes.join(", ");
-                text += &format!("cluster {{ name: tests, listen: 127.0.0.1:{route}, routes: [{routes}], no_advertise: true }}\n");
-            }
+        let count = plan.ports.len();
+        let servers = plan.ports.iter().copied().enumerate().map(|(at, [port, monitor, _])| {
             let config = dir.path().join(format!("n{at}.conf"));
+            let text = plan.config(at, &dir.path().join(format!("n{at}")));
             fs::write(&config, text).expect("there is room");
-            let disk = megabytes.filter(|_| at + 1 == count);
+            let disk = plan.disk.filter(|_| at + 1 == count);
             Server { config, port, monitor, child: None, disk }
         });
         let mut servers = Servers { servers: servers.collect(), dir };
@@ -178,17 +222,46 @@ impl Servers {
     pub fn leader_of(&self, stream: &str) -> usize {
         let mut found = None;
         wait_until("a leader of the stream", || {
-            let told = self.clusters_of(stream);
-            found = told.iter().find_map(|cluster| number(cluster["leader"].as_str()?));
+            found = (0..self.servers.len()).find_map(|at| self.leader_told_by(at, stream));
             found.is_some()
         });
         found.expect("it was waited for")
     }
 
+    /// The server that leads a stream, as this one sees it.
+    pub fn leader_told_by(&self, at: usize, stream: &str) -> Option<usize> {
+        let told = clusters(&self.monitored(at, "/jsz?streams=true")?, stream);
+        told.iter().find_map(|cluster| number(cluster["leader"].as_str()?))
+    }
+
+    /// The server to which a client of this name is connected; the one that it has sent most to, if there are several.
+    pub fn server_of(&self, client: &str) -> usize {
+        let mut found = None;
+        wait_until("a client's connection", || {
+            let told = (0..self.servers.len()).map(|at| (at, self.monitored(at, "/connz")));
+            let sent = |told: Value| {
+                let connections = told["connections"].as_array().cloned().unwrap_or_default();
+                let mut sent = connections.iter().filter(|one| one["name"] == client);
+                sent.try_fold(0, |sent, one| Some(one["in_msgs"].as_u64()?.max(sent)))
+            };
+            let all = told.filter_map(|(at, told)| Some((sent(told?)?, at)));
+            found = all.max().filter(|(sent, _)| *sent > 0).map(|(_, at)| at);
+            found.is_some()
+        });
+        found.expect("it was waited for")
+    }
+
+    /// The servers to which this one has routes.
+    pub fn routes_of(&self, at: usize) -> BTreeSet<usize> {
+        let told = self.monitored(at, "/routez").expect("it runs");
+        let routes = told["routes"].as_array().into_iter().flatten();
+        routes.filter_map(|route| number(route["remote_name"].as_str()?)).collect()
+    }
+
     /// Waits until a server has all of a stream.
     pub fn wait_until_current(&self, stream: &str, at: usize) {
         let name = format!("n{at}");
-        wait_until("a server's catching up", || {
+        wait_longer("a server's catching up", CATCHING_UP, || {
             let told = self.clusters_of(stream);
             let others = told.iter().flat_map(|cluster| cluster["replicas"].as_array()).flatten();
             let mut replicas = others.filter(|replica| replica["name"] == *name);
@@ -198,29 +271,31 @@ impl Servers {
     }
 
     /// What the running servers say about those that have a stream.
-    fn clusters_of(&self, stream: &str) -> Vec<serde_json::Value> {
-        let answers = self.monitored("/jsz?streams=true");
-        let accounts = answers.iter().flat_map(|answer| answer["account_details"].as_array()).flatten();
-        let streams = accounts.flat_map(|account| account["stream_detail"].as_array()).flatten();
-        streams.filter(|found| found["name"] == stream).map(|found| found["cluster"].clone()).collect()
+    fn clusters_of(&self, stream: &str) -> Vec<Value> {
+        let told = |at| self.monitored(at, "/jsz?streams=true").map(|told| clusters(&told, stream));
+        (0..self.servers.len()).filter_map(told).flatten().collect()
     }
 
     fn meta_leader(&self) -> Option<usize> {
-        let answers = self.monitored("/jsz");
-        answers.iter().find_map(|answer| number(answer["meta_cluster"]["leader"].as_str()?))
+        let told = |at| number(self.monitored(at, "/jsz")?["meta_cluster"]["leader"].as_str()?);
+        (0..self.servers.len()).find_map(told)
     }
 
-    /// What the running servers say under a path.
-    fn monitored(&self, path: &str) -> Vec<serde_json::Value> {
-        let running = self.servers.iter().filter(|server| server.child.is_some());
-        let ask = |server: &Server| {
-            let url = format!("http://127.0.0.1:{}{path}", server.monitor);
-            let request = ureq::get(url).config().timeout_global(Some(MONITOR_TIMEOUT)).build();
-            let text = request.call().ok()?.body_mut().read_to_string().ok()?;
-            serde_json::from_str(&text).ok()
-        };
-        running.filter_map(ask).collect()
+    /// What a server says under a path, if it runs.
+    fn monitored(&self, at: usize, path: &str) -> Option<Value> {
+        let server = self.servers.get(at).filter(|server| server.child.is_some())?;
+        let url = format!("http://127.0.0.1:{}{path}", server.monitor);
+        let request = ureq::get(url).config().timeout_global(Some(MONITOR_TIMEOUT)).build();
+        let text = request.call().ok()?.body_mut().read_to_string().ok()?;
+        serde_json::from_str(&text).ok()
     }
+}
+
+/// What a server has said about those that have a stream.
+fn clusters(told: &Value, stream: &str) -> Vec<Value> {
+    let accounts = told["account_details"].as_array().into_iter().flatten();
+    let streams = accounts.flat_map(|account| account["stream_detail"].as_array()).flatten();
+    streams.filter(|found| found["name"] == stream).map(|found| found["cluster"].clone()).collect()
 }
 
 /// The number in a server's name.

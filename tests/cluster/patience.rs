@@ -6,10 +6,14 @@ use std::time::{Duration, Instant};
 /// Longer than a busy machine's disk stands still.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    wait_longer(what, PATIENCE, is_so);
+}
+
+pub fn wait_longer(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        assert!(began.elapsed() < patience, "{what} does not come");
         thread::sleep(Duration::from_millis(20));
     }
 }

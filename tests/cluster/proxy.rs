@@ -1,4 +1,4 @@
-//! A network between a node and its servers that can hold back what is sent, in either direction, and be cut.
+//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, and be cut.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read, Write};

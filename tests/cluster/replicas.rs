@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const STREAM: &str = "cuckood";
 
+/// More messages than a server has sent to a node before it takes them.
+const SENT_AHEAD: u64 = 300;
+
 /// Users that one step adds.
 const USERS: usize = 1_000;
 
@@ -193,6 +196,35 @@ fn a_node_behind_a_trimmed_log_begins_anew() {
     // A download that breaks off leaves nothing that can be opened, and is done again.
     second.kill();
     fs::write(nodes.folder("second").join("filling"), "").unwrap();
+    let second = nodes.silent("second");
+    assert!(has_filled(&second));
+    assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
+}
+
+/// A node that runs and stands still meanwhile answers nothing more, says why, and begins anew when it is started again.
+#[test]
+fn a_node_that_stood_still_while_the_log_was_trimmed_past_it_stops_and_begins_anew() {
+    let nodes = Nodes::new();
+    let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
+    create(&second.client());
+    write(&second.client(), 0);
+    second.freeze();
+    for number in 0..SENT_AHEAD {
+        let users = json!({"users": [format!("late-{number}")]});
+        assert_eq!(first.client().post("/v1/campaigns/spring/users", &users).unwrap().status, 200);
+    }
+    let mut steps = 1;
+    while nodes.servers.first_message(STREAM) < SENT_AHEAD {
+        steps = nodes.write_until_trimmed(&first, steps);
+    }
+    second.thaw();
+    let client = second.client();
+    wait_until("word that the log was trimmed past it", || {
+        let ready = client.get("/readyz").unwrap();
+        ready.status == 503 && ready.body["detail"].to_string().contains("trimmed")
+    });
+    assert_eq!(client.get("/v1/campaigns/spring").unwrap().status, 503);
+    second.kill();
     let second = nodes.silent("second");
     assert!(has_filled(&second));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));

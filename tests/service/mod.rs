@@ -139,6 +139,16 @@ impl Service {
         self.signal(rustix::process::Signal::HUP);
     }
 
+    /// SIGSTOP: it is there, and does nothing.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
     /// Its process id.
     pub fn process(&self) -> u32 {
         self.child.id()

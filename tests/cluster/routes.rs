@@ -1,0 +1,62 @@
+//! The routes between servers, each over a network of its own, so that one server can be cut off from the others.
+
+use crate::proxy::{Direction, Network};
+
+/// How a server is cut off from the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Partition {
+    /// Connections break, and there are no new ones.
+    Broken,
+    /// Connections stay, and nothing gets through.
+    Silent,
+    /// What it sends is held back.
+    Mute,
+    /// What it is sent is held back.
+    Deaf,
+}
+
+/// A network for each ordered pair of servers.
+pub struct Routes(Vec<Route>);
+
+/// What one server has connected to another one.
+struct Route {
+    from: usize,
+    to: usize,
+    network: Network,
+}
+
+impl Routes {
+    /// Routes between the servers that listen for each other at these ports.
+    pub fn between(ports: &[u16]) -> Routes {
+        let pairs = (0..ports.len()).flat_map(|from| (0..ports.len()).map(move |to| (from, to)));
+        let pairs = pairs.filter(|(from, to)| from != to);
+        Routes(pairs.map(|(from, to)| Route { from, to, network: Network::to(&[ports[to]]) }).collect())
+    }
+
+    /// Where a server finds the others.
+    pub fn urls_of(&self, server: usize) -> Vec<String> {
+        self.0.iter().filter(|route| route.from == server).map(|route| route.network.urls()).collect()
+    }
+
+    /// Cuts a server off from the others until this is healed.
+    pub fn part(&self, server: usize, how: Partition) {
+        for Route { from, network, .. } in
+            self.0.iter().filter(|route| [route.from, route.to].contains(&server))
+        {
+            let (sent, heard) = match *from == server {
+                true => (Direction::ToServers, Direction::ToNode),
+                false => (Direction::ToNode, Direction::ToServers),
+            };
+            match how {
+                Partition::Broken => network.cut(),
+                Partition::Silent => [sent, heard].into_iter().for_each(|direction| network.hold(direction)),
+                Partition::Mute => network.hold(sent),
+                Partition::Deaf => network.hold(heard),
+            }
+        }
+    }
+
+    pub fn heal(&self) {
+        self.0.iter().for_each(|route| route.network.release());
+    }
+}

@@ -41,9 +41,9 @@ struct EligibilityRequest<'a> {
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Cow<'a, str>,
-    /// Names in order of preference. Required unless there is a `line_up`.
+    /// At least one name, in order of preference. Left out or empty if there is a `line_up`.
     #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
-    #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
+    #[schema(value_type = Vec<String>, max_items = 256)]
     campaigns: Vec<Text<'a>>,
     /// Who is left out: exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]

@@ -21,7 +21,7 @@ pub(crate) struct Exclusion<'a> {
     pub(crate) campaign: Text<'a>,
     /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
     #[serde(default = "at_least_default")]
-    #[schema(minimum = 1, default = 1)]
+    #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
     pub(crate) at_least: u32,
     /// The campaign that the user is left out of; by default all.
     #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]

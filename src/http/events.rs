@@ -30,6 +30,9 @@ const LIMIT_MAX: usize = 10_000;
 /// The longest time to wait for the next event, in seconds.
 const WAIT_MAX: u64 = 30;
 
+/// The highest number of an event: clients have them as 64 bits with a sign.
+const NUMBER_MAX: u64 = i64::MAX as u64;
+
 fn limit_default() -> usize {
     LIMIT_DEFAULT
 }
@@ -388,6 +391,9 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     }
     if wait > WAIT_MAX {
         return Err(Problem::invalid_at("/wait", format!("expected 0 to {WAIT_MAX} seconds")));
+    }
+    if after > Some(NUMBER_MAX) {
+        return Err(Problem::invalid_at("/after", format!("expected 0 to {NUMBER_MAX}")));
     }
     let mut reader = api.engine.events_after(after);
     let mut events = reader.read().await?;

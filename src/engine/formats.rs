@@ -4,6 +4,10 @@ use super::writer::Writer;
 use crate::domain::{Command, Entry, Proposal};
 use crate::journal::{Committed, JournalError, Ticket};
 use crate::state::State;
+use std::time::{Duration, Instant};
+
+/// How often the writer looks what all nodes understand, until that is enabled.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Refuses an entry behind which there may be others that this build does not understand.
 ///
@@ -28,6 +32,15 @@ pub(super) fn check_state(state: &State, understands: u16) -> Result<(), Journal
 }
 
 impl Writer {
+    /// When to look whether every node understands more than is enabled. Nothing wakes the writer for that.
+    pub(super) fn enable_wake_at(&self) -> Option<Instant> {
+        self.may_enable().then(|| Instant::now() + LOOK_EVERY)
+    }
+
+    fn may_enable(&self) -> bool {
+        self.journal.understands() > self.state.format().max(self.sharing.enabling)
+    }
+
     /// Applies entries up to the first that this build must not apply, which ends its service.
     pub(super) fn apply_understood(&mut self, mut committed: Vec<Committed>) {
         let understands = self.journal.understands();
@@ -46,8 +59,12 @@ impl Writer {
 
     /// Logs that entries of the highest version which every node understands may follow, unless that is done.
     pub(super) fn enable_understood(&mut self) {
+        if self.failed || !self.may_enable() {
+            return;
+        }
+        // What they understand now: one that does not may have come since.
         let version = self.journal.understood();
-        if self.failed || version <= self.state.format().max(self.sharing.enabling) {
+        if version <= self.state.format().max(self.sharing.enabling) {
             return;
         }
         let Ok(at) = self.time.stamp(self.state.now()) else { return };

@@ -133,8 +133,14 @@ impl Writer {
         let pending = self.pending.front().map(|submission| submission.since);
         let give_up_at =
             self.waiting.oldest().into_iter().chain(pending).min().map(|since| since + self.patience);
-        let times =
-            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.wake_at())];
+        let times = [
+            self.journal.poll_at(),
+            quiet_at,
+            give_up_at,
+            self.due_wake_at(),
+            self.enable_wake_at(),
+            Some(self.time.wake_at()),
+        ];
         times.into_iter().flatten().min()
     }
 

@@ -141,7 +141,7 @@ impl StateFigures {
         figures.gauge("cluster_behind_messages", help, of.behind_messages)?;
         figures.gauge("cluster_in_flight", "Commits that were sent and have not come back", of.in_flight)?;
         figures.gauge("cluster_replicas", "Servers that hold the log", of.replicas as u64)?;
-        let differing = of.peers.iter().filter(|peer| peer.differs == Some(true)).count();
+        let differing = of.peers.iter().filter(|peer| peer.is_present && peer.differs == Some(true)).count();
         let help = "Other nodes whose state differs from this node's: 0, or something is wrong";
         figures.gauge("cluster_divergence", help, differing as u64)?;
         figures.gauge("cluster_nodes_heard", "Other nodes that the log told of", of.peers.len() as u64)?;

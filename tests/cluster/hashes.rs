@@ -2,14 +2,15 @@
 
 use crate::journal::Node;
 use crate::nats::Servers;
-use crate::patience::wait_until;
+use crate::patience::{PATIENCE, wait_until};
 use crate::service::Service;
 use crate::store_support::{append, proposal};
 use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
-use cuckood::journal::{Committed, Journal, JournalError, Peer, Ticket};
+use cuckood::journal::{Committed, Journal, JournalError, NatsOptions, Peer, Ticket};
 use serde_json::Value;
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const AT: Seq = Seq(STATE_HASH_EVERY);
@@ -35,16 +36,32 @@ impl Node {
     }
 }
 
-/// Nodes of one log that have begun, and know of each other.
-fn nodes<const COUNT: usize>(servers: &Servers, stream: &str) -> [Node; COUNT] {
-    let mut nodes: [Node; COUNT] = std::array::from_fn(|at| Node::join(servers, stream, &format!("n{at}")));
+/// Longer than any test takes.
+const EVER: Duration = Duration::from_secs(3_600);
+
+/// Makes the log so long that nodes compare their states.
+fn fill(by: &mut Node) {
+    let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
+    for batch in 0..STATE_HASH_EVERY / 4_096 {
+        by.journal().propose(Ticket(1_000 + batch * 4_096), vec![advance.clone(); 4_096]).unwrap();
+    }
+}
+
+/// Nodes of one log that is long enough. They have begun, and know of each other.
+fn nodes<const COUNT: usize>(servers: &Servers, stream: &str, open_time: Duration) -> [Node; COUNT] {
+    let mut nodes: [Node; COUNT] = std::array::from_fn(|at| {
+        let options = NatsOptions::new("", stream, format!("n{at}"));
+        Node::join_with(NatsOptions { servers: servers.urls(), open_time, ..options })
+    });
     for (at, node) in nodes.iter_mut().enumerate() {
         append(node.journal(), vec![proposal(at as u64, 1)]).unwrap();
     }
+    fill(&mut nodes[0]);
     for node in &mut nodes {
-        wait_until("word of the others", || {
+        wait_until("word of the others, and the log", || {
             let _ = node.poll_once();
-            node.journal().replication().unwrap().figures().peers.len() == COUNT - 1
+            let heard = node.journal().replication().unwrap().figures().peers.len();
+            heard == COUNT - 1 && node.journal().last() > AT
         });
     }
     nodes
@@ -53,7 +70,7 @@ fn nodes<const COUNT: usize>(servers: &Servers, stream: &str) -> [Node; COUNT] {
 #[test]
 fn the_odd_one_of_three_stops_and_the_others_go_on() {
     let servers = Servers::start(1);
-    let [mut first, mut second, mut odd] = nodes(&servers, "odd");
+    let [mut first, mut second, mut odd] = nodes(&servers, "odd", EVER);
     odd.tell(666);
     first.tell(1);
     wait_until("word of a difference", || {
@@ -73,10 +90,28 @@ fn the_odd_one_of_three_stops_and_the_others_go_on() {
     append(first.journal(), vec![proposal(9, 1)]).unwrap();
 }
 
+/// However busy a node is, it does not go on for long where nobody tells whose state is right.
+#[test]
+fn what_is_open_is_decided_in_time_under_load_as_well() {
+    let servers = Servers::start(1);
+    let [mut busy, mut other, _silent] = nodes(&servers, "busy", Duration::from_secs(1));
+    busy.tell(1);
+    other.tell(2);
+    let began = Instant::now();
+    for number in 0.. {
+        let proposed = busy.journal().propose(Ticket(1_000_000 + number), vec![proposal(number, 1)]);
+        if busy.is_diverged() {
+            break;
+        }
+        proposed.unwrap();
+        assert!(began.elapsed() < PATIENCE, "it goes on");
+    }
+}
+
 #[test]
 fn of_two_that_differ_both_stop() {
     let servers = Servers::start(1);
-    let [mut first, mut second] = nodes(&servers, "two");
+    let [mut first, mut second] = nodes(&servers, "two", EVER);
     first.tell(1);
     second.tell(2);
     wait_until("the end of one", || first.is_diverged());
@@ -108,11 +143,7 @@ fn nodes_that_have_most_against_them_stop_serving() {
     let mut second = service(&servers, &dirs[1], "second");
     let mut liars: [Node; 3] =
         std::array::from_fn(|at| Node::join(&servers, "cuckood", &format!("liar-{at}")));
-    let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
-    for batch in 0..=STATE_HASH_EVERY / 4_096 {
-        let proposals = vec![advance.clone(); 4_096];
-        liars[0].journal().propose(Ticket(batch * 4_096), proposals).unwrap();
-    }
+    fill(&mut liars[0]);
     let hash = |service: &Service| told(service)["log"]["hash"].clone();
     wait_until("a hash of each", || {
         let _ = liars[0].poll_once();

@@ -32,7 +32,10 @@ pub struct Node {
 
 impl Node {
     pub fn join(servers: &Servers, stream: &str, name: &str) -> Node {
-        let options = NatsOptions { servers: servers.urls(), ..NatsOptions::new("", stream, name) };
+        Node::join_with(NatsOptions { servers: servers.urls(), ..NatsOptions::new("", stream, name) })
+    }
+
+    pub fn join_with(options: NatsOptions) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let mut node = Node { journal: None, options, free_bytes_min: 0, dir };
         node.open().unwrap();

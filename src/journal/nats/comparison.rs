@@ -1,51 +1,59 @@
 //! Whether this node has come to the same state as the others: their hashes, beside its own.
 //!
 //! A hash has everything before it in it. So two nodes whose hashes differ at a position have diverged by then, and differ at every
-//! later one. Which of them is right nobody can tell but by their number: the fewer have to stop.
+//! later one; two whose hashes agree have agreed at every earlier one. Which of two is right nobody can tell but by their number: the
+//! fewer have to stop.
 
 use crate::domain::{Seq, StateHash};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Positions of which hashes are kept.
+/// Positions of which hashes are kept, for each node.
 const POSITIONS_MAX: usize = 64;
 
-/// The most nodes whose hashes are kept for a position.
+/// The most other nodes whose hashes are kept.
 const NODES_MAX: usize = 256;
+
+/// The hashes of one node, by position.
+type Hashes = BTreeMap<Seq, u128>;
 
 /// The hashes that are known.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    own: BTreeMap<Seq, u128>,
-    told: BTreeMap<Seq, BTreeMap<String, u128>>,
+    own: Hashes,
+    told: BTreeMap<String, Hashes>,
 }
 
 /// What the hashes at a position show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
+    /// This node has no hash of the position, or nobody else has told one.
+    Unknown,
     /// Nobody differs from this node.
     Same,
     /// These differ from it, and are the fewer.
     OthersDiffer(Vec<String>),
-    /// It is among the fewer, or as many differ from it as agree, and nobody else is left to tell: it must not go on.
+    /// It is among the fewer, or as many differ from it as agree: it must not go on.
     Diverged(Vec<String>),
-    /// Somebody differs, and others who have not told their hash may decide it.
+    /// These differ, and nodes that have not told their hash may decide it.
     Open(Vec<String>),
 }
 
 impl Comparison {
     /// Notes this node's own hash.
     pub(super) fn note_own(&mut self, hash: StateHash) {
-        self.own.insert(hash.at, hash.hash);
-        trim(&mut self.own);
+        note(&mut self.own, hash);
     }
 
-    /// Notes what another node has told.
+    /// Notes what another node has told. If there are too many nodes, the one that is furthest behind is forgotten.
     pub(super) fn note(&mut self, node: &str, hash: StateHash) {
-        let told = self.told.entry(hash.at).or_default();
-        if told.len() < NODES_MAX || told.contains_key(node) {
-            told.insert(node.to_owned(), hash.hash);
+        if !self.told.contains_key(node) && self.told.len() >= NODES_MAX {
+            let last = |told: &Hashes| told.last_key_value().map(|(at, _)| *at);
+            let behind = self.told.iter().min_by_key(|(_, told)| last(told));
+            if let Some(behind) = behind.map(|(behind, _)| behind.clone()) {
+                self.told.remove(&behind);
+            }
         }
-        trim(&mut self.told);
+        note(self.told.entry(node.to_owned()).or_default(), hash);
     }
 
     /// This node's last hash.
@@ -55,35 +63,50 @@ impl Comparison {
 
     /// Whether a node has told another hash than this node's, where both are known; `None` if they nowhere are.
     pub(super) fn differs(&self, node: &str) -> Option<bool> {
-        let mut common =
-            self.told.iter().rev().filter_map(|(at, told)| Some((told.get(node)?, self.own.get(at)?)));
-        common.next().map(|(theirs, ours)| theirs != ours)
+        let mut told = self.told.get(node)?.iter().rev();
+        told.find_map(|(at, theirs)| Some(theirs != self.own.get(at)?))
     }
 
-    /// What the hashes at a position show, while so many nodes are there, this one included. If `is_final`, nobody is waited for.
-    pub(super) fn verdict(&self, at: Seq, nodes: usize, is_final: bool) -> Verdict {
-        let (Some(own), Some(told)) = (self.own.get(&at), self.told.get(&at)) else { return Verdict::Same };
-        let mut others = BTreeMap::<u128, usize>::new();
-        for hash in told.values().filter(|hash| *hash != own) {
-            *others.entry(*hash).or_default() += 1;
+    /// The hash that a node had at a position: what it has told, or this node's, if they agree at a later one.
+    fn hash_at(&self, node: &str, at: Seq, own: u128) -> Option<u128> {
+        let told = self.told.get(node)?;
+        let agrees = told.range(at..).any(|(at, theirs)| self.own.get(at) == Some(theirs));
+        if agrees { Some(own) } else { told.get(&at).copied() }
+    }
+
+    /// What the hashes at a position show. Those that are present have their say first, unless it `is_final`, or they can't change it.
+    pub(super) fn verdict(&self, at: Seq, present: &BTreeSet<String>, is_final: bool) -> Verdict {
+        let Some(&own) = self.own.get(&at) else { return Verdict::Unknown };
+        let (mut ours, mut undecided) = (1, 0);
+        let (mut others, mut differing) = (BTreeMap::<u128, usize>::new(), Vec::new());
+        for node in self.told.keys().chain(present).collect::<BTreeSet<_>>() {
+            match self.hash_at(node, at, own) {
+                Some(hash) if hash == own => ours += 1,
+                Some(hash) => {
+                    *others.entry(hash).or_default() += 1;
+                    differing.push(node.clone());
+                }
+                None if present.contains(node) => undecided += 1,
+                None => {}
+            }
         }
-        let Some(&most) = others.values().max() else { return Verdict::Same };
-        let ours = 1 + told.values().filter(|hash| *hash == own).count();
-        let differing = told.iter().filter(|(_, hash)| *hash != own).map(|(node, _)| node.clone()).collect();
-        // More than half of all there are decide at once. Otherwise everybody who is there has his say first.
-        let is_decided = is_final || most.max(ours) * 2 > nodes || told.len() + 1 >= nodes;
-        match is_decided {
-            false => Verdict::Open(differing),
-            true if ours > most => Verdict::OthersDiffer(differing),
-            true => Verdict::Diverged(differing),
+        match others.into_values().max() {
+            None if ours == 1 => Verdict::Unknown,
+            None => Verdict::Same,
+            Some(most) if most >= ours + undecided => Verdict::Diverged(differing),
+            Some(most) if ours > most + undecided => Verdict::OthersDiffer(differing),
+            Some(_) if !is_final => Verdict::Open(differing),
+            Some(most) if ours > most => Verdict::OthersDiffer(differing),
+            Some(_) => Verdict::Diverged(differing),
         }
     }
 }
 
-/// Forgets the oldest positions when there are too many.
-fn trim<T>(positions: &mut BTreeMap<Seq, T>) {
-    while positions.len() > POSITIONS_MAX {
-        positions.pop_first();
+/// Notes a hash, and forgets the oldest when there are too many.
+fn note(hashes: &mut Hashes, hash: StateHash) {
+    hashes.insert(hash.at, hash.hash);
+    while hashes.len() > POSITIONS_MAX {
+        hashes.pop_first();
     }
 }
 
@@ -92,6 +115,7 @@ mod tests {
     use super::*;
 
     const AT: Seq = Seq(1 << 16);
+    const LATER: Seq = Seq(2 << 16);
 
     fn comparison(own: u128, told: &[(&str, u128)]) -> Comparison {
         let mut comparison = Comparison::default();
@@ -102,8 +126,12 @@ mod tests {
         comparison
     }
 
-    fn verdict(own: u128, told: &[(&str, u128)], nodes: usize, is_final: bool) -> Verdict {
-        comparison(own, told).verdict(AT, nodes, is_final)
+    fn present(nodes: &[&str]) -> BTreeSet<String> {
+        nodes.iter().map(|node| node.to_string()).collect()
+    }
+
+    fn verdict(own: u128, told: &[(&str, u128)], nodes: &[&str], is_final: bool) -> Verdict {
+        comparison(own, told).verdict(AT, &present(nodes), is_final)
     }
 
     fn named(names: &[&str]) -> Vec<String> {
@@ -112,28 +140,63 @@ mod tests {
 
     #[test]
     fn the_odd_one_of_three_stops_and_the_others_go_on() {
-        assert_eq!(verdict(1, &[("b", 1), ("c", 1)], 3, false), Verdict::Same);
-        assert_eq!(verdict(1, &[("b", 1), ("c", 2)], 3, false), Verdict::OthersDiffer(named(&["c"])));
-        assert_eq!(verdict(2, &[("a", 1), ("b", 1)], 3, false), Verdict::Diverged(named(&["a", "b"])));
+        let all = ["a", "b", "c"];
+        assert_eq!(verdict(1, &[("b", 1), ("c", 1)], &all[1..], false), Verdict::Same);
+        let differs = Verdict::OthersDiffer(named(&["c"]));
+        assert_eq!(verdict(1, &[("b", 1), ("c", 2)], &all[1..], false), differs);
+        let diverged = Verdict::Diverged(named(&["a", "b"]));
+        assert_eq!(verdict(2, &[("a", 1), ("b", 1)], &all[..2], false), diverged);
     }
 
     #[test]
-    fn while_somebody_has_not_told_it_is_open_until_that_takes_too_long() {
-        assert_eq!(verdict(1, &[("c", 2)], 3, false), Verdict::Open(named(&["c"])));
-        assert_eq!(verdict(1, &[("c", 2)], 3, true), Verdict::Diverged(named(&["c"])));
+    fn it_is_open_while_those_who_have_not_told_may_decide_it() {
+        assert_eq!(verdict(1, &[("c", 2)], &["b", "c"], false), Verdict::Open(named(&["c"])));
+        assert_eq!(verdict(1, &[("c", 2)], &["b", "c"], true), Verdict::Diverged(named(&["c"])));
         // Two of five have told the same, and the others may yet agree with this one.
-        assert_eq!(verdict(1, &[("b", 2), ("c", 2)], 5, false), Verdict::Open(named(&["b", "c"])));
+        let five = ["b", "c", "d", "e"];
+        assert_eq!(verdict(1, &[("b", 2), ("c", 2)], &five, false), Verdict::Open(named(&["b", "c"])));
         let most = [("b", 2), ("c", 2), ("d", 2)];
-        assert_eq!(verdict(1, &most, 5, false), Verdict::Diverged(named(&["b", "c", "d"])));
+        assert_eq!(verdict(1, &most, &five, false), Verdict::Diverged(named(&["b", "c", "d"])));
+        let most = [("b", 1), ("c", 1), ("d", 2)];
+        assert_eq!(verdict(1, &most, &five, false), Verdict::OthersDiffer(named(&["d"])));
+        let most = [("b", 1), ("d", 2)];
+        assert_eq!(verdict(1, &most, &five, false), Verdict::Open(named(&["d"])));
+        assert_eq!(verdict(1, &most, &five, true), Verdict::OthersDiffer(named(&["d"])));
+    }
+
+    /// One that has told and died has had its say. It is not one of those that are still to speak.
+    #[test]
+    fn those_who_have_told_count_whether_they_are_present_or_not() {
+        let gone = [("gone", 2), ("c", 2)];
+        assert_eq!(verdict(1, &gone, &["b", "c", "d"], false), Verdict::Open(named(&["c", "gone"])));
+        assert_eq!(verdict(1, &[("gone", 1), ("c", 2)], &["c"], false), Verdict::OthersDiffer(named(&["c"])));
+        assert_eq!(verdict(1, &[("gone", 2)], &["b", "c"], false), Verdict::Open(named(&["gone"])));
     }
 
     /// Nobody can tell which of two is right, so neither may go on.
     #[test]
     fn where_as_many_differ_as_agree_all_stop() {
-        assert_eq!(verdict(1, &[("b", 2)], 2, false), Verdict::Diverged(named(&["b"])));
-        assert_eq!(verdict(1, &[("b", 2), ("c", 3)], 3, false), Verdict::Diverged(named(&["b", "c"])));
+        assert_eq!(verdict(1, &[("b", 2)], &["b"], false), Verdict::Diverged(named(&["b"])));
+        let three = [("b", 2), ("c", 3)];
+        assert_eq!(verdict(1, &three, &["b", "c"], false), Verdict::Diverged(named(&["b", "c"])));
         let two_and_two = [("b", 1), ("c", 2), ("d", 2)];
-        assert_eq!(verdict(1, &two_and_two, 4, false), Verdict::Diverged(named(&["c", "d"])));
+        assert_eq!(verdict(1, &two_and_two, &["b", "c", "d"], false), Verdict::Diverged(named(&["c", "d"])));
+    }
+
+    /// A node tells its last hash alone, so it may pass over a position.
+    #[test]
+    fn whoever_agrees_later_has_agreed_before() {
+        let mut comparison = comparison(1, &[("c", 2)]);
+        comparison.note_own(StateHash { at: LATER, hash: 6 });
+        comparison.note("b", StateHash { at: LATER, hash: 7 });
+        let all = present(&["b", "c"]);
+        assert_eq!(comparison.verdict(AT, &all, false), Verdict::Open(named(&["c"])), "it may differ since");
+        comparison.note("b", StateHash { at: LATER, hash: 6 });
+        assert_eq!(comparison.verdict(AT, &all, false), Verdict::OthersDiffer(named(&["c"])));
+        assert_eq!(comparison.verdict(LATER, &all, false), Verdict::Same);
+        // It was replaced.
+        comparison.note("c", StateHash { at: LATER, hash: 6 });
+        assert_eq!(comparison.verdict(AT, &all, false), Verdict::Same);
     }
 
     #[test]
@@ -141,12 +204,14 @@ mod tests {
         let mut comparison = comparison(1, &[("b", 2)]);
         assert_eq!(comparison.differs("b"), Some(true));
         comparison.note("b", StateHash { at: AT, hash: 1 });
-        assert_eq!((comparison.differs("b"), comparison.verdict(AT, 2, false)), (Some(false), Verdict::Same));
-        comparison.note("b", StateHash { at: Seq(2 << 16), hash: 7 });
+        assert_eq!(comparison.differs("b"), Some(false));
+        assert_eq!(comparison.verdict(AT, &present(&["b"]), false), Verdict::Same);
+        comparison.note("b", StateHash { at: LATER, hash: 7 });
         assert_eq!((comparison.differs("b"), comparison.differs("c")), (Some(false), None));
-        assert_eq!(comparison.verdict(Seq(2 << 16), 2, true), Verdict::Same);
-        comparison.note_own(StateHash { at: Seq(2 << 16), hash: 6 });
+        assert_eq!(comparison.verdict(LATER, &present(&["b"]), true), Verdict::Unknown);
+        comparison.note_own(StateHash { at: LATER, hash: 6 });
         assert_eq!(comparison.differs("b"), Some(true));
+        assert_eq!(comparison.verdict(Seq(3 << 16), &present(&["b"]), true), Verdict::Unknown);
     }
 
     #[test]
@@ -158,8 +223,8 @@ mod tests {
             comparison.note("b", hash);
             comparison.note(&format!("n{number}"), StateHash { at: AT, hash: 1 });
         }
-        assert_eq!((comparison.own.len(), comparison.told.len()), (POSITIONS_MAX, POSITIONS_MAX));
-        assert!(comparison.told.values().all(|told| told.len() <= NODES_MAX));
+        assert_eq!((comparison.own.len(), comparison.told.len()), (POSITIONS_MAX, NODES_MAX));
+        assert_eq!(comparison.told["b"].len(), POSITIONS_MAX);
         assert_eq!(comparison.last().unwrap().at, Seq(999 << 16));
     }
 }

@@ -40,6 +40,10 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 /// Pause between two looks whether there is a connection again.
 const CONNECTION_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a node that has to stop tries to tell the others why, and the pause between two attempts.
+const TELL_TIME: Duration = Duration::from_secs(60);
+const TELL_PAUSE: Duration = Duration::from_secs(1);
+
 /// The loop sleeps at least this long, unless something happens.
 const SLEEP_MIN: Duration = Duration::from_millis(10);
 
@@ -69,8 +73,6 @@ pub(super) enum Delivery {
     Begun,
     /// The barrier of this number, and all before it, are passed.
     Passed(u64),
-    /// Every node that is known understands entries up to this version.
-    Understood(u16),
     /// The log can't be used any more.
     Failed(JournalError),
 }
@@ -123,6 +125,7 @@ pub(super) async fn run(
         }
     };
     let now = Instant::now();
+    status.expect(place.sessions.nodes.keys().map(|node| &**node));
     let driver = Driver {
         reader: Reader::start(link.clone(), status.clone(), &place),
         watch: Watch::new(place.stream, now),
@@ -151,6 +154,9 @@ impl Driver {
         loop {
             self.publish().await;
             self.note_status();
+            if let Err(error) = self.do_what_is_due(Instant::now()) {
+                return self.end(error).await;
+            }
             let wake_at = tokio::time::Instant::from_std(self.wake_at());
             let went_on = tokio::select! {
                 order = self.orders.recv() => match order {
@@ -173,39 +179,50 @@ impl Driver {
                     self.take_ack(sent, ack);
                     Ok(())
                 }
-                () = tokio::time::sleep_until(wake_at) => {
-                    self.check(Instant::now());
-                    self.reports.decide(&self.status)
-                }
+                () = tokio::time::sleep_until(wake_at) => Ok(()),
             };
             if let Err(error) = went_on {
-                if matches!(error, JournalError::Diverged { .. }) {
-                    self.tell_hash().await;
-                }
                 return self.end(error).await;
             }
         }
     }
 
-    /// Tells the others the hash for which this node has to stop: it may be for them to stop as well.
-    async fn tell_hash(&mut self) {
-        let Some(session) = self.own.current().filter(|_| self.link.is_connected()) else { return };
-        let (applied, report) = (self.status.applied().0, self.reports.next(Instant::now()));
-        // It has no number of its own: this node does not read it back.
-        let bytes = message::encode(session, Body::Beat { number: 0, applied, report: &report });
-        if let Ok(ack) = self.link.publishing.publish(self.link.subject.clone(), bytes).await {
-            // Nothing is left to be done if it does not arrive.
-            let _ = ack.await;
-        }
+    /// What time alone makes due. However much goes on, the loop comes here each time.
+    fn do_what_is_due(&mut self, now: Instant) -> Result<(), JournalError> {
+        self.check(now);
+        self.reports.decide(&self.status, now)
     }
 
     /// Passes on what was read before the failure, then the failure.
     async fn end(mut self, error: JournalError) {
+        let is_diverged = matches!(error, JournalError::Diverged { .. });
         self.outgoing.push_back(Delivery::Failed(error));
-        for delivery in self.outgoing.drain(..) {
+        for delivery in std::mem::take(&mut self.outgoing) {
             if self.deliveries.send(delivery).await.is_err() {
                 return;
             }
+        }
+        if is_diverged {
+            self.tell_hash().await;
+        }
+    }
+
+    /// Tells the others the hash for which this node has stopped, until a server has it: it may be for them to stop as well.
+    async fn tell_hash(mut self) {
+        let Some(session) = self.own.current() else { return };
+        let (applied, report) = (self.status.applied().0, self.reports.next(Instant::now()));
+        // It has no number of its own: this node does not read it back.
+        let bytes = message::encode(session, Body::Beat { number: 0, applied, report: &report });
+        let told = tell(&self.link, bytes);
+        // The writer has failed: it wants nothing but the end.
+        let closed = async { while self.orders.recv().await.is_some() {} };
+        tokio::select! {
+            told = tokio::time::timeout(TELL_TIME, told) => {
+                if told.is_err() {
+                    tracing::warn!("the other nodes could not be told the hash of this node's state");
+                }
+            }
+            () = closed => {}
         }
     }
 
@@ -213,7 +230,7 @@ impl Driver {
         match order {
             Order::Start(_) => Ok(()),
             Order::Propose(first, batch) => self.outbox.push(first, &batch),
-            Order::Compare(hash) => self.reports.take_own(hash, &self.status),
+            Order::Compare(hash) => self.reports.take_own(hash, &self.status, Instant::now()),
             Order::Barrier(number) => {
                 self.beats.ask(number);
                 Ok(())
@@ -304,20 +321,24 @@ impl Driver {
     fn take_message(&mut self, message: &StreamMessage) -> Result<(), JournalError> {
         let now = Instant::now();
         self.status.note_behind(message.behind);
+        self.status.note_time(message.at);
         let read = self.sequencer.read(message.number, &message.payload)?;
         self.watch.read(message.number, now);
         match read {
             Read::Commit { session, number, entries } => self.take_commit(message, session, number, entries),
             Read::Begin { session, node } => {
-                self.status.heard(&node, None, message.at);
                 if node == self.node {
                     self.take_session(message, session, now)?;
+                } else {
+                    self.status.heard_begin(&node);
+                    self.reports.introduce();
                 }
             }
             Read::Beat { session, node, number, applied, report } => {
-                self.status.heard(&node, Some(applied), message.at);
+                self.status.heard(&node, Some(applied));
                 if node != self.node {
-                    self.reports.take(&node, report, &self.status)?;
+                    let report = report.up_to(self.sequencer.place().seq);
+                    self.reports.take(&node, report, &self.status, now)?;
                 }
                 let is_own = self.own.current() == Some(session);
                 if let Some((bracket, passed)) = is_own.then(|| self.beats.read(number, now)).flatten() {
@@ -352,7 +373,7 @@ impl Driver {
             self.own.committed();
             self.note_read_back(message, commit.bracket(now), now);
         } else if let Some(node) = self.sequencer.node_of(session) {
-            self.status.heard(node, None, message.at);
+            self.status.heard(node, None);
         }
         let mut tickets = own.map_or(Vec::new(), |commit| commit.tickets).into_iter();
         let committed =
@@ -397,7 +418,7 @@ impl Driver {
         self.status.began_session();
         self.outbox.start_over();
         self.beats.start_over();
-        self.reports.began_session();
+        self.reports.introduce();
         if !std::mem::replace(&mut self.begun, true) {
             self.status.listens();
             self.outgoing.push_back(Delivery::Begun);
@@ -475,10 +496,17 @@ impl Driver {
     }
 
     fn note_status(&mut self) {
-        if let Some(version) = self.reports.understood(&self.status) {
-            self.outgoing.push_back(Delivery::Understood(version));
-        }
         let late = self.oldest().filter(|sent| sent.elapsed() >= READ_BACK_PATIENCE);
         self.status.note(self.outbox.in_flight(), late);
+    }
+}
+
+/// Publishes a message until a server has it.
+async fn tell(link: &Link, bytes: Bytes) {
+    while match link.publishing.publish(link.subject.clone(), bytes.clone()).await {
+        Ok(ack) => ack.await.is_err(),
+        Err(_) => true,
+    } {
+        tokio::time::sleep(TELL_PAUSE).await;
     }
 }

@@ -14,6 +14,7 @@ mod message;
 mod options;
 mod outbox;
 mod own_session;
+mod peers;
 mod places;
 mod reader;
 mod report;
@@ -63,9 +64,9 @@ const APART_MAX: usize = 4;
 pub struct NatsJournal {
     store: Arc<Store>,
     log: LogId,
-    /// The highest version of entries that this node understands, and that all nodes do.
+    /// The highest version of entries that this node understands.
     understands: u16,
-    understood: u16,
+    listen_time: Duration,
     /// How long the servers may send nothing while a start waits for them.
     patience: Duration,
     status: Arc<Replication>,
@@ -155,7 +156,7 @@ impl NatsJournal {
             store,
             log: opened.log,
             understands: options.understands,
-            understood: 0,
+            listen_time: options.listen_time,
             patience: options.connect_timeout,
             status,
             orders: Some(orders),
@@ -200,7 +201,6 @@ impl NatsJournal {
         match delivery {
             Delivery::Begun => self.begun = true,
             Delivery::Passed(barrier) => self.passed = barrier,
-            Delivery::Understood(version) => self.understood = version,
             Delivery::Failed(error) => {
                 self.failed = Some(error.to_string());
                 return Err(error);
@@ -471,7 +471,7 @@ impl Journal for NatsJournal {
     }
 
     fn understood(&self) -> u16 {
-        self.understood
+        self.status.understood(self.understands, self.listen_time)
     }
 
     fn replication(&self) -> Option<Arc<Replication>> {

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Every node says something every five seconds.
 const LISTEN_TIME: Duration = Duration::from_secs(15);
 
+/// Every node tells its last hash every ten seconds.
+const OPEN_TIME: Duration = Duration::from_secs(30);
+
 /// Options of the log on NATS JetStream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NatsOptions {
@@ -31,6 +34,8 @@ pub struct NatsOptions {
     pub understands: u16,
     /// How long a node listens to the others before it takes those for all that it has heard.
     pub listen_time: Duration,
+    /// How long a node goes on whose state differs from another's while it is open which of them is right.
+    pub open_time: Duration,
 }
 
 /// How a node says who it is.
@@ -77,6 +82,7 @@ impl NatsOptions {
             log_margin: 10_000,
             understands: FORMAT_VERSION,
             listen_time: LISTEN_TIME,
+            open_time: OPEN_TIME,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a node tells the others about itself with each beat: its build, the entries that it understands, and the hash of its state.
 
-use crate::domain::{Seq, StateHash};
+use crate::domain::{STATE_HASH_EVERY, Seq, StateHash};
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of a build's name that are kept.
@@ -35,6 +35,12 @@ impl Report {
         known.filter(|report| report.build.len() <= BUILD_BYTES_MAX).unwrap_or_default()
     }
 
+    /// The same without a hash that nobody can have who has read the log up to this position.
+    pub(super) fn up_to(self, read: Seq) -> Report {
+        let can_be = |at: Seq| at > Seq(0) && at <= read && at.0.is_multiple_of(STATE_HASH_EVERY);
+        Report { hash: self.hash.filter(|(at, _)| can_be(*at)), ..self }
+    }
+
     /// The hash that it tells.
     pub(super) fn hash(&self) -> Option<StateHash> {
         self.hash.map(|(at, hash)| StateHash { at, hash })
@@ -54,6 +60,19 @@ mod tests {
         assert_eq!(Report::decode(&bytes), report);
         assert_eq!(Report::decode(&bytes[..5]), Report::default());
         assert_eq!(Report::decode(&[]), Report::default());
+    }
+
+    /// Hashes of positions that are still to come would push those out by which nodes are compared.
+    #[test]
+    fn a_hash_that_nobody_can_have_is_dropped() {
+        let kept = |at: u64, read: u64| {
+            let report = Report::of_this_build(1, Some(StateHash { at: Seq(at), hash: 7 }));
+            report.up_to(Seq(read)).hash().is_some()
+        };
+        let every = STATE_HASH_EVERY;
+        assert!(kept(every, every) && kept(2 * every, 5 * every));
+        assert!(!kept(0, every) && !kept(every + 1, 5 * every));
+        assert!(!kept(2 * every, 2 * every - 1) && !kept(u64::MAX - (every - 1), every));
     }
 
     #[test]

@@ -2,18 +2,13 @@
 //! the log's clock compares.
 
 use super::comparison::Comparison;
+use super::peers::{Known, Peers};
 use super::report::Report;
 use crate::domain::{Seq, StateHash, Timestamp};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// The most other nodes that are remembered.
-const PEERS_MAX: usize = 256;
-
-/// A node that was not heard of for so long is not asked what it understands.
-const PEER_GONE: Duration = Duration::from_secs(600);
 
 /// An observation with a wider bracket than this replaces a better one only once that is old.
 const BRACKET_GOOD: Duration = Duration::from_millis(500);
@@ -56,6 +51,8 @@ pub struct Peer {
     pub hash: Option<StateHash>,
     /// Whether its state differs from this node's; `None` if they have told no hashes of one position.
     pub differs: Option<bool>,
+    /// Whether it was heard of within ten minutes, as long as the log goes on.
+    pub is_present: bool,
 }
 
 /// Figures of the replicated log at one moment.
@@ -91,34 +88,6 @@ pub struct ReplicationFigures {
     pub peers: Vec<Peer>,
 }
 
-/// What is known about another node.
-#[derive(Debug, Default)]
-struct Known {
-    applied: Seq,
-    heard_at: Timestamp,
-    report: Report,
-    differs: Option<bool>,
-}
-
-impl Known {
-    fn peer(&self, node: &str) -> Peer {
-        let Known { applied, heard_at, report, differs } = self;
-        Peer {
-            node: node.to_owned(),
-            applied: *applied,
-            heard_at: *heard_at,
-            build: report.build.clone(),
-            understands: report.understands,
-            hash: report.hash(),
-            differs: *differs,
-        }
-    }
-
-    fn is_heard_within(&self, now: Timestamp, time: Duration) -> bool {
-        u128::from(now.0.saturating_sub(self.heard_at.0)) <= time.as_millis()
-    }
-}
-
 #[derive(Debug, Default)]
 struct Inner {
     server: String,
@@ -133,19 +102,33 @@ struct Inner {
     in_flight: usize,
     behind: u64,
     unread_since: Option<Instant>,
-    peers: BTreeMap<String, Known>,
+    peers: Peers,
     observed: Option<LogTime>,
     hash: Option<StateHash>,
-    /// The latest time that the log's clock has told.
-    now: Timestamp,
-    /// Since when this node has heard what the others write.
-    listens_since: Option<Instant>,
+    /// Whether this node's state may be wrong.
+    is_in_doubt: bool,
 }
 
 impl Inner {
-    fn lag(&self) -> Duration {
+    fn lag(&self, now: Instant) -> Duration {
         let since = [self.disconnected_since, self.unread_since].into_iter().flatten().min();
-        since.map_or(Duration::ZERO, |since| since.elapsed())
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// The other nodes that this process has heard of.
+    fn heard_peers(&self) -> Vec<Peer> {
+        let heard = self.peers.all().filter_map(|(node, known)| Some((node, known, known.heard_at?)));
+        let peer = |(node, known, heard_at): (&str, &Known, Timestamp)| Peer {
+            node: node.to_owned(),
+            applied: known.applied,
+            heard_at,
+            build: known.report.build.clone(),
+            understands: known.report.understands,
+            hash: known.report.hash(),
+            differs: known.differs,
+            is_present: self.peers.is_present(known),
+        };
+        heard.map(peer).collect()
     }
 }
 
@@ -173,7 +156,6 @@ impl Replication {
     /// The figures now.
     pub fn figures(&self) -> ReplicationFigures {
         let inner = self.inner.lock();
-        let peers = inner.peers.iter();
         ReplicationFigures {
             node: self.node.clone(),
             stream: self.stream.clone(),
@@ -186,15 +168,20 @@ impl Replication {
             sessions: inner.sessions,
             in_flight: inner.in_flight as u64,
             behind_messages: inner.behind,
-            lag: inner.lag(),
+            lag: inner.lag(Instant::now()),
             hash: inner.hash,
-            peers: peers.map(|(node, known)| known.peer(node)).collect(),
+            peers: inner.heard_peers(),
         }
     }
 
     /// For how long it can't be shown that this node has everything; zero while that is checked often enough.
     pub fn lag(&self) -> Duration {
-        self.inner.lock().lag()
+        self.inner.lock().lag(Instant::now())
+    }
+
+    /// Whether this node's state differs from another's, and it is open which of them is right, or was decided against this node.
+    pub fn is_in_doubt(&self) -> bool {
+        self.inner.lock().is_in_doubt
     }
 
     /// Whether it is known well what the log's clock says.
@@ -267,25 +254,32 @@ impl Replication {
         (inner.behind, inner.trouble) = (messages, None);
     }
 
-    pub(super) fn heard(&self, node: &str, applied: Option<Seq>, at: Timestamp) {
+    /// These nodes have sessions from before this process began to read.
+    pub(super) fn expect<'a>(&self, nodes: impl IntoIterator<Item = &'a str>) {
         let mut inner = self.inner.lock();
-        inner.now = inner.now.max(at);
-        if node == self.node {
-            return;
+        nodes.into_iter().filter(|node| *node != self.node).for_each(|node| inner.peers.expect(node));
+    }
+
+    /// A message of this time was read.
+    pub(super) fn note_time(&self, at: Timestamp) {
+        self.inner.lock().peers.note_time(at);
+    }
+
+    /// The last message was this node's.
+    pub(super) fn heard(&self, node: &str, applied: Option<Seq>) {
+        if node != self.node {
+            self.inner.lock().peers.heard(node, applied);
         }
-        if !inner.peers.contains_key(node) && inner.peers.len() >= PEERS_MAX {
-            return;
-        }
-        let known = inner.peers.entry(node.to_owned()).or_default();
-        known.applied = applied.unwrap_or(known.applied);
-        known.heard_at = at;
+    }
+
+    /// The last message has begun a session of another node.
+    pub(super) fn heard_begin(&self, node: &str) {
+        self.inner.lock().peers.began_session(node);
     }
 
     /// Another node, which was just heard of, has told of itself.
     pub(super) fn note_report(&self, node: &str, report: Report) {
-        if let Some(known) = self.inner.lock().peers.get_mut(node) {
-            known.report = report;
-        }
+        self.inner.lock().peers.known(node).report = report;
     }
 
     /// Notes whose state differs. Returns whether somebody's does now whose did not.
@@ -293,7 +287,7 @@ impl Replication {
         let mut inner = self.inner.lock();
         inner.hash = comparison.last();
         let mut is_news = false;
-        for (node, known) in &mut inner.peers {
+        for (node, known) in inner.peers.all_mut() {
             let differs = comparison.differs(node).or(known.differs);
             is_news |= differs == Some(true) && known.differs != differs;
             known.differs = differs;
@@ -301,25 +295,23 @@ impl Replication {
         is_news
     }
 
-    /// How many other nodes were heard of within a time before the last message.
-    pub(super) fn peers_heard_within(&self, time: Duration) -> usize {
-        let inner = self.inner.lock();
-        inner.peers.values().filter(|known| known.is_heard_within(inner.now, time)).count()
+    pub(super) fn note_doubt(&self, is_in_doubt: bool) {
+        self.inner.lock().is_in_doubt = is_in_doubt;
+    }
+
+    /// The nodes that are there, or may be back at once.
+    pub(super) fn present(&self) -> BTreeSet<String> {
+        self.inner.lock().peers.present().map(|(node, _)| node.to_owned()).collect()
     }
 
     /// From now on everything is heard that the others write.
     pub(super) fn listens(&self) {
-        self.inner.lock().listens_since.get_or_insert_with(Instant::now);
+        self.inner.lock().peers.listens();
     }
 
-    /// The highest version of entries that every node understands which was heard of lately; 0 while that can't be told.
-    pub(super) fn understood(&self, ours: u16, patience: Duration) -> u16 {
-        let inner = self.inner.lock();
-        if inner.listens_since.is_none_or(|since| since.elapsed() < patience) {
-            return 0;
-        }
-        let present = inner.peers.values().filter(|known| known.is_heard_within(inner.now, PEER_GONE));
-        present.map(|known| known.report.understands).fold(ours, u16::min)
+    /// The highest version of entries that every node understands which is present; 0 while that can't be told.
+    pub(super) fn understood(&self, ours: u16, listen_time: Duration) -> u16 {
+        self.inner.lock().peers.understood(ours, listen_time)
     }
 
     /// Notes what the log's clock said, unless an earlier observation was better and is not old.
@@ -354,13 +346,15 @@ mod tests {
 
     #[test]
     fn the_lag_counts_from_what_was_not_read_back_first() {
-        let status = Replication::new("a", "shop");
-        status.connected(true);
-        assert_eq!(status.lag(), Duration::ZERO);
-        let since = Instant::now().checked_sub(Duration::from_secs(7)).unwrap();
-        status.note(1, Some(since));
-        assert!(status.lag() >= Duration::from_secs(7));
-        status.note(0, None);
-        assert_eq!(status.lag(), Duration::ZERO);
+        let (start, seconds) = (Instant::now(), Duration::from_secs);
+        let mut inner = Inner::default();
+        assert_eq!(inner.lag(start), Duration::ZERO);
+        inner.unread_since = Some(start);
+        inner.disconnected_since = Some(start + seconds(3));
+        assert_eq!(inner.lag(start + seconds(7)), seconds(7));
+        inner.unread_since = None;
+        assert_eq!(inner.lag(start + seconds(7)), seconds(4));
+        inner.disconnected_since = None;
+        assert_eq!(inner.lag(start + seconds(7)), Duration::ZERO);
     }
 }

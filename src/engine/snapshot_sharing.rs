@@ -63,6 +63,10 @@ impl SnapshotSharing {
 impl Sharer {
     /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
     fn look(&self, port: &mut Option<Box<dyn SharedSnapshots>>) -> Result<(), JournalError> {
+        if self.check().is_err() {
+            // The status says why. The right to share one is left to others.
+            return Ok(());
+        }
         if port.is_none() {
             *port = self.inner.options.journal.shared_snapshots()?;
         }
@@ -121,20 +125,24 @@ impl Sharer {
         ask(&self.inner, Request::Snapshot)?;
         let token = Arc::new(());
         let (id, taken) = ask(&self.inner, |reply| Request::ShareSnapshot(Arc::downgrade(&token), reply))?;
-        let shared = port.share(&taken, &mut || self.part(id))?;
+        let part = &mut || ask(&self.inner, |reply| Request::BackupPart(id, reply));
+        let shared = port.share(&taken, part, &|| self.check())?;
         let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
         tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
         Ok(Some(shared))
     }
-}
 
-impl Sharer {
-    /// The next part of what is uploaded. What a node has that has diverged must not be given to others.
-    fn part(&self, id: u64) -> Result<Option<Vec<u8>>, JournalError> {
-        if let Status::Diverged(why) = &*self.inner.status.borrow() {
+    /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
+    fn check(&self) -> Result<(), JournalError> {
+        if let Status::Failed(why) | Status::Diverged(why) = &*self.inner.status.borrow() {
             return Err(JournalError::Failed(why.clone()));
         }
-        ask(&self.inner, |reply| Request::BackupPart(id, reply))
+        match self.inner.replication.get() {
+            Some(replication) if replication.is_in_doubt() => Err(JournalError::Failed(
+                "the state differs from that of another node, and it is open whose is right".to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub use nats::{
     LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication,
     ReplicationFigures,
 };
-pub use snapshots::{Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared, read_shared};
+pub use snapshots::{Check, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared, read_shared};
 
 use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq, StateHash};
 use crate::store::{Store, StoreError};

@@ -44,6 +44,9 @@ pub struct Taken {
 /// The pieces of an archive, one after the other; `None` after the last one.
 pub type Parts<'a> = dyn FnMut() -> Result<Option<Vec<u8>>, JournalError> + 'a;
 
+/// Says why nothing of this node may be shared, if it must not: it may be found out while a snapshot is being uploaded.
+pub type Check<'a> = dyn Fn() -> Result<(), JournalError> + 'a;
+
 /// What the nodes of a log share snapshots by. Calls block.
 pub trait SharedSnapshots: Send {
     /// The snapshots that are shared, newest first; at most two.
@@ -75,12 +78,17 @@ pub trait SharedSnapshots: Send {
     fn release(&mut self);
 
     /// Uploads a snapshot, reads it back, and makes it the newest one. Then it removes what came before the two newest ones, and trims
-    /// the log behind the older of them, less a margin.
+    /// the log behind the older of them, less a margin. What it is uploaded for, and the trimming, is done only if `check` still allows it.
     ///
     /// # Errors
-    /// [`JournalError::Failed`] without the right, or if it was lost meanwhile, or another snapshot is as new; those of the parts. The
-    /// snapshots that are shared are the same as before then.
-    fn share(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError>;
+    /// [`JournalError::Failed`] without the right, or if it was lost meanwhile, or another snapshot is as new; those of the parts and of
+    /// the check. The snapshots that are shared are the same as before then.
+    fn share(
+        &mut self,
+        taken: &Taken,
+        parts: &mut Parts<'_>,
+        check: &Check<'_>,
+    ) -> Result<SharedSnapshot, JournalError>;
 
     /// Whether the log has begun: there are entries, or there were some.
     ///

@@ -5,11 +5,12 @@ use crate::nats::Servers;
 use crate::store_support::{append, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{
-    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
+    Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
     SharedSnapshots, Taken, check_shared,
 };
 use cuckood::store::archive::ArchiveWriter;
 use cuckood::store::{Manifest, Store};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -53,9 +54,13 @@ impl Node {
     }
 
     fn share(&mut self, taken: &Taken) -> Result<SharedSnapshot, JournalError> {
+        self.share_if(taken, &|| Ok(()))
+    }
+
+    fn share_if(&mut self, taken: &Taken, check: &Check<'_>) -> Result<SharedSnapshot, JournalError> {
         assert!(self.shared.claim().unwrap());
         let mut archive = archive(taken.seq);
-        self.shared.share(taken, &mut || Ok(part(&mut archive)))
+        self.shared.share(taken, &mut || Ok(part(&mut archive)), check)
     }
 }
 
@@ -158,7 +163,7 @@ fn one_node_shares_at_a_time() {
     assert!(ours.shared.claim().unwrap(), "it has it");
     assert!(!theirs.shared.claim().unwrap());
     let taken = theirs.take(1);
-    assert!(theirs.shared.share(&taken, &mut || Ok(None)).is_err(), "without the right");
+    assert!(theirs.shared.share(&taken, &mut || Ok(None), &|| Ok(())).is_err(), "without the right");
     ours.shared.release();
     assert!(theirs.shared.claim().unwrap());
     assert!(!ours.shared.claim().unwrap());
@@ -190,23 +195,24 @@ fn what_is_not_whole_is_never_listed() {
 
     assert!(node.shared.claim().unwrap());
     let (mut whole, mut parts) = (archive(taken[1].seq), 0);
-    let failed = node.shared.share(&taken[1], &mut || {
+    let mut give = || {
         parts += 1;
         if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(part(&mut whole)) }
-    });
+    };
+    let failed = node.shared.share(&taken[1], &mut give, &|| Ok(()));
     assert!(matches!(failed, Err(JournalError::Failed(why)) if why == "the node stops"));
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
 
     // Bytes that are no archive.
     assert!(node.shared.claim().unwrap());
     let mut parts = vec![Some(vec![7; 300_000])].into_iter();
-    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten())).is_err());
+    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten()), &|| Ok(())).is_err());
     assert_eq!(positions(&mut node.shared), [3]);
 
     // The list is replaced meanwhile.
     assert!(node.shared.claim().unwrap());
     let mut whole = archive(taken[1].seq);
-    let overtaken = node.shared.share(&taken[1], &mut || {
+    let mut give = || {
         let part = part(&mut whole);
         if part.is_none() {
             servers.speak(async |context| {
@@ -216,13 +222,43 @@ fn what_is_not_whole_is_never_listed() {
             });
         }
         Ok(part)
-    });
-    assert!(overtaken.is_err());
+    };
+    assert!(node.shared.share(&taken[1], &mut give, &|| Ok(())).is_err());
     assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
     // What that has left goes with the next one.
     assert_eq!(stored(&servers).len(), 2);
     let third = node.share(&taken[2]).unwrap();
     assert_eq!(stored(&servers), [first.name, third.name]);
+}
+
+/// A node may learn that its state is wrong at any moment of an upload, also at the last.
+#[test]
+fn what_a_node_has_that_has_to_stop_is_not_shared_and_the_log_not_trimmed_for_it() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let taken = [node.take(10), node.take(10), node.take(10)];
+    let checks = &Cell::new(0);
+    let until = |last: u32| {
+        checks.set(0);
+        move || {
+            checks.set(checks.get() + 1);
+            let stops = || JournalError::Failed("the node stops".to_owned());
+            if checks.get() < last { Ok(()) } else { Err(stops()) }
+        }
+    };
+    let first = node.share_if(&taken[0], &until(u32::MAX)).unwrap();
+    let before_list = checks.get();
+    for last in 1..=before_list {
+        let refused = node.share_if(&taken[1], &until(last)).unwrap_err();
+        assert_eq!(refused.to_string(), "the node stops", "{last}");
+    }
+    assert_eq!(positions(&mut node.shared), [10]);
+    assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
+    // Listed, and noticed then.
+    node.share_if(&taken[1], &until(before_list + 1)).unwrap();
+    assert_eq!((positions(&mut node.shared), servers.first_message(LOG)), (vec![20, 10], 1));
+    node.share(&taken[2]).unwrap();
+    assert!(servers.first_message(LOG) > 1);
 }
 
 #[test]

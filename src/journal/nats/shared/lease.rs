@@ -64,6 +64,14 @@ impl Lease {
         self.renewing.is_finished()
     }
 
+    /// Checks that it is not lost.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] if it is.
+    pub(super) fn check(&self) -> Result<(), JournalError> {
+        if self.is_lost() { Err(failed("the right to share a snapshot got lost")) } else { Ok(()) }
+    }
+
     /// Gives it back.
     pub(super) async fn release(self) {
         drop(self.end);

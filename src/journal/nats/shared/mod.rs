@@ -14,7 +14,7 @@ use super::link::{connect_beside, find_stream, make_stream, patiently};
 use super::options::NatsOptions;
 use super::places::{self, LogId};
 use super::sequencer::Place;
-use crate::journal::{JournalError, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared};
+use crate::journal::{Check, JournalError, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared};
 use crate::store::Store;
 use archives::Archives;
 use async_nats::jetstream::context::Context;
@@ -67,6 +67,7 @@ impl NatsSnapshots {
         lease: &Lease,
         taken: &Taken,
         parts: &mut Parts<'_>,
+        check: &Check<'_>,
     ) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.stream()?.ok_or_else(|| failed("there is no log"))?;
         if places::decode(taken.seq, &taken.place).is_none_or(|(of, _)| of != log) {
@@ -77,14 +78,18 @@ impl NatsSnapshots {
         if older.as_ref().is_some_and(|older| older.seq >= taken.seq) {
             return Err(failed("a snapshot that is as new is shared already"));
         }
-        let snapshot = self.upload(&archives, lease, (log, taken), parts)?;
+        let check = || lease.check().and_then(|()| check());
+        let snapshot = self.upload(&archives, (log, taken), parts, &check)?;
         let kept: Vec<SharedSnapshot> = [snapshot.clone()].into_iter().chain(older.clone()).collect();
         self.runtime.block_on(catalog.replace(kept.clone()))?;
         // What follows can be done by the next one who shares a snapshot.
         let tidied = self.runtime.block_on(async {
             archives.remove_before(snapshot.seq, log, &kept).await?;
             match &older {
-                Some(older) if archives.has(older).await? => self.trim(&stream, older).await,
+                Some(older) if archives.has(older).await? => {
+                    check()?;
+                    self.trim(&stream, older).await
+                }
                 _ => Ok(()),
             }
         });
@@ -94,26 +99,22 @@ impl NatsSnapshots {
         Ok(snapshot)
     }
 
-    /// Uploads an archive and reads it back.
+    /// Uploads an archive and reads it back. If it must not count then, it is removed.
     fn upload(
         &self,
         archives: &Archives,
-        lease: &Lease,
         (log, taken): (LogId, &Taken),
         parts: &mut Parts<'_>,
+        check: &Check<'_>,
     ) -> Result<SharedSnapshot, JournalError> {
-        let check_lease = || match lease.is_lost() {
-            true => Err(failed("the right to share a snapshot got lost")),
-            false => Ok(()),
-        };
         let name = archives::name_of(taken.seq, log);
-        let uploaded = archives.put(&name, &mut || check_lease().and_then(|()| parts()));
+        let uploaded = archives.put(&name, &mut || check().and_then(|()| parts()));
         let checked = uploaded.and_then(|(bytes, digest)| {
             let Taken { seq, taken_at, place } = taken.clone();
             let node = self.options.node.clone();
             let snapshot = SharedSnapshot { name: name.clone(), seq, taken_at, node, bytes, digest, place };
             check_shared(&snapshot, archives.read(&snapshot)?)?;
-            check_lease()?;
+            check()?;
             Ok(snapshot)
         });
         if checked.is_err() {
@@ -148,7 +149,7 @@ impl NatsSnapshots {
         // Behind the message that this puts at the beginning.
         let place = Place { stream: 1, seq: taken.seq, ..Place::default() };
         let taken = Taken { place: places::encode(log, &place)?, ..taken.clone() };
-        let snapshot = self.upload(&archives, lease, (log, &taken), parts)?;
+        let snapshot = self.upload(&archives, (log, &taken), parts, &|| lease.check())?;
         self.runtime.block_on(async {
             let message = PublishMessage::build().payload(BEGINNING.into()).expected_last_sequence(0);
             let subject = format!("{}.log", self.options.stream);
@@ -211,9 +212,14 @@ impl SharedSnapshots for NatsSnapshots {
         }
     }
 
-    fn share(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+    fn share(
+        &mut self,
+        taken: &Taken,
+        parts: &mut Parts<'_>,
+        check: &Check<'_>,
+    ) -> Result<SharedSnapshot, JournalError> {
         let lease = self.lease.take().ok_or_else(|| failed("another node has the right to share one"))?;
-        let shared = self.share_under(&lease, taken, parts);
+        let shared = self.share_under(&lease, taken, parts, check);
         self.runtime.block_on(lease.release());
         shared
     }

@@ -414,6 +414,13 @@ impl Writer {
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
         self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
+        if is_diverged && let Err(error) = self.store.note_diverged(&why) {
+            tracing::error!(%error, "the next start will not know that this node has diverged");
+        }
+        if is_diverged {
+            // Nobody is to get the rest.
+            self.downloads = Downloads::default();
+        }
         for waiting in self.waiting.take_from(Ticket(0)) {
             waiting.answer(Err(SubmitError::StorageFailed));
         }

@@ -96,6 +96,16 @@ impl Directory {
         }
     }
 
+    /// Reads a small file of text; `None` if it is not there.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let path = self.file(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io(&path, "read")(error)),
+        }
+    }
+
     /// Writes the `format` file atomically.
     pub(crate) fn write_format(&self, format: Format) -> Result<(), StoreError> {
         self.write_file(layout::FORMAT_FILE, format.text().as_bytes())

@@ -40,6 +40,14 @@ pub enum StoreError {
         /// The command that helps.
         command: String,
     },
+    /// The state in the directory is not that of the other nodes.
+    #[error("{path} is not served again: {why}; begin with an empty directory in its place")]
+    Diverged {
+        /// The data directory.
+        path: PathBuf,
+        /// How it showed.
+        why: String,
+    },
     /// Too little space is free. Nothing was written.
     #[error(
         "{path}: {free_bytes} bytes are free, but at least {needed_bytes} must be: make room, then try again"

@@ -6,6 +6,7 @@
 //! DIR/acknowledged   a small record beside sled: the last acknowledged position
 //! DIR/clock          what the clocks said when they were last trusted
 //! DIR/ballast        space that is given up so that a full disk can be opened
+//! DIR/diverged       why a node over this directory has stopped
 //! DIR/sled/          sled's own files
 //!
 //! tree meta               identity, log-base, migration/NNNN, events/FIRST
@@ -31,6 +32,8 @@ pub(crate) const INITIALISING_FILE: &str = "initialising";
 pub(crate) const RESTORING_FILE: &str = "restoring";
 /// Exists while a directory is filled from a snapshot that nodes share. Such a directory must never be served, and can be filled again.
 pub(crate) const FILLING_FILE: &str = "filling";
+/// Exists if the state is not that of the other nodes; it says how that showed. Such a directory is not served again.
+pub(crate) const DIVERGED_FILE: &str = "diverged";
 pub(crate) const SLED_DIR: &str = "sled";
 /// A copy of a damaged `sled` folder, made before a repair is tried.
 pub(crate) const ASIDE_DIR: &str = "sled.aside";
@@ -45,6 +48,7 @@ pub(crate) const OUR_FILES: &[&str] = &[
     INITIALISING_FILE,
     RESTORING_FILE,
     FILLING_FILE,
+    DIVERGED_FILE,
     SLED_DIR,
     ASIDE_DIR,
 ];

@@ -244,6 +244,14 @@ impl Store {
         markers.iter().any(|marker| self.directory.has(marker))
     }
 
+    /// Notes why the state in the directory must not be served again.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::NoSpace`].
+    pub(crate) fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
+        self.directory.write_file(layout::DIVERGED_FILE, format!("{why}\n").as_bytes())
+    }
+
     /// Marks the directory as used: from here on a missing part is damage.
     pub(crate) fn begin_use(&self) -> Result<(), StoreError> {
         self.directory.remove(layout::INITIALISING_FILE)

@@ -85,6 +85,9 @@ fn found_format(directory: &Directory, purpose: Purpose) -> Result<Option<Format
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
     }
+    if let Some(why) = directory.text(layout::DIVERGED_FILE)? {
+        return Err(StoreError::Diverged { path: dir.to_owned(), why });
+    }
     let Some(format) = directory.format()? else { return Ok(None) };
     migrations::refuse_newer(dir, format.number)?;
     if purpose == Purpose::Restore {

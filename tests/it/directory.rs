@@ -3,7 +3,7 @@
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{Store, StoreError};
+use cuckood::store::{Store, StoreCopy, StoreError};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,6 +63,20 @@ fn a_newer_format_is_refused_untouched() {
     let error = refusal(dir.path());
     assert!(matches!(error, StoreError::Newer { found: 2, known: 1, .. }), "{error}");
     assert!(fs::read(dir.path().join("sled/db")).unwrap() == before);
+}
+
+#[test]
+fn a_directory_whose_node_has_diverged_is_not_served_again_but_can_be_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    fs::write(dir.path().join("diverged"), "it differs from b at position 65536\n").unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, StoreError::Diverged { .. }), "{error}");
+    assert!(
+        error.to_string().contains("it differs from b at position 65536; begin with an empty"),
+        "{error}"
+    );
+    StoreCopy::of(dir.path(), None).unwrap().open(&options(Durability::Fsync)).unwrap();
 }
 
 #[test]

@@ -6,9 +6,13 @@ use super::parser::Arguments;
 use super::reserve::number;
 use super::visit::{Admitted, Done, Visit};
 
-/// `PING [message]`.
+/// `PING [message]`. Clients and load balancers find out by it whether to go on with this node.
 pub(super) async fn ping(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
     visit.settle().await;
+    let stopped = visit.shared.engine.has_stopped();
+    if let Some(failure) = stopped.and_then(|status| Failure::unready(&status, true)) {
+        return Err(failure);
+    }
     match arguments.len() {
         1 => visit.replies.simple("PONG"),
         2 => visit.replies.bulk(arguments.at(1)),

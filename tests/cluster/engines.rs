@@ -18,8 +18,13 @@ pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, unde
         listen_time: Duration::ZERO,
         ..NatsOptions::new("", "engines", name)
     };
-    let mut options = EngineOptions::new(dir)
-        .on_shared_journal(JournalOptions::Nats(Box::new(nats)), ClusterOptions::default());
+    start_with(dir, nats, ClusterOptions::default(), clock).await
+}
+
+/// A node with these options.
+pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, clock: Clock) -> Engine {
+    let journal = JournalOptions::Nats(Box::new(nats));
+    let mut options = EngineOptions::new(dir).on_shared_journal(journal, cluster);
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
     let engine = Engine::start(options, clock);
     engine.recovered().await;

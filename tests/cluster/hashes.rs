@@ -1,17 +1,23 @@
 //! Nodes compare the hashes of their states: whoever has another than most stops, and says so.
 
+use crate::engines::start_with;
 use crate::journal::Node;
 use crate::nats::Servers;
 use crate::patience::{PATIENCE, wait_until};
 use crate::service::Service;
 use crate::store_support::{append, proposal};
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use cuckood::engine::{ClusterOptions, Status};
 use cuckood::journal::{Committed, Journal, JournalError, NatsOptions, Peer, Ticket};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 const AT: Seq = Seq(STATE_HASH_EVERY);
 
@@ -90,6 +96,23 @@ fn the_odd_one_of_three_stops_and_the_others_go_on() {
     append(first.journal(), vec![proposal(9, 1)]).unwrap();
 }
 
+/// It may be for the others to stop, too, so they have to hear of it.
+#[test]
+fn a_node_that_stops_while_the_servers_are_gone_tells_the_others_later() {
+    let mut servers = Servers::start(1);
+    let [mut first, mut second] = nodes(&servers, "gone", EVER);
+    second.tell(2);
+    wait_until("word of its hash", || {
+        let _ = (first.poll_once(), second.poll_once());
+        first.peer("n1").unwrap().hash.is_some()
+    });
+    servers.kill(0);
+    first.tell(1);
+    wait_until("the end of one", || first.is_diverged());
+    servers.restart(0);
+    wait_until("the end of the other", || second.is_diverged());
+}
+
 /// However busy a node is, it does not go on for long where nobody tells whose state is right.
 #[test]
 fn what_is_open_is_decided_in_time_under_load_as_well() {
@@ -118,16 +141,90 @@ fn of_two_that_differ_both_stop() {
     wait_until("the end of the other", || second.is_diverged());
 }
 
+fn clock() -> Clock {
+    Clock::system(ClockLimits::default())
+}
+
+/// Whoever begins with a snapshot goes on with its state, so a node shares none while its own may be wrong.
+#[test]
+fn a_node_in_doubt_shares_nothing() {
+    let servers = Servers::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let [mut liar, mut third] = nodes(&servers, "doubt", EVER);
+    let nats =
+        NatsOptions { servers: servers.urls(), open_time: EVER, ..NatsOptions::new("", "doubt", "engine") };
+    let cluster =
+        ClusterOptions { share_every: Some(Duration::from_millis(200)), ..ClusterOptions::default() };
+    let runtime = Runtime::new().unwrap();
+    let engine = runtime.block_on(start_with(dir.path(), nats, cluster, clock()));
+    wait_until("a shared snapshot", || engine.shared_snapshots().shared > 0);
+    liar.tell(666);
+    let differs = || engine.replication().unwrap().peers.iter().any(|peer| peer.differs == Some(true));
+    wait_until("word of a difference", || liar.poll_once().is_pending() && differs());
+    let shared = engine.shared_snapshots().shared;
+    for number in 0..300 {
+        // It would be due.
+        append(liar.journal(), vec![proposal(number, 1)]).unwrap();
+        assert!(engine.shared_snapshots().shared <= shared + 1, "at most one was on its way");
+    }
+    let shared = engine.shared_snapshots().shared;
+    let right = engine.replication().unwrap().hash.unwrap();
+    third.tell(right.hash);
+    wait_until("another one, once it is decided", || {
+        let _ = third.poll_once();
+        engine.shared_snapshots().shared > shared
+    });
+}
+
+#[test]
+fn nobody_gets_the_rest_of_a_backup_of_a_node_that_has_to_stop() {
+    let servers = Servers::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let [mut first, mut second] = nodes(&servers, "backup", EVER);
+    let nats = NatsOptions { servers: servers.urls(), ..NatsOptions::new("", "backup", "engine") };
+    let runtime = Runtime::new().unwrap();
+    let engine = runtime.block_on(start_with(dir.path(), nats, ClusterOptions::default(), clock()));
+    wait_until("its hash", || engine.replication().unwrap().hash.is_some());
+    let mut backup = runtime.block_on(engine.backup()).unwrap();
+    runtime.block_on(backup.next()).unwrap().unwrap();
+    first.tell(666);
+    second.tell(666);
+    wait_until("its end", || {
+        let _ = (first.poll_once(), second.poll_once());
+        matches!(engine.status(), Status::Diverged(_))
+    });
+    assert!(matches!(runtime.block_on(backup.next()), Some(Err(_))));
+}
+
 fn service(servers: &Servers, dir: &TempDir, name: &str) -> Service {
-    let settings = [
+    let servers = servers.urls().join(",");
+    Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), dir.path(), &settings(&servers, name))
+}
+
+fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 7] {
+    [
         ("CUCKOOD__JOURNAL__KIND", "nats"),
-        ("CUCKOOD__NATS__SERVERS", &servers.urls().join(",")),
+        ("CUCKOOD__NATS__SERVERS", servers),
         ("CUCKOOD__NATS__REPLICAS", "1"),
         ("CUCKOOD__CLUSTER__NODE", name),
+        ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0"),
         ("CUCKOOD__STORAGE__BALLAST", "0"),
         ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),
-    ];
-    Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), dir.path(), &settings)
+    ]
+}
+
+/// What the service answers to a Redis client's PING.
+fn pong(service: &Service) -> String {
+    let told = service.output().wait_for(PATIENCE, |line| {
+        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+        let is_it = fields["message"] == "listening for Redis clients";
+        is_it.then(|| fields["address"].as_str()?.parse::<SocketAddr>().ok()).flatten()
+    });
+    let mut stream = TcpStream::connect(told.unwrap()).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    answer
 }
 
 fn told(service: &Service) -> Value {
@@ -173,6 +270,7 @@ fn nodes_that_have_most_against_them_stop_serving() {
     for service in [&first, &second] {
         wait_until("word of a difference", || differs(service, "liar-0") == Some(true));
         assert_eq!(service.client().get("/readyz").unwrap().status, 200);
+        assert_eq!(pong(service), "+PONG\r\n");
         assert_eq!(service.metric("cuckood_cluster_divergence "), 1);
     }
     liars[1].tell(666);
@@ -185,5 +283,18 @@ fn nodes_that_have_most_against_them_stop_serving() {
         let detail = answer.body["detail"].as_str().unwrap();
         assert!(detail.contains("65536") && detail.contains("liar-2"), "{detail}");
         assert_eq!(service.metric("cuckood_state{state=\"diverged\"} "), 1);
+        assert!(pong(service).starts_with("-MISCONF"));
     }
+    // Nor after a restart, until they get another directory.
+    second.terminate();
+    let servers = servers.urls().join(",");
+    let again = Service::start(
+        Path::new(env!("CARGO_BIN_EXE_cuckood")),
+        dirs[1].path(),
+        &settings(&servers, "second"),
+    );
+    let output = again.output().clone();
+    assert!(!again.wait().success());
+    let said = output.whole().join("\n");
+    assert!(said.contains("not served again") && said.contains("liar-2"), "{said}");
 }

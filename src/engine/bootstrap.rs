@@ -4,8 +4,10 @@
 use super::restore::load_shared;
 use super::{Progress, RecoveryError};
 use crate::domain::ClockReading;
-use crate::journal::{Journal, JournalError, JournalOptions, SharedSnapshot, SharedSnapshots, check_shared};
-use crate::store::{Store, StoreOptions};
+use crate::journal::{Journal, JournalError, JournalOptions, SharedSnapshot, SharedSnapshots, read_shared};
+use crate::state::{IMAGE_VERSION, RestoreStateError, enabled_in};
+use crate::store::archive::Piece;
+use crate::store::{Manifest, Store, StoreError, StoreOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,7 +65,7 @@ impl Bootstrap<'_> {
     /// was found. Returns whether there is any.
     fn fill(&self, report: &mut dyn FnMut(Progress)) -> Result<bool, RecoveryError> {
         let Some(mut shared) = self.journal.shared_snapshots()? else { return Ok(false) };
-        let mut faults = BTreeMap::new();
+        let (mut faults, mut newer) = (BTreeMap::new(), None);
         for _ in 0..ATTEMPTS {
             let listed = shared.list()?;
             if listed.is_empty() {
@@ -73,7 +75,7 @@ impl Bootstrap<'_> {
             let Some(snapshot) = next else { break };
             report(Progress { phase: "checking a shared snapshot", done: 0, total: Some(snapshot.bytes) });
             let loaded =
-                check(&mut *shared, &snapshot).and_then(|()| self.load(&mut *shared, &snapshot, report));
+                self.check(&mut *shared, &snapshot).and_then(|()| self.load(&mut *shared, &snapshot, report));
             let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
             match loaded {
                 Ok(()) => {
@@ -83,12 +85,35 @@ impl Bootstrap<'_> {
                 Err(error) => {
                     tracing::error!(name, %error, "a shared snapshot can't be used");
                     faults.insert(name, error.to_string());
+                    if is_newer(&error) {
+                        newer.get_or_insert(error);
+                    }
                 }
             }
+        }
+        if let Some(newer) = newer {
+            // Nothing is damaged: this build is too old.
+            return Err(newer);
         }
         let faults = faults.into_values().collect::<Vec<_>>().join("; ");
         let why = format!("none of the snapshots that nodes share can be used: {faults}");
         Err(JournalError::Damaged(why).into())
+    }
+
+    /// Reads a snapshot to its end, without anything being given up for it.
+    fn check(
+        &self,
+        shared: &mut dyn SharedSnapshots,
+        snapshot: &SharedSnapshot,
+    ) -> Result<(), RecoveryError> {
+        let (archive, mut understood) = (shared.open(snapshot)?, Ok(()));
+        read_shared(snapshot, archive, |piece| {
+            if let Piece::Manifest(manifest) = piece {
+                understood = check_snapshot(&snapshot.name, &manifest, self.journal.understands());
+            }
+            Ok(())
+        })?;
+        understood
     }
 
     fn load(
@@ -111,7 +136,58 @@ impl Bootstrap<'_> {
     }
 }
 
-fn check(shared: &mut dyn SharedSnapshots, snapshot: &SharedSnapshot) -> Result<(), RecoveryError> {
-    let archive = shared.open(snapshot)?;
-    Ok(check_shared(snapshot, archive)?)
+fn is_newer(error: &RecoveryError) -> bool {
+    matches!(
+        error,
+        RecoveryError::Store(StoreError::Newer { .. }) | RecoveryError::Journal(JournalError::Newer { .. })
+    )
+}
+
+/// Refuses a snapshot that this build can't load, or behind which there may be entries that it does not understand.
+///
+/// # Errors
+/// [`StoreError::Newer`] or [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be told.
+fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(), RecoveryError> {
+    match enabled_in(&manifest.meta) {
+        Ok(version) if version > understands => {
+            Err(JournalError::Newer { at: manifest.seq, version, understands }.into())
+        }
+        Ok(_) => Ok(()),
+        Err(RestoreStateError::Newer(found)) => {
+            let (path, found, known) = (name.into(), found.into(), IMAGE_VERSION.into());
+            Err(StoreError::Newer { path, found, known }.into())
+        }
+        Err(error) => Err(JournalError::Damaged(error.to_string()).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Command, Entry, Proposal, Seq, Timestamp};
+    use crate::state::State;
+
+    #[test]
+    fn a_snapshot_of_a_later_build_says_that_this_one_is_to_be_updated() {
+        let mut state = State::new();
+        let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
+        state.apply(Entry { seq: Seq(1), proposal: enable });
+        let meta = state.begin_snapshot().head;
+        let (seq, taken_at) = (Seq(1), Timestamp(1));
+        let manifest =
+            |meta| Manifest { generation: 1, seq, taken_at, events_last: 0, sections: Vec::new(), meta };
+        let check = |meta, understands| check_snapshot("snapshot-1", &manifest(meta), understands);
+        check(meta.clone(), 2).unwrap();
+        let refused = check(meta.clone(), 1).unwrap_err().to_string();
+        assert!(refused.contains("update this node"), "{refused}");
+        // The head begins with its version.
+        let mut newer = meta.clone();
+        newer[0] += 1;
+        let refused = check(newer, 2).unwrap_err().to_string();
+        assert!(refused.contains("snapshot-1") && refused.contains("run a newer cuckood"), "{refused}");
+        assert!(matches!(
+            check(meta[..2].to_vec(), 2),
+            Err(RecoveryError::Journal(JournalError::Damaged(_)))
+        ));
+    }
 }

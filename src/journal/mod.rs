@@ -106,6 +106,14 @@ impl JournalOptions {
         !matches!(self, JournalOptions::Local(_))
     }
 
+    /// The highest version of entries that this node understands.
+    pub fn understands(&self) -> u16 {
+        match self {
+            JournalOptions::Nats(options) => options.understands,
+            JournalOptions::Local(_) | JournalOptions::Memory(_) => FORMAT_VERSION,
+        }
+    }
+
     /// What an acknowledged write survives.
     pub fn durability(&self) -> Durability {
         match self {

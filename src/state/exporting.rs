@@ -1,8 +1,8 @@
 //! The image of one filter, taken out of a snapshot of the whole state.
 
-use super::image::{Beginning, FilterStateImage, IMAGE_VERSION};
+use super::image::FilterStateImage;
 use super::ledger::Kept;
-use super::restore::RestoreStateError;
+use super::restore::{RestoreStateError, beginning};
 use super::section::SectionId;
 use super::slab::{DamagedSlab, PageReader};
 use crate::domain::image::ALGORITHM;
@@ -27,12 +27,7 @@ impl Export {
     /// # Errors
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
-        let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-        if version != IMAGE_VERSION {
-            return Err(RestoreStateError::Newer(version));
-        }
-        // The imports and line-ups behind the filters may be many.
-        let (beginning, _) = postcard::take_from_bytes::<Beginning>(rest).map_err(RestoreStateError::Head)?;
+        let beginning = beginning(head)?;
         let found = beginning.filters.into_iter().find(|image| image.id == filter && image.loading.is_none());
         let Some(image) = found else { return Ok(None) };
         let FilterStateImage { kind, name, secret, spec, layout, window, created_at, adds, removes, .. } =

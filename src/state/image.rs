@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 
 /// The version of the head's encoding.
-pub(super) const IMAGE_VERSION: u16 = 1;
+pub(crate) const IMAGE_VERSION: u16 = 1;
 
 /// What a snapshot begins with.
 pub struct SnapshotImage {

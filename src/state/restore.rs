@@ -20,6 +20,7 @@ use super::view::{Counters, FilterView};
 use crate::domain::Spec;
 use crate::filter::{Filled, RestoreError, Restoring};
 use parking_lot::RwLock;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use thiserror::Error;
@@ -45,6 +46,24 @@ pub enum RestoreStateError<E> {
     /// A chunk could not be loaded.
     #[error(transparent)]
     Load(E),
+}
+
+/// The version of entries that is enabled in a snapshot.
+///
+/// # Errors
+/// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
+pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
+    Ok(beginning(head)?.format)
+}
+
+/// What a head begins with. The imports and line-ups behind it may be many.
+pub(super) fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
+    let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
+    if version != IMAGE_VERSION {
+        return Err(RestoreStateError::Newer(version));
+    }
+    let (beginning, _) = postcard::take_from_bytes(rest).map_err(RestoreStateError::Head)?;
+    Ok(beginning)
 }
 
 impl State {

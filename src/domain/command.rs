@@ -278,6 +278,37 @@ impl Command {
 }
 
 impl Command {
+    /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
+    /// of an old command is a new version, too. There is no `_`, so whoever adds a command decides.
+    pub fn needs(&self) -> u16 {
+        match self {
+            Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Update { .. }
+            | Command::Delete { .. }
+            | Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Replace { .. }
+            | Command::Clear { .. }
+            | Command::Redeem { .. }
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImportBegin { .. }
+            | Command::ImportLines { .. }
+            | Command::ImportEnd { .. }
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp { .. }
+            | Command::DeleteLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageBegin { .. }
+            | Command::ImagePart { .. }
+            | Command::ImageEnd { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => 1,
+        }
+    }
+
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         let beyond = match self {

@@ -1,5 +1,6 @@
 //! Versions of entries: nothing is applied that this build does not understand, and nothing is enabled that another node does not.
 
+use super::SubmitError;
 use super::writer::Writer;
 use crate::domain::{Command, Entry, Proposal};
 use crate::journal::{Committed, JournalError, Ticket};
@@ -22,7 +23,11 @@ pub(super) fn check(entry: &Entry, understands: u16) -> Result<(), JournalError>
     }
 }
 
-/// The same for a state from a snapshot.
+fn check_enabled(needs: u16, enabled: u16) -> Result<(), SubmitError> {
+    if needs > enabled { Err(SubmitError::NotEnabled { needs, enabled }) } else { Ok(()) }
+}
+
+/// Refuses a state from a snapshot, in the same way.
 ///
 /// # Errors
 /// [`JournalError::Newer`].
@@ -32,6 +37,14 @@ pub(super) fn check_state(state: &State, understands: u16) -> Result<(), Journal
 }
 
 impl Writer {
+    /// Refuses to log a command before all nodes are known to understand it.
+    ///
+    /// # Errors
+    /// [`SubmitError::NotEnabled`].
+    pub(super) fn refuse_unless_enabled(&self, command: &Command) -> Result<(), SubmitError> {
+        check_enabled(command.needs(), self.state.format())
+    }
+
     /// When to look whether every node understands more than is enabled. Nothing wakes the writer for that.
     pub(super) fn enable_wake_at(&self) -> Option<Instant> {
         self.may_enable().then(|| Instant::now() + LOOK_EVERY)
@@ -77,5 +90,19 @@ impl Writer {
             Err(JournalError::DiskFull(_)) => {}
             Err(error) => drop(self.storage_error(&error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_is_not_enabled_is_not_logged() {
+        assert_eq!(check_enabled(1, 1), Ok(()));
+        assert_eq!(check_enabled(2, 3), Ok(()));
+        let refused = check_enabled(2, 1).unwrap_err();
+        assert_eq!(refused, SubmitError::NotEnabled { needs: 2, enabled: 1 });
+        assert!(refused.to_string().contains("update every node"), "{refused}");
     }
 }

@@ -35,6 +35,16 @@ pub enum SubmitError {
         "the log does not answer: without most of its servers nobody can tell what is acknowledged elsewhere"
     )]
     NoQuorum,
+    /// The command is of a version that some node may not understand yet.
+    #[error(
+        "this needs version {needs} of the log's entries, and only {enabled} is enabled: update every node first"
+    )]
+    NotEnabled {
+        /// The version that the command needs.
+        needs: u16,
+        /// The version that is enabled.
+        enabled: u16,
+    },
     /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
     #[error(transparent)]
     ClockUnsure(#[from] ClockUnsure),

@@ -271,6 +271,7 @@ impl Writer {
             return Ok(Verdict::Later);
         }
         let Submission { command, key, .. } = submission;
+        self.refuse_unless_enabled(command)?;
         if self.state.has_to_move_first(command) {
             return Err(SubmitError::Overloaded);
         }
@@ -413,7 +414,6 @@ impl Writer {
         self.answer_snapshot(Err(SubmitError::StorageFailed));
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
-        self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         if is_diverged && let Err(error) = self.store.note_diverged(&why) {
             tracing::error!(%error, "the next start will not know that this node has diverged");
         }
@@ -421,6 +421,7 @@ impl Writer {
             // Nobody is to get the rest.
             self.downloads = Downloads::default();
         }
+        self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         for waiting in self.waiting.take_from(Ticket(0)) {
             waiting.answer(Err(SubmitError::StorageFailed));
         }

@@ -186,7 +186,9 @@ impl From<SubmitError> for Failure {
             SubmitError::DiskFull => {
                 Self::new(Code::ReadOnly, "too little disk space is free: nothing was changed")
             }
-            SubmitError::TooFarBehind | SubmitError::NoQuorum => Self::new(Code::Busy, error.to_string()),
+            SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled { .. } => {
+                Self::new(Code::Busy, error.to_string())
+            }
             SubmitError::ClockUnsure(unsure) => {
                 Self::new(Code::ReadOnly, format!("{unsure}: nothing was changed"))
             }

@@ -219,6 +219,9 @@ impl From<SubmitError> for Problem {
                 "the log did not say in time what is acknowledged elsewhere: most of its servers may be gone",
             )
             .retry_after(retry::MOMENT),
+            SubmitError::NotEnabled { .. } => {
+                Problem::new(Code::Overloaded, error.to_string()).retry_after(retry::MINUTE)
+            }
             SubmitError::ClockUnsure(unsure) => {
                 Problem::new(Code::ClockUnsure, unsure.to_string()).retry_after(retry::MINUTE)
             }

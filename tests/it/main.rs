@@ -22,6 +22,7 @@ mod filter_fill;
 mod filter_forgetting;
 mod forgetting;
 mod format;
+mod history;
 mod idempotency;
 mod idle;
 mod images;

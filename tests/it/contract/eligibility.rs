@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 async fn service() -> Service {
     let service = Service::start().await;
+    // No stranger looks like a user of these.
+    let sure = json!({"capacity": 10, "layout": {"fingerprint_bits": 32, "bucket_size": 8}});
     for (name, window) in [
-        ("spring", json!({"capacity": 10})),
-        ("summer", json!({"capacity": 10})),
+        ("spring", sure.clone()),
+        ("summer", sure.clone()),
         ("over", json!({"capacity": 10, "ends_at": "2026-11-21T12:00:00Z"})),
         ("later", json!({"capacity": 10, "starts_at": "2026-11-21T13:00:00Z"})),
-        ("winter", json!({"capacity": 10})),
+        ("winter", sure),
     ] {
         service.put(&format!("/v1/campaigns/{name}"), window).await.json(201);
     }

@@ -393,7 +393,8 @@ async fn uploads_at_once_push_none_of_each_other_out() {
 #[tokio::test]
 async fn a_broken_append_waits_for_its_rest_whatever_comes() {
     let service = Service::start().await;
-    service.put("/v1/campaigns/spring", json!({"capacity": 100_000})).await.json(201);
+    let spec = json!({"capacity": 100_000, "error_rate": 0.000_001});
+    service.put("/v1/campaigns/spring", spec).await.json(201);
     let lines: &'static str = (0..15_000).map(|n| format!("u{n}\n")).collect::<String>().leak();
     let _ = text(&service, "?id=a", broken(&[lines])).await;
     for _ in 0..150 {

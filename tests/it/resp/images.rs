@@ -85,7 +85,8 @@ fn a_piece_can_be_asked_for_again_and_what_is_written_meanwhile_is_not_in_it() {
     let client = &mut service.connect();
     fill(client, "spring");
     let (second, bytes) = piece(client, "spring", "0");
-    client.call("CF.ADD spring later");
+    let later = || (0..20).map(|number| format!("later{number}"));
+    client.call(&format!("CF.INSERT spring ITEMS {}", later().collect::<Vec<_>>().join(" ")));
     let (third, more) = piece(client, "spring", &second.to_string());
     assert_eq!(piece(client, "spring", &second.to_string()), (third, more.clone()));
     // Not any earlier one.
@@ -103,7 +104,9 @@ fn a_piece_can_be_asked_for_again_and_what_is_written_meanwhile_is_not_in_it() {
     load_all(client, "copy", &pieces);
     assert_eq!(client.call("CF.EXISTS copy u5"), Reply::Integer(1));
     let view = service.view(Kind::Campaign, "copy");
-    assert_eq!(view.count(view.digest("later"), service.engine.now()), 0);
+    // Hardly any of them looks like one that was there before.
+    let found = later().filter(|item| view.contains(view.digest(item), service.engine.now())).count();
+    assert!(found < 5, "{found} later ones");
     // It is over.
     assert!(
         client.call(&format!("CF.SCANDUMP spring {iterator}")).error().starts_with("ERR Invalid position")

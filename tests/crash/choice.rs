@@ -133,7 +133,9 @@ impl Choice<'_> {
             }
             40..65 => {
                 let items = self.some(if self.is_shared { 40 } else { 6 }, may_go)?;
-                let all = !filter.kind.is_coupon() && self.random.below(4) == 0;
+                // All copies of an item, and of whatever looks like it: another client's, where a compact filter is shared.
+                let may_take_all = !(filter.kind.is_coupon() || is_compact && self.is_shared);
+                let all = may_take_all && self.random.below(4) == 0;
                 Some(Operation::Remove { items, all })
             }
             65..80 => {

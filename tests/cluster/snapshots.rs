@@ -159,10 +159,11 @@ fn one_node_shares_at_a_time() {
     let servers = Servers::start(1);
     let mut ours = Node::join(&servers, "ours");
     let mut theirs = Node::join(&servers, "theirs");
+    // Before the right is had: it does not outlast a disk that stands still.
+    let taken = theirs.take(1);
     assert!(ours.shared.claim().unwrap());
     assert!(ours.shared.claim().unwrap(), "it has it");
     assert!(!theirs.shared.claim().unwrap());
-    let taken = theirs.take(1);
     assert!(theirs.shared.share(&taken, &mut || Ok(None), &|| Ok(())).is_err(), "without the right");
     ours.shared.release();
     assert!(theirs.shared.claim().unwrap());

@@ -8,7 +8,7 @@ use crate::directory::copy_dir;
 use crate::store_support::{append, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Durability, Journal, JournalError};
-use cuckood::store::{Manifest, SectionKey, Store, StoreError};
+use cuckood::store::{Manifest, SectionKey, Store, StoreError, StoreOptions};
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,12 @@ use std::time::Duration;
 const DIRECTORY: &str = "CUCKOOD_DAMAGED_DIRECTORY";
 const ENTRIES: u64 = 100;
 const FILTERS: u64 = 12;
+
+/// How long sled may take to open, before it counts as hanging: longer than a busy machine's disk stands still.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a child may take, in which a damaged directory is opened twice.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(180);
 
 fn key(filter: u64) -> SectionKey {
     SectionKey { owner: filter, part: 0 }
@@ -67,7 +73,8 @@ fn prepare(dir: &Path) {
 
 /// What the engine does on start: the newest snapshot that is whole, and the log after it.
 fn recover(dir: &Path) -> Result<(), JournalError> {
-    let store = Arc::new(Store::open(dir, &options(Durability::Fsync))?);
+    let options = StoreOptions { open_timeout: OPEN_TIMEOUT, ..options(Durability::Fsync) };
+    let store = Arc::new(Store::open(dir, &options)?);
     let mut journal = open_journal(&store)?;
     let manifests = store.manifests()?;
     let whole = manifests.iter().find(|manifest| whole(&store, manifest).is_ok());
@@ -122,9 +129,9 @@ fn opens(dir: &Path, what: &str) -> bool {
     let pid = rustix::process::Pid::from_child(&child);
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    let Ok(output) = receiver.recv_timeout(Duration::from_secs(30)) else {
+    let Ok(output) = receiver.recv_timeout(CHILD_TIMEOUT) else {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        panic!("{what}: no answer within 30 s");
+        panic!("{what}: no answer within {CHILD_TIMEOUT:?}");
     };
     let output = output.unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -14,13 +14,16 @@ use std::time::{Duration, Instant};
 /// What the clocks may say at a restore.
 pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
 
+/// How long a directory may take to open, and a poll wait for entries: longer than a busy machine's disk stands still.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Small segments, no reserve: a test's directory is small and short-lived.
 pub fn options(durability: Durability) -> StoreOptions {
     StoreOptions {
         sync_snapshots: durability == Durability::Fsync,
         free_space_min_bytes: 0,
         ballast_bytes: 1 << 20,
-        open_timeout: Duration::from_secs(20),
+        open_timeout: PATIENCE,
         preallocate_bytes: 16 << 20,
         cache_bytes: 8 << 20,
         ..StoreOptions::default()
@@ -41,9 +44,6 @@ pub fn open_journal_at(store: &Arc<Store>, durability: Durability) -> Result<Loc
     LocalJournal::open(store.clone(), LocalOptions { durability, segment_bytes: 64 << 10 })
 }
 
-/// How long a poll waits for entries: longer than a busy machine's disk stands still.
-const POLL_PATIENCE: Duration = Duration::from_secs(120);
-
 /// Wakes a thread that is parked.
 struct Unpark(Thread);
 
@@ -56,7 +56,7 @@ impl Wake for Unpark {
 /// Polls until so many entries have come after `last`, waiting for them.
 pub fn poll(journal: &mut dyn Journal, mut last: Seq, count: usize) -> Result<Vec<Committed>, JournalError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut committed, until) = (Vec::new(), Instant::now() + POLL_PATIENCE);
+    let (mut committed, until) = (Vec::new(), Instant::now() + PATIENCE);
     while committed.len() < count {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(more) => committed.extend(more?),

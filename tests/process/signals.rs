@@ -52,7 +52,9 @@ fn sigterm_lets_what_is_under_way_end() {
 fn a_stop_is_announced_before_the_listener_closes() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let service = Service::start_ready(program(), &data, &[("CUCKOOD__SERVER__DRAIN_DELAY", "5s")]);
+    // All that is asked for within the delay waits for no disk.
+    let settings = [("CUCKOOD__SERVER__DRAIN_DELAY", "10s"), ("CUCKOOD__STORAGE__DURABILITY", "relaxed")];
+    let service = Service::start_ready(program(), &data, &settings);
     let client = service.client();
     service.begin_termination();
     until("the stop is announced", || client.another().get("/readyz").unwrap().body["code"] == "draining");

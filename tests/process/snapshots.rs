@@ -1,7 +1,7 @@
 //! A snapshot costs the disk what it holds: commits wait for whatever else is written beside it.
 
-use crate::program;
 use crate::service::Service;
+use crate::{program, until};
 use serde_json::json;
 
 #[test]
@@ -65,18 +65,18 @@ fn what_is_acknowledged_at_once_is_flushed_soon() {
     let client = service.client();
     let user = json!({ "users": ["the-only-one"] });
     let written_at = || std::fs::metadata(data.join("sled/db")).unwrap().modified().unwrap();
-    let is_written_after = |then| {
-        (0..20_000).any(|_| {
-            assert_eq!(client.get("/livez").unwrap().status, 200);
-            written_at() > then
-        })
+    let strong = [("X-Cuckood-Consistency", "strong")];
+    let wait_for_flush = |what: &str, before| {
+        until(what, || written_at() > before);
+        // Whoever flushes answers this, once that is done.
+        until(what, || client.send("GET", "/v1/campaigns/launch", &strong, b"").unwrap().status == 200);
     };
     let before = written_at();
     assert_eq!(client.put("/v1/campaigns/launch", &json!({ "capacity": 1_000 })).unwrap().status, 201);
-    assert!(is_written_after(before), "the campaign was not written");
+    wait_for_flush("the campaign is written", before);
     let before = written_at();
     assert_eq!(client.post("/v1/campaigns/launch/users", &user).unwrap().status, 200);
-    assert!(is_written_after(before), "the user was not written");
+    wait_for_flush("the user is written", before);
     service.kill();
 
     let service = Service::start_ready(program(), &data, &settings);

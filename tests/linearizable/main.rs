@@ -31,6 +31,7 @@ mod verdicts;
 use checker::{Operation, check};
 use client::{CODES, Shop, code_name, work};
 use model::{Answer, Request, Status};
+use patience::wait_until;
 use random::Random;
 use serde_json::json;
 use service::{Client, Service};
@@ -42,6 +43,9 @@ const CLIENTS: usize = 64;
 
 /// How long the service lives between two kills.
 const LIFE_SECONDS: u64 = 2;
+
+/// Operations that are answered in each life, however slow the machine is.
+const ANSWERED_MIN: u64 = 2_000;
 
 /// Small enough that snapshots are taken, and log segments dropped, all the time.
 const SETTINGS: &[(&str, &str)] =
@@ -106,6 +110,9 @@ fn stock(client: &Client) {
 /// One life of the service, and what was done in it.
 fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Vec<(usize, Operation)> {
     shop.broken.store(0, Ordering::SeqCst);
+    let (answered, broken) =
+        (|| shop.answered.load(Ordering::Relaxed), || shop.broken.load(Ordering::SeqCst));
+    let before = answered();
     std::thread::scope(|scope| {
         let clients: Vec<_> = randoms
             .iter_mut()
@@ -116,7 +123,8 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
             .collect();
         // Not for anything to happen, but for the load to last.
         std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
-        assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "connections broke before the service was killed");
+        wait_until("a load", || answered() >= before + ANSWERED_MIN || broken() > 0);
+        assert_eq!(broken(), 0, "connections broke before the service was killed");
         let survivor = if last {
             shop.closed.store(true, Ordering::Relaxed);
             Some(service)
@@ -126,7 +134,7 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
         };
         let operations: Vec<_> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
         if let Some(service) = survivor {
-            assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "connections broke though nobody was killed");
+            assert_eq!(broken(), 0, "connections broke though nobody was killed");
             assert!(service.terminate().success(), "SIGTERM ends it well");
         }
         operations

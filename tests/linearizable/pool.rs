@@ -5,6 +5,7 @@
 //! sent and answered, and from the list after each start, which tells what became of requests whose answers were lost.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
+use crate::patience::wait_until;
 use crate::random::Random;
 use crate::service::{Answer, Client, Service};
 use crate::several::{Closing, kill_leader, rounds, settle as settle_nodes};
@@ -20,6 +21,9 @@ const STOCK: u64 = 50;
 
 /// Users who want to be in: somewhat more than can be.
 const USERS: u64 = 90;
+
+/// Redemptions that are made in each life of the service, however slow the machine is.
+const MADE_MIN: usize = 200;
 
 /// How far two readings of the machine's clock may lie apart, in milliseconds.
 const CLOCK_MARGIN: i64 = 100;
@@ -136,6 +140,17 @@ impl History {
             (at, count)
         });
         counted.collect()
+    }
+
+    /// How often each thing happened that has to.
+    fn counts(&self) -> [(&'static str, u64); 4] {
+        let cancelled = self.redemptions.values().filter(|known| known.cancelled.is_some()).count();
+        [
+            ("sold out", self.sold_out.len() as u64),
+            ("confirmed", self.confirmed),
+            ("cancelled", cancelled as u64),
+            ("expired", self.expired),
+        ]
     }
 
     /// What can't have been, if anything can't.
@@ -317,6 +332,7 @@ fn an_open_pool_never_has_more_than_its_stock() {
             assert_eq!(made.unwrap().status, 201);
         }
         history.lock().unwrap().resolve(&list(&service.client()));
+        let before = history.lock().unwrap().redemptions.len();
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let clients: Vec<_> = randoms
@@ -330,6 +346,11 @@ fn an_open_pool_never_has_more_than_its_stock() {
                 .collect();
             // Not for anything to happen, but for the load to last.
             std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
+            wait_until("a load", || {
+                let history = history.lock().unwrap();
+                let has_all = life < lives || history.counts().iter().all(|(_, count)| *count > 0);
+                has_all && history.redemptions.len() >= before + MADE_MIN
+            });
             let survivor = if life == lives {
                 closed.store(true, Ordering::Relaxed);
                 Some(service)
@@ -351,15 +372,7 @@ fn an_open_pool_never_has_more_than_its_stock() {
 fn judge(mut history: History, kills: u64) {
     let most = history.course(Known::certainly).into_iter().map(|(_, count)| count).max();
     eprintln!("{:>8} kills, {:>8} redemptions, {most:?} at once", kills, history.redemptions.len());
-    let confirmed = ("confirmed", history.confirmed as usize);
-    let cancelled = history.redemptions.values().filter(|known| known.cancelled.is_some()).count();
-    let counts = [
-        ("sold out", history.sold_out.len()),
-        confirmed,
-        ("cancelled", cancelled),
-        ("expired", history.expired as usize),
-    ];
-    for (what, count) in counts {
+    for (what, count) in history.counts() {
         eprintln!("{count:>8} {what}");
         assert!(count > 0, "none {what}");
     }

@@ -1,6 +1,7 @@
 //! Nodes in the test's own process, with what no real program can be told: an earlier build's understanding, or a clock that is off.
 
 use crate::nats::Servers;
+use crate::patience::PATIENCE;
 use cuckood::clock::Clock;
 use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
 use cuckood::engine::{
@@ -8,7 +9,7 @@ use cuckood::engine::{
 };
 use cuckood::journal::NatsOptions;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A node by this clock whose build understands entries up to this version. It takes the nodes of which the log tells for all.
 pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, understands: u16) -> Engine {
@@ -46,7 +47,9 @@ pub async fn insert(engine: &Engine, target: Target, item: u64) -> Result<Applie
 }
 
 pub async fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
     while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "what is waited for does not come");
         tokio::task::yield_now().await;
     }
 }

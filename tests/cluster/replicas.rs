@@ -153,8 +153,11 @@ fn seen(client: &Client, steps: usize) -> Vec<Value> {
     seen
 }
 
-fn has_filled(service: &Service) -> bool {
-    service.output().so_far().iter().any(|line| line.contains("began with a shared snapshot"))
+const FILLED: &str = "began with a shared snapshot";
+
+/// Waits until a node says something.
+fn says(service: &Service, what: &str) -> bool {
+    service.output().wait_for(PATIENCE, |line| line.contains(what).then_some(())).is_some()
 }
 
 #[test]
@@ -167,7 +170,7 @@ fn a_wiped_node_joins_and_equals() {
     nodes.wipe("second");
     write(&first.client(), steps);
     let second = nodes.sharing("second");
-    assert!(has_filled(&second));
+    assert!(says(&second, FILLED));
     let figures = || second.client().text("/metrics").unwrap().1;
     assert!(figures().contains("cuckood_cluster_bootstrap_seconds"));
     wait_until("word of a shared snapshot", || figures().contains("cuckood_cluster_snapshot_position"));
@@ -177,7 +180,7 @@ fn a_wiped_node_joins_and_equals() {
     assert_eq!(second.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
     second.kill();
     let second = nodes.silent("second");
-    assert!(!has_filled(&second));
+    assert!(!second.output().so_far().iter().any(|line| line.contains(FILLED)));
     assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
 }
 
@@ -191,13 +194,13 @@ fn a_node_behind_a_trimmed_log_begins_anew() {
     let mut steps = nodes.write_until_trimmed(&first, 1);
     steps = nodes.write_until_trimmed(&first, steps);
     let second = nodes.silent("second");
-    assert!(has_filled(&second));
+    assert!(says(&second, FILLED));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
     // A download that breaks off leaves nothing that can be opened, and is done again.
     second.kill();
     fs::write(nodes.folder("second").join("filling"), "").unwrap();
     let second = nodes.silent("second");
-    assert!(has_filled(&second));
+    assert!(says(&second, FILLED));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
 }
 
@@ -226,7 +229,7 @@ fn a_node_that_stood_still_while_the_log_was_trimmed_past_it_stops_and_begins_an
     assert_eq!(client.get("/v1/campaigns/spring").unwrap().status, 503);
     second.kill();
     let second = nodes.silent("second");
-    assert!(has_filled(&second));
+    assert!(says(&second, FILLED));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
 }
 
@@ -241,8 +244,8 @@ fn the_older_snapshot_is_used_if_the_newest_is_damaged() {
     let first = nodes.silent("first");
     nodes.damage(0);
     let second = nodes.silent("second");
-    assert!(has_filled(&second));
-    assert!(second.output().so_far().iter().any(|line| line.contains("a shared snapshot can't be used")));
+    assert!(says(&second, FILLED));
+    assert!(says(&second, "a shared snapshot can't be used"));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
     nodes.damage(1);
     let refused = nodes.refused("third");

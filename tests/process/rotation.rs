@@ -149,8 +149,9 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
     let certificate = parameters.self_signed(&signing_key).unwrap();
     fs::write(files.path("cert.pem"), certificate.pem()).unwrap();
     fs::write(files.path("key.pem"), signing_key.serialize_pem()).unwrap();
-    let until = |entry: &str, days| {
-        let time = format!("expires_at = {}T00:00:00Z", day_in(days).0);
+    let (near_day, near_seconds) = day_in(3);
+    let until = |entry: &str, day: jiff::civil::Date| {
+        let time = format!("expires_at = {day}T00:00:00Z");
         format!("{}, {time} }}", entry.trim_end_matches([' ', '}']))
     };
     let (_, lasting) = new_key("lasting", "read");
@@ -163,7 +164,9 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
     assert!(dated.contains("2099-01-31"), "{made}");
     let [(later_key, later), (_, near), (gone_key, gone)] =
         ["later", "near", "gone"].map(|name| new_key(name, "read"));
-    files.put_keys(&[&lasting, dated, &until(&later, 100), &until(&near, 3), &until(&gone, -2)]);
+    let (later, near, gone) =
+        (until(&later, day_in(100).0), until(&near, near_day), until(&gone, day_in(-2).0));
+    files.put_keys(&[&lasting, dated, &later, &near, &gone]);
     let service = files.start();
     let client = service.client_trusting(certificate.der());
     crate::until("ready", || client.get("/readyz").unwrap().status == 200);
@@ -174,7 +177,7 @@ fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
     let certificate = service.metric_of(&client, "cuckood_certificate_expiry_timestamp_seconds ");
     assert_eq!(certificate, soon_seconds as u64);
     let key = service.metric_of(&client, "cuckood_key_expiry_timestamp_seconds{key=\"near\"} ");
-    assert_eq!(key, day_in(3).1 as u64);
+    assert_eq!(key, near_seconds as u64);
     let warnings = |message: &str| {
         let lines = service.output().so_far();
         lines.iter().filter(|line| line.contains(&format!("\"message\":\"{message}\""))).count()

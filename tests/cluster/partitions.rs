@@ -110,6 +110,7 @@ fn nodes_leave_a_server_that_is_cut_off_from_the_others() {
                 routes.part(server, how);
                 wait_for_another_leader(&cluster.servers, server);
                 load.go_on(20);
+                assert_ne!(log_of(cluster, node)["server"], format!("n{server}"), "it has another server");
                 heal(cluster, &routes, load);
             }
         });

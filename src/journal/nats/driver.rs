@@ -496,6 +496,10 @@ impl Driver {
     }
 
     fn note_status(&mut self) {
+        self.status.served_by(|| {
+            let server = self.link.client.server_info();
+            (server.server_name, server.version)
+        });
         let late = self.oldest().filter(|sent| sent.elapsed() >= READ_BACK_PATIENCE);
         self.status.note(self.outbox.in_flight(), late);
     }

@@ -95,6 +95,8 @@ struct Inner {
     replicas: usize,
     disconnected_since: Option<Instant>,
     connections: u64,
+    /// It is connected again, maybe to another server.
+    is_reconnected: bool,
     reopened: u64,
     /// Why the reader does not get on.
     trouble: Option<String>,
@@ -208,11 +210,19 @@ impl Replication {
         (inner.replicas, inner.disconnected_since) = (replicas, None);
     }
 
+    /// Takes note of the server, if it may be another one.
+    pub(super) fn served_by(&self, server: impl FnOnce() -> (String, String)) {
+        let mut inner = self.inner.lock();
+        if std::mem::take(&mut inner.is_reconnected) {
+            (inner.server, inner.server_version) = server();
+        }
+    }
+
     pub(super) fn connected(&self, is_connected: bool) {
         let mut inner = self.inner.lock();
         if is_connected {
             inner.connections += 1;
-            inner.disconnected_since = None;
+            (inner.disconnected_since, inner.is_reconnected) = (None, true);
         } else {
             inner.disconnected_since.get_or_insert_with(Instant::now);
         }

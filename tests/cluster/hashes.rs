@@ -162,7 +162,7 @@ fn a_node_in_doubt_shares_nothing() {
     let differs = || engine.replication().unwrap().peers.iter().any(|peer| peer.differs == Some(true));
     wait_until("word of a difference", || liar.poll_once().is_pending() && differs());
     let shared = engine.shared_snapshots().shared;
-    for number in 0..300 {
+    for number in 0..1_500 {
         // It would be due.
         append(liar.journal(), vec![proposal(number, 1)]).unwrap();
         assert!(engine.shared_snapshots().shared <= shared + 1, "at most one was on its way");

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -118,6 +119,28 @@ impl Gate {
         Ok(())
     }
 
+    /// Logs a failure that operators should know of.
+    fn log_failure(
+        &self,
+        status: StatusCode,
+        code: Option<Code>,
+        route: Option<&str>,
+        id: &HeaderValue,
+        span: &Span,
+    ) {
+        match code {
+            // The store logs when this begins and ends.
+            Some(Code::DiskFull) => {}
+            Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
+                self.refusals.room(route, code, id)
+            }
+            _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
+                tracing::error!(parent: span, request_id = id.to_str().ok(), route, "a request failed");
+            }
+            _ => {}
+        }
+    }
+
     /// The position that this node has applied, for an answer under `/v1` of one of several nodes.
     fn position(&self, route: Option<&str>) -> Option<Seq> {
         let engine = &self.api.engine;
@@ -162,22 +185,25 @@ pub(super) async fn pass(
     let operation = gate.operation(route, &method);
     let is_read = operation.is_some_and(|operation| operation.is_read);
     let (mut act, mut before) = (None, None);
-    let answer = async {
-        let admitted = gate.admit(&mut request, route, operation, &id);
-        let reached = match admitted {
-            Ok(()) if is_read => positions::reach(&gate.api.engine, request.headers()).await,
-            admitted => admitted,
-        };
-        before = gate.position(route);
-        match reached {
-            Ok(()) => {
-                act = gate.acts.begun(&request, route, &id);
-                next(request).await
+    let mut response = {
+        // Pinned where it is made: it is large, and each wrapper around it would copy it.
+        let answer = pin!(async {
+            let admitted = gate.admit(&mut request, route, operation, &id);
+            let reached = match admitted {
+                Ok(()) if is_read => positions::reach(&gate.api.engine, request.headers()).await,
+                admitted => admitted,
+            };
+            before = gate.position(route);
+            match reached {
+                Ok(()) => {
+                    act = gate.acts.begun(&request, route, &id);
+                    next(request).await
+                }
+                Err(problem) => problem.into_response(),
             }
-            Err(problem) => problem.into_response(),
-        }
+        });
+        whole(answer.instrument(span.clone())).await
     };
-    let mut response = whole(answer.instrument(span.clone())).await;
     let (status, took) = (response.status(), begun.elapsed());
     gate.api.metrics.count(route, &method, status, took);
     tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
@@ -186,17 +212,7 @@ pub(super) async fn pass(
         act.end(status, code.map(Code::as_str));
     }
     if !status.is_success() {
-        match code {
-            // The store logs when this begins and ends.
-            Some(Code::DiskFull) => {}
-            Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
-                gate.refusals.room(route, code, &id)
-            }
-            _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!(parent: &span, request_id = id.to_str().ok(), route, "a request failed");
-            }
-            _ => {}
-        }
+        gate.log_failure(status, code, route, &id, &span);
         response = problem::render(response, id.to_str().unwrap_or_default());
     }
     if let Some(before) = before {

@@ -8,7 +8,8 @@
 
 use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
 use cuckood::filter::{
-    CompactFilter, CompactView, Digest, ForgettingFilter, Growth, Layout, Secret, StrictFilter,
+    CompactFilter, CompactReader, CompactView, Digest, Expansion, ForgettingFilter, Growth, Layout, Secret,
+    StrictFilter,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,6 +20,8 @@ const BATCH: usize = 1_024;
 const TWO_READERS_CHECKS: usize = 50_000_000;
 /// The error rate of 16-bit fingerprints in buckets of four at 95 % load, which the other crates are configured for.
 const ERROR_RATE: f64 = 1.16e-4;
+/// The error rate of a filter that was created without one.
+const ERROR_RATE_DEFAULT: f64 = 0.001;
 /// In so many steps the filter that forgets does so.
 const STEPS: u32 = 8;
 /// How many times its first capacity the grown filter holds.
@@ -150,6 +153,21 @@ fn layout(items: usize) -> Layout {
     Layout::compact_with(items as u64, 16, 4, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap()
 }
 
+fn word_of(digest: u64, words: &[u64]) -> usize {
+    ((u128::from(digest) * words.len() as u128) >> 64) as usize
+}
+
+/// The time of two memory reads per item.
+fn two_lines(digests: &[Digest], words: &[u64]) -> f64 {
+    ns(digests.len(), || {
+        let mut sum = 0;
+        for digest in digests {
+            sum += words[word_of(digest.0, words)] + words[word_of(digest.0.rotate_left(32), words)];
+        }
+        black_box(sum);
+    })
+}
+
 /// Operations that only cuckood has, and two memory reads per item, which are a lower bound for any filter with two buckets. A
 /// single check is bounded by those reads and the comparison: without prefetching, each further instruction leaves fewer reads in
 /// flight.
@@ -158,14 +176,8 @@ fn measure_own(keys: &[Key]) -> Figures {
     let (secret, layout) = (secret(), layout(items));
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let words = vec![1_u64; layout.memory_bytes() as usize / 8];
-    let at = |digest: u64| ((u128::from(digest) * words.len() as u128) >> 64) as usize;
-    let memory = ns(items, || {
-        let mut sum = 0;
-        for digest in &digests {
-            sum += words[at(digest.0)] + words[at(digest.0.rotate_left(32))];
-        }
-        black_box(sum);
-    });
+    let at = |digest: u64| word_of(digest, &words);
+    let memory = two_lines(&digests, &words);
     let compared = ns(items, || {
         // The bare comparison of `Lanes::any_equal`: whether one of four 16-bit slots holds the fingerprint.
         let holds = |word: u64, copies: u64| {
@@ -178,7 +190,7 @@ fn measure_own(keys: &[Key]) -> Figures {
         black_box(digests.iter().filter(either).count());
     });
     drop(words);
-    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
     let mut hashed = Vec::with_capacity(BATCH);
     let insert = ns(items, || {
         for keys in keys.chunks(BATCH) {
@@ -207,7 +219,7 @@ fn measure_own(keys: &[Key]) -> Figures {
     let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
     // Long enough that it does not matter when the system gives the second thread a processor of its own.
     let passes = (TWO_READERS_CHECKS / items).max(1);
-    let two_readers = |look: &(dyn Fn(&CompactView) + Sync)| {
+    let two_readers = |look: &(dyn Fn(&CompactView<'_>) + Sync)| {
         ns(2 * passes * items, || {
             std::thread::scope(|scope| {
                 for _ in 0..2 {
@@ -250,7 +262,7 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
     let items = keys.len();
     let secret = secret();
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
-    let mut plain = CompactFilter::new(layout(items), Growth::Fixed);
+    let mut plain = CompactFilter::new(layout(items), Growth::Fixed, Expansion::Doubling);
     let plain_insert = ns(items, || {
         for digests in digests.chunks(BATCH) {
             plain.insert_many(digests, false).unwrap();
@@ -285,12 +297,18 @@ fn measure_strict(keys: &[Key]) -> Figures {
     let items = keys.len();
     let secret = secret();
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
-    let mut filter = StrictFilter::new(Layout::strict(items as u64).unwrap(), Growth::Fixed);
+    let layout = Layout::strict(items as u64).unwrap();
+    let memory = two_lines(&digests, &vec![1_u64; layout.memory_bytes() as usize / 8]);
+    let mut filter = StrictFilter::new(layout, Growth::Fixed);
     let insert = ns(items, || digests.iter().for_each(|digest| _ = filter.insert(*digest).unwrap()));
     let reader = filter.reader();
     let view = reader.view();
     let check = ns(items, || assert!(digests.iter().all(|digest| view.get(*digest).is_some())));
-    vec![("strict: single check, prehashed", check), ("strict: single insert, prehashed", insert)]
+    vec![
+        ("strict: two independent lines an item", memory),
+        ("strict: single check, prehashed", check),
+        ("strict: single insert, prehashed", insert),
+    ]
 }
 
 /// A filter that was created for a thousandth of its items, beside one that was created for all of them.
@@ -299,8 +317,8 @@ fn measure_grown(keys: &[Key]) -> Figures {
     let secret = secret();
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let [sized, grown] = [items, items / GROWN].map(|capacity| {
-        let layout = Layout::compact(capacity as u64, ERROR_RATE, Growth::Auto).unwrap();
-        let mut filter = CompactFilter::new(layout, Growth::Auto);
+        let layout = Layout::compact(capacity as u64, ERROR_RATE_DEFAULT, Growth::Auto).unwrap();
+        let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
         for digests in digests.chunks(BATCH) {
             filter.insert_many(digests, false).unwrap();
         }
@@ -322,13 +340,14 @@ fn measure_grown(keys: &[Key]) -> Figures {
     ]
 }
 
-struct Ours(CompactFilter, CompactView, Secret);
+struct Ours(CompactFilter, CompactView<'static>, Secret);
 
 impl Contestant for Ours {
     fn new(items: usize) -> Self {
-        let filter = CompactFilter::new(layout(items), Growth::Fixed);
-        let view = filter.reader().view();
-        Self(filter, view, secret())
+        let filter = CompactFilter::new(layout(items), Growth::Fixed, Expansion::Doubling);
+        // A few bytes for each round: the other contestants keep no view of a reader either.
+        let reader: &'static CompactReader = Box::leak(Box::new(filter.reader()));
+        Self(filter, reader.view(), secret())
     }
 
     fn insert(&mut self, key: &Key) {

@@ -5,8 +5,8 @@
 
 use cuckood::filter::codec::CHUNK_BYTES_MAX;
 use cuckood::filter::{
-    CompactFilter, Digest, FilterImage, Growth, Layout, RestoreError, Restoring, SlotState, StrictFilter,
-    TableId,
+    CompactFilter, Digest, Expansion, FilterImage, Growth, Layout, RestoreError, Restoring, SlotState,
+    StrictFilter, TableId,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -172,7 +172,7 @@ fn digests(count: u64) -> Vec<Digest> {
 }
 
 fn compact(layout: Layout, items: u64) -> Snapshot {
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
     filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
     let image = filter.tables_mut().begin_snapshot();
     let chunks = all_chunks(&image, |table, chunk, out| filter.tables_mut().take_chunk(table, chunk, out));

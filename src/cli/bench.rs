@@ -1,7 +1,7 @@
 //! `cuckood bench`: how fast the filters are on this machine.
 
 use crate::filter::{CompactFilter, CompactReader, CompactView, StrictFilter, StrictReader, StrictView};
-use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret};
+use crate::filter::{Digest, Expansion, Growth, Layout, LayoutError, Mode, Secret};
 use serde::Serialize;
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -146,7 +146,7 @@ impl Subject for CompactFilter {
     }
 
     fn new(layout: Layout) -> Self {
-        Self::new(layout, Growth::Fixed)
+        Self::new(layout, Growth::Fixed, Expansion::Doubling)
     }
 
     fn reader(&self) -> CompactReader {
@@ -207,7 +207,7 @@ impl Look for StrictReader {
     }
 }
 
-impl Check for CompactView {
+impl Check for CompactView<'_> {
     fn contains(&self, digest: Digest) -> bool {
         self.contains(digest)
     }

@@ -4,7 +4,7 @@ use super::{
     Digests, Ending, FilterId, Guards, ImageHead, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
     LineUp, Name, RedemptionId, Reference, Seq, Settings, Spec, Timestamp, UploadId, Window,
 };
-use crate::filter::{Digest, Layout, Secret};
+use crate::filter::{Digest, Expansion, Layout, Secret};
 use serde::{Deserialize, Serialize};
 
 /// The filter that a command addresses.
@@ -301,11 +301,14 @@ impl Command {
             | Command::PutLineUp { .. }
             | Command::DeleteLineUp { .. }
             | Command::Restored { .. }
-            | Command::ImageBegin { .. }
             | Command::ImagePart { .. }
             | Command::ImageEnd { .. }
             | Command::ImageAbandon { .. }
             | Command::Enable { .. } => 1,
+            Command::ImageBegin { head, .. } => match head.tables.expansion() {
+                Expansion::Segments => 1,
+                Expansion::Doubling => 2,
+            },
         }
     }
 

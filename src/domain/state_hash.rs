@@ -8,7 +8,10 @@ pub const STATE_HASH_EVERY: u64 = 1 << 16;
 
 /// The highest version of entries that this build understands. What an earlier build does not understand is written only once
 /// [`Command::Enable`](super::Command::Enable) with its version is in the log.
-pub const FORMAT_VERSION: u16 = 1;
+///
+/// - 1: the first.
+/// - 2: compact filters that are created from then on expand by [doubling](crate::filter::Expansion::Doubling).
+pub const FORMAT_VERSION: u16 = 2;
 
 /// The hash of the state at a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

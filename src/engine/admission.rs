@@ -108,14 +108,15 @@ mod tests {
     use super::*;
     use crate::domain::image::ALGORITHM;
     use crate::domain::{
-        Chunk, Digests, Ending, Entry, FilterId, Forget, IdempotencyKey, ImageHead, ImagePart, ImportId,
-        ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, PlacedRedemption, Proposal, Raise,
-        Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp, UploadDigest,
-        UploadId, Window,
+        Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, IdempotencyKey, ImageHead,
+        ImagePart, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, PlacedRedemption,
+        Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
+        UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
-        Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
+        Digest, Expansion, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret,
+        unreserved_tables,
     };
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -265,7 +266,8 @@ mod tests {
         let name = Name::new(&format!("image{id}")).unwrap();
         let kind = if spec.forget.is_some() { Kind::Campaign } else { kind };
         let steps = spec.forget.map(|forget| forget.steps());
-        let mut filter = Filter::new(spec.mode, layout, spec.growth, steps);
+        let expansion = if (what / 2).is_multiple_of(2) { Expansion::Doubling } else { Expansion::Segments };
+        let mut filter = Filter::new(spec.mode, layout, spec.growth, expansion, steps);
         let head = ImageHead {
             algorithm: ALGORITHM,
             seq: Seq(0),
@@ -409,9 +411,13 @@ mod tests {
                 proptest::collection::vec((0u8..27, any::<u64>(), any::<bool>()), 1..40),
                 1..6,
             ),
+            version in 1..=FORMAT_VERSION,
         ) {
+            let mut state = State::new();
+            let enable = Proposal::new(Timestamp(1_000), Command::Enable { version });
+            state.apply(Entry { seq: Seq(1), proposal: enable });
             let mut model = Model {
-                state: State::new(),
+                state,
                 admission: Admission::new(limit, 1 << 20),
                 batch: Vec::new(),
                 limit,

@@ -2,7 +2,7 @@
 
 use super::SubmitError;
 use super::writer::Writer;
-use crate::domain::{Command, Entry, Proposal};
+use crate::domain::{Command, Entry, Proposal, Seq};
 use crate::journal::{Committed, JournalError, Ticket};
 use crate::state::State;
 use std::time::{Duration, Instant};
@@ -50,8 +50,11 @@ impl Writer {
         self.may_enable().then(|| Instant::now() + LOOK_EVERY)
     }
 
+    /// Nothing is enabled in an empty log before the first command: what was stamped by a clock that is wrong at a first start can't be judged
+    /// later.
     fn may_enable(&self) -> bool {
         self.journal.understands() > self.state.format().max(self.sharing.enabling)
+            && (self.state.applied() > Seq(0) || !self.pending.is_empty())
     }
 
     /// Applies entries up to the first that this build must not apply, which ends its service.

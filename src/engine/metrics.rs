@@ -25,6 +25,8 @@ pub struct Metrics {
     pub entries: Counter,
     /// Commands refused because the queue was full.
     pub overloaded: Counter,
+    /// Redemptions refused without an entry in the log.
+    pub refused_unlogged: Counter,
     /// Snapshots finished.
     pub snapshots: Counter,
     /// Duration of the last snapshot.
@@ -61,6 +63,7 @@ impl Default for Metrics {
             commits: Counter::default(),
             entries: Counter::default(),
             overloaded: Counter::default(),
+            refused_unlogged: Counter::default(),
             snapshots: Counter::default(),
             snapshot_seconds: Gauge::default(),
             recovery_seconds: Gauge::default(),
@@ -95,6 +98,8 @@ impl Metrics {
         to.register("commits", "Group commits", self.commits.clone());
         to.register("entries", "Entries committed", self.entries.clone());
         to.register("overloaded", "Commands refused because the queue was full", self.overloaded.clone());
+        let refused = self.refused_unlogged.clone();
+        to.register("refused_unlogged", "Redemptions refused without an entry in the log", refused);
         to.register("snapshots", "Snapshots finished", self.snapshots.clone());
         let last = self.snapshot_seconds.clone();
         to.register("snapshot_duration_seconds", "Duration of the last snapshot", last);

@@ -22,6 +22,7 @@ mod into_cluster;
 mod metrics;
 mod plan;
 pub mod recovery;
+mod refusals;
 pub mod repair;
 mod request;
 mod restore;
@@ -32,6 +33,7 @@ mod snapshotter;
 mod start;
 mod submit_error;
 mod timekeeping;
+mod unlogged;
 mod verify;
 mod waiting;
 mod writer;
@@ -70,12 +72,13 @@ use crate::journal::Replication;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
-use request::{Request, Submission};
+use request::{Request, Room, Submission};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use unlogged::{Attempt, Refusals};
 
 /// Bytes of queued commands that one semaphore permit stands for.
 const QUEUE_UNIT_BYTES: u64 = 256;
@@ -243,6 +246,7 @@ struct Inner {
     /// When the last backup was completed, in milliseconds since the epoch; 0 for never.
     latest_backup: AtomicU64,
     figures: Arc<Figures>,
+    refusals: Arc<Refusals>,
     /// Set once a replicated log is open.
     replication: OnceLock<Arc<Replication>>,
     /// What is known about the snapshots that the nodes share.
@@ -388,7 +392,8 @@ impl Engine {
         self.refuse_unless_ready()?;
         let bytes = command.weight_bytes();
         let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
-        let room = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
+        let share = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
+        let room = Room::new(share, Attempt::of(&self.inner.refusals, &command));
         let (reply, answer) = oneshot::channel();
         let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
         self.send(Request::Submit(Box::new(submission)))?;

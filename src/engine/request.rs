@@ -3,6 +3,7 @@
 use super::event_log::EventsFound;
 use super::snapshotter::SnapshotReport;
 use super::submit_error::SubmitError;
+use super::unlogged::Attempt;
 use crate::domain::{Applied, Command, FilterId, IdempotencyKey, KeyName};
 use crate::journal::Taken;
 use std::sync::Weak;
@@ -55,6 +56,18 @@ pub(super) struct Submission {
     pub(super) bytes: u64,
     pub(super) since: Instant,
     pub(super) reply: Reply<Applied>,
-    /// Its share of the queue's bytes, released once it is answered.
-    pub(super) room: OwnedSemaphorePermit,
+    pub(super) room: Room,
+}
+
+/// What a command takes up, and gives back once it is applied or refused.
+pub(super) struct Room {
+    _share: OwnedSemaphorePermit,
+    _attempt: Option<Attempt>,
+}
+
+impl Room {
+    /// A share of the queue's bytes, and the attempt that the command is, if it is one.
+    pub(super) fn new(share: OwnedSemaphorePermit, attempt: Option<Attempt>) -> Room {
+        Room { _share: share, _attempt: attempt }
+    }
 }

@@ -131,6 +131,7 @@ impl Engine {
             latest_snapshot: watch::Sender::new(None),
             latest_backup: AtomicU64::new(0),
             figures: Arc::new(Figures::default()),
+            refusals: Arc::default(),
             replication: OnceLock::new(),
             sharing: parking_lot::Mutex::new(SharingFigures::default()),
             applied: watch::Sender::new(Seq(0)),
@@ -228,10 +229,9 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     inner.figures.note(&recovered.state);
-    let log_bytes = recovered.replayed * ENTRY_BYTES;
+    let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
-    let mut events = recovered.events;
     events.limit(options.events_room_bytes);
     let mut writer = Writer {
         state: recovered.state,
@@ -245,6 +245,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         latest_snapshot: inner.latest_snapshot.clone(),
         events_last: inner.events_last.clone(),
         figures: inner.figures.clone(),
+        refusals: inner.refusals.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         pending: VecDeque::new(),
         waiting,

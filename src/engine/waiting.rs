@@ -1,20 +1,19 @@
 //! The callers that wait for the outcome of a proposed command, by ticket.
 
 use super::SubmitError;
-use super::request::Reply;
+use super::request::{Reply, Room};
 use crate::domain::Applied;
 use crate::journal::Ticket;
 use std::collections::BTreeMap;
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// A caller that waits.
 pub(super) struct Waiting {
     pub(super) reply: Reply<Applied>,
     /// When its command was picked up.
     pub(super) since: Instant,
-    /// Its share of the queue's bytes, released once it is answered.
-    pub(super) room: OwnedSemaphorePermit,
+    /// What it takes up until it is answered.
+    pub(super) room: Room,
 }
 
 impl Waiting {
@@ -34,7 +33,7 @@ pub(super) struct WaitingList {
     waiting: BTreeMap<Ticket, Waiting>,
     /// Callers that were told that the outcome is unknown. They keep their share of the queue until the journal has decided:
     /// otherwise a journal that never answers would take any number of commands.
-    given_up: BTreeMap<Ticket, OwnedSemaphorePermit>,
+    given_up: BTreeMap<Ticket, Room>,
 }
 
 impl WaitingList {
@@ -98,7 +97,7 @@ mod tests {
     use tokio::sync::{Semaphore, oneshot};
 
     fn waiting(since: Instant) -> Waiting {
-        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let room = Room::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(), None);
         Waiting { reply: oneshot::channel().0, since, room }
     }
 
@@ -146,7 +145,7 @@ mod tests {
         let (mut list, now) = (WaitingList::default(), Instant::now());
         let (later, queue) = (now + Duration::from_secs(1), Arc::new(Semaphore::new(3)));
         let waiting = |since| {
-            let room = queue.clone().try_acquire_owned().unwrap();
+            let room = Room::new(queue.clone().try_acquire_owned().unwrap(), None);
             let (reply, answer) = oneshot::channel();
             (Waiting { reply, since, room }, answer)
         };

@@ -12,6 +12,7 @@ use super::request::{EventsAnswer, Reply, Request, Submission};
 use super::sharing::Sharing;
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
+use super::unlogged::Refusals;
 use super::waiting::{Waiting, WaitingList};
 use super::{Status, SubmitError};
 use crate::clock::ClockUnsure;
@@ -48,6 +49,7 @@ pub(super) struct Writer {
     /// The number of the last event, for those who wait for the next one.
     pub(super) events_last: watch::Sender<u64>,
     pub(super) figures: Arc<super::Figures>,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) admission: Admission,
     /// Commands that were picked up but can't be judged until everything that was proposed is applied.
     pub(super) pending: VecDeque<Submission>,
@@ -188,8 +190,11 @@ impl Writer {
 
     /// Proposes the pending commands and applies what is committed. Returns whether anything was applied.
     fn make_progress(&mut self) -> bool {
+        // Before the commands, so that on a new log of its own a filter has what is new from the first one on.
+        self.enable_understood();
+        let mut any = self.sharing.enabling > self.state.format() && self.apply_committed();
         self.propose_pending();
-        let mut any = self.apply_committed();
+        any |= self.apply_committed();
         while !self.pending.is_empty() && self.waiting.is_empty() {
             self.propose_pending();
             any |= self.apply_committed();
@@ -198,7 +203,6 @@ impl Writer {
         if !self.failed {
             self.sharing.barriers.answer(&*self.journal);
         }
-        self.enable_understood();
         any
     }
 
@@ -333,6 +337,7 @@ impl Writer {
         self.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
         let (mut others_bytes, mut stored) = (0, Ok(()));
+        self.refusals.begin();
         for Committed { entry, ticket } in committed {
             if ticket.is_none() {
                 others_bytes += entry.proposal.command.weight_bytes();
@@ -351,6 +356,7 @@ impl Writer {
         self.state.publish();
         self.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
+        self.refusals.end();
         for (waiting, applied) in answers {
             waiting.answer(Ok(applied));
         }

@@ -1,6 +1,6 @@
 //! The snapshot of a filter: a small image, and its tables as chunks of little-endian bytes, each with a header and a checksum.
 
-use super::layout::{Growth, Layout};
+use super::layout::{Expansion, Growth, Layout};
 use super::memory::OutOfMemory;
 use super::plan::TablePlan;
 use super::steps::StepsImage;
@@ -70,6 +70,12 @@ impl FilterImage {
     /// Whether it is of a filter that forgets.
     pub(super) fn is_forgetting(&self) -> bool {
         self.forgetting.is_some()
+    }
+
+    /// How its filter takes more memory.
+    pub fn expansion(&self) -> Expansion {
+        let doubles = |table: &TableImage| table.plan.expansion() == Expansion::Doubling;
+        if self.tables.iter().any(doubles) { Expansion::Doubling } else { Expansion::Segments }
     }
 
     /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.

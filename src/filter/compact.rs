@@ -1,94 +1,59 @@
 //! Compact filters: a multiset of fingerprints, in segments that are added as it grows.
 //!
-//! Each segment has twice as many buckets as the one before and one more bit of fingerprint. So its error rate is at most half
-//! as high, and the sum over all segments stays below twice the first one's.
+//! A fingerprint can't be hashed again, so a full filter can't just be copied to a larger table. It gets a further segment, whose
+//! fingerprints are longer by at least one bit. So that segment's error rate is at most half as high as the one before, and the sum over
+//! all segments stays below twice the first one's.
 //!
-//! Segments nest (see [`super::place::Nested`]): items that look alike in one segment look alike in every older one. So a remove
+//! A segment begins with a few bits more in each slot, which are the lowest bits of a bucket number ([`super::place::Nested`]). With
+//! them it can be doubled: its items move to a table of twice as many buckets, and one bit of each slot becomes a bit of the bucket
+//! ([`super::compact_move`]). So a filter that has grown a thousandfold has two or three segments, not ten. (In logs of version 1,
+//! a filter grows by segments alone, each twice the one before: [`Expansion`].)
+//!
+//! Segments nest: items that look alike in one segment look alike in every older one. So a remove
 //! takes the copy in the newest segment: it may have been stored for another item that looks alike there, but then the copy that is
 //! left serves that item as well. And a newer segment's copies can be folded into an older one.
 //!
-//! A filter whose capacity is raised gets one further segment that is large enough. The segments in between are left out: the rates
-//! of the others don't depend on them, and those that are there nest as before.
+//! A filter whose capacity is raised gets one further table that is large enough.
 
 use super::codec::{FilterImage, Load, RestoreError};
+use super::compact_view::{CompactReader, Shared, Shown};
 use super::copies::Copies;
 use super::dropped::Dropped;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{Growth, Layout, Mode};
+use super::layout::{Expansion, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
-use super::segments::{self, Raise, plan};
+use super::plan::TablePlan;
+use super::segments::{self, Raise};
 use super::slot_state::SlotState;
-use super::table::{SegmentStats, Table};
 use super::table_set::TableSet;
-use super::writer::{NoPath, TableWriter};
-use arc_swap::{ArcSwap, Guard};
+use super::writer::NoPath;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Buckets of a segment that is being folded which one remove empties.
-const BUCKETS_FOLDED: u64 = 32;
-
-/// The newest segment is folded into older ones once fewer than one in so many of its slots is taken, if they have room.
-const FOLD_BELOW: u64 = 64;
-
-/// After folding, one in so many slots of the older segments must be free.
-const SPARE_SLOTS: u64 = 16;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The writer's side of a compact filter.
 pub struct CompactFilter {
     /// The segments.
-    set: TableSet,
-    shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
-}
-
-/// A reader's side of a compact filter. Takes no lock; clones are cheap.
-#[derive(Clone)]
-pub struct CompactReader {
-    shared: Arc<ArcSwap<Vec<Arc<Table>>>>,
-}
-
-/// Whether the newest segment is nearly empty and can be spared. The older ones must have ample room for what is left in it. They must
-/// also be large enough for the capacity that the filter was asked for.
-fn is_worth_folding(older: &[TableWriter], newest: &TableWriter, first: &Layout) -> bool {
-    newest.items() * FOLD_BELOW <= newest.table.slots()
-        && older.iter().map(TableWriter::room).sum::<u64>() >= 2 * newest.items() + spare(older)
-        && older.iter().map(TableWriter::capacity).sum::<u64>() >= first.capacity()
-}
-
-/// Room that must be left in older segments after a newer one is folded into them. Without it, the next few items would bring
-/// the segment back, and folding would cost more than the removes that pay for it.
-fn spare(older: &[TableWriter]) -> u64 {
-    older.iter().map(|segment| segment.table.slots()).sum::<u64>() / SPARE_SLOTS + 1
-}
-
-/// The memory of those segments that may be folded and added again while so many copies are removed, if so many buckets are emptied
-/// already. In between it is given back.
-fn made_again(
-    layout: &Layout,
-    segments: impl Iterator<Item = u32>,
-    drained_buckets: u64,
-    removes: u64,
-) -> MemoryNeed {
-    let emptied = removes.saturating_mul(BUCKETS_FOLDED).saturating_add(drained_buckets);
-    let mut need = MemoryNeed::default();
-    for plan in segments.map(|k| plan(layout, k)) {
-        if plan.memory().mapped_bytes() > 0 {
-            (0..emptied / plan.buckets()).for_each(|_| need += plan.memory().passing());
-        }
-    }
-    need
+    pub(super) set: TableSet,
+    shared: Arc<Shared>,
 }
 
 impl CompactFilter {
     /// An empty filter.
-    pub fn new(layout: Layout, growth: Growth) -> Self {
-        Self::over(TableSet::new(layout, growth, plan(&layout, 0)))
+    pub fn new(layout: Layout, growth: Growth, expansion: Expansion) -> Self {
+        Self::over(TableSet::new(layout, growth, segments::first(&layout, expansion)))
     }
 
     fn over(set: TableSet) -> Self {
-        let shared = Arc::new(ArcSwap::from_pointee(set.shared()));
-        Self { set, shared }
+        let filter = Self { set, shared: Arc::default() };
+        filter.publish();
+        filter
+    }
+
+    /// How it takes more memory.
+    pub fn expansion(&self) -> Expansion {
+        self.set.expansion()
     }
 
     /// Its tables, for snapshots and figures.
@@ -111,8 +76,11 @@ impl CompactFilter {
         CompactReader { shared: self.shared.clone() }
     }
 
-    fn publish(&self) {
-        self.shared.store(Arc::new(self.set.shared()));
+    pub(super) fn publish(&self) {
+        let shown = Shown { tables: self.set.shared(), is_doubling: self.is_doubling() };
+        self.shared.tables.store(Arc::new(shown));
+        // Behind the tables: see `CompactReader::view`.
+        self.shared.published.store(self.shared.published.load(Relaxed) + 1, Release);
     }
 
     /// The most copies that items which look alike can have together: the slots of their two buckets.
@@ -140,20 +108,29 @@ impl CompactFilter {
         if copies >= self.copies_max() {
             return Ok(Insert::Saturated);
         }
+        if !self.insert_into_tables(digest) {
+            self.grow()?;
+            self.set.newest().insert(digest, 0).map_err(|NoPath| Full)?;
+        }
+        self.note_insert();
+        Ok(Insert::Added)
+    }
+
+    /// Adds a copy of an item to the oldest table that has room. Returns whether one has.
+    fn insert_into_tables(&mut self, digest: Digest) -> bool {
         let newest = self.set.tables.len() - 1;
-        for (k, segment) in self.set.tables.iter_mut().enumerate() {
-            let has_room = self.set.growth == Growth::Fixed || segment.room() > 0;
-            if has_room && segment.insert(digest, 0).is_ok() {
-                if k == newest {
-                    // The new copy may lie in a bucket that was emptied already, so folding starts over.
-                    self.set.drained_buckets = 0;
+        for index in 0..=newest {
+            let takes_items = segments::takes_items(&self.set.tables, index);
+            let table = &mut self.set.tables[index];
+            let has_room = self.set.growth == Growth::Fixed || table.room() > 0;
+            if takes_items && has_room && table.insert(digest, 0).is_ok() {
+                if index == newest {
+                    self.keep_newest();
                 }
-                return Ok(Insert::Added);
+                return true;
             }
         }
-        self.grow()?;
-        self.set.newest().insert(digest, 0).map_err(|NoPath| Full)?;
-        Ok(Insert::Added)
+        false
     }
 
     /// Adds a copy of each of many items, all or none. If all fit, the result is the same as one by one.
@@ -177,7 +154,7 @@ impl CompactFilter {
     pub fn remove(&mut self, digest: Digest) -> bool {
         let removed = self.set.tables.iter_mut().rev().any(|segment| segment.remove(digest).is_some());
         if removed && self.set.tables.len() > 1 {
-            self.fold_on();
+            self.note_remove();
         }
         removed
     }
@@ -207,9 +184,10 @@ impl CompactFilter {
     }
 
     fn begin_anew(&mut self, first: Layout) {
+        let begin = segments::first(&first, self.expansion());
         (self.set.layout, self.set.first) = (first, first);
-        let first = self.set.make(plan(&first, 0));
-        self.set.replace_all(first);
+        let begin = self.set.make(begin);
+        self.set.replace_all(begin);
         self.publish();
     }
 
@@ -221,13 +199,13 @@ impl CompactFilter {
         match segments::plan_raise(&self.set, &first)? {
             Raise::Nothing => {}
             Raise::Anew => self.begin_anew(first),
-            Raise::Segment(k) => {
-                self.set.put_newest(plan(&self.set.layout, k));
+            Raise::Table(plan) => {
+                self.set.put_newest(plan);
                 self.publish();
             }
         }
         self.set.first = first;
-        // A segment that was being folded may be needed now.
+        // Another table may be the one that is drained now, and a segment that was being folded may be needed.
         self.set.drained_buckets = 0;
         Ok(())
     }
@@ -240,38 +218,61 @@ impl CompactFilter {
         segments::raising(&self.set, first)
     }
 
+    /// The most memory that [`Self::raise`] may ask for if what is being folded is gone by then.
+    pub fn raising_at_most(&self, first: &Layout) -> MemoryNeed {
+        if self.set.drained_buckets > 0 {
+            segments::raising_at_most(&self.set, first)
+        } else {
+            self.raising(first).unwrap_or_default()
+        }
+    }
+
     /// The most memory that so many more items can make the filter ask for, if so many copies may be removed meanwhile.
     pub fn growth(&self, items: u64, removes: u64) -> MemoryNeed {
-        if self.set.growth == Growth::Fixed || items == 0 {
-            return MemoryNeed::default();
-        }
-        let layout = &self.set.layout;
-        let left = self.set.tables.iter().fold(items, |items, segment| {
-            layout.most_left(segments::number(segment), segment.items(), items)
-        });
-        let next = segments::next(&self.set);
-        let (mut need, end, is_enough) = segments::needed(layout, next, left);
-        // If there is no room in the end, the items that were added before are removed again.
-        let removes = if is_enough { removes } else { removes + items };
-        let foldable = self.set.tables.iter().skip(1).map(segments::number).chain(next..end);
-        need += made_again(layout, foldable, self.set.drained_buckets, removes);
-        need
+        // What is being folded may be gone by the next entry, whatever that is about.
+        let is_folding = self.set.drained_buckets > 0 && !self.is_doubling();
+        let emptied = if is_folding { self.set.newest_plan().buckets() } else { 0 };
+        self.growth_of(&self.set.layout, &segments::filled(&self.set), emptied, items, removes)
     }
 
     /// As [`Self::growth`], of a filter that is empty and has only its first segment.
     pub fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
+        let begin = segments::first(&self.set.first, self.expansion());
+        self.growth_of(&self.set.first, &[(begin, 0)], 0, items, removes)
+    }
+
+    fn growth_of(
+        &self,
+        layout: &Layout,
+        tables: &[(TablePlan, u64)],
+        emptied_buckets: u64,
+        items: u64,
+        removes: u64,
+    ) -> MemoryNeed {
         if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
-        let first = &self.set.first;
-        let (mut need, end, _) = segments::needed(first, 1, first.most_left(0, 0, items));
-        need += made_again(first, 1..end, 0, removes);
+        let outlook = segments::outlook(layout, tables, items);
+        // If there is no room in the end, the items that were added before are removed again.
+        let removes = if outlook.is_enough { removes } else { removes + items };
+        let further = tables.iter().skip(1).map(|(plan, _)| *plan).chain(outlook.plans.iter().copied());
+        let mut need = segments::made_again(further, emptied_buckets, removes);
+        if removes > 0 || emptied_buckets > 0 {
+            // Once the newest segments are folded, they begin as small as they did.
+            for count in 1..tables.len() {
+                let full: Vec<_> =
+                    tables[..count].iter().map(|(plan, _)| (*plan, plan.fill_limit())).collect();
+                let anew = segments::outlook(layout, &full, items).plans;
+                need += segments::made_again(anew.into_iter(), emptied_buckets, removes);
+            }
+        }
+        need += outlook.need;
         need
     }
 
     /// The memory of the segment that it begins with once it is empty.
     pub fn beginning(&self) -> MemoryNeed {
-        plan(&self.set.first, 0).memory()
+        segments::first(&self.set.first, self.expansion()).memory()
     }
 
     /// The memory that [`Self::clear`] asks for before it drops the old segments. It does not count towards the limit.
@@ -280,48 +281,13 @@ impl CompactFilter {
     }
 
     fn grow(&mut self) -> Result<(), Full> {
-        let k = segments::next(&self.set);
-        if self.set.growth == Growth::Fixed || !segments::can_be(&self.set.layout, k) {
-            return Err(Full);
-        }
-        self.set.add(plan(&self.set.layout, k));
+        let plan =
+            if self.set.growth == Growth::Fixed { None } else { segments::next(self.set.newest_plan()) };
+        self.set.add(plan.ok_or(Full)?);
+        // Another table may be the one that is drained now.
         self.set.drained_buckets = 0;
         self.publish();
         Ok(())
-    }
-
-    /// Folds the newest segment into older ones, once it is nearly empty and they have ample room. Each remove does a few buckets, so
-    /// that no single one pays for all. While a copy moves it is in both segments for a moment, and always in at least one.
-    #[inline(never)]
-    fn fold_on(&mut self) {
-        let [older @ .., newest] = &mut self.set.tables[..] else { return };
-        if self.set.drained_buckets == 0 && !is_worth_folding(older, newest, &self.set.first) {
-            return;
-        }
-        let buckets = newest.table.plan.buckets();
-        let last = buckets.min(self.set.drained_buckets + BUCKETS_FOLDED);
-        let mut moving = Vec::new();
-        newest.table.for_each_in(self.set.drained_buckets..last, |bucket, slot, value| {
-            moving.push((bucket, slot, value));
-        });
-        for (bucket, slot, value) in moving {
-            let moved = older.iter_mut().rev().any(|segment| {
-                let bits = segments::number(newest) - segments::number(segment);
-                let (bucket, value) = (bucket >> bits, value >> bits);
-                segment.room() > 0 && segment.insert_value(bucket, value).is_ok()
-            });
-            if !moved {
-                self.set.drained_buckets = 0;
-                return;
-            }
-            newest.free_slot(bucket, slot);
-        }
-        self.set.drained_buckets = last;
-        if last == buckets {
-            let newest = older.len();
-            self.set.drop_drained(newest);
-            self.publish();
-        }
     }
 
     /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.
@@ -344,11 +310,11 @@ impl CompactFilter {
         if image.cleared_tables > 0 {
             return Err(RestoreError::Image("a compact filter has no cleared tables"));
         }
-        let mut set = make(Mode::Compact, image)?;
-        if set.drained_buckets >= set.newest().table.plan.buckets() {
+        let filter = Self::over(make(Mode::Compact, image)?);
+        if !filter.can_be_drained(filter.set.drained_buckets) {
             return Err(RestoreError::Image("more buckets were drained than there are"));
         }
-        Ok(Self::over(set))
+        Ok(filter)
     }
 
     /// How many slots are taken in some buckets of a table.
@@ -370,70 +336,5 @@ impl Copies for CompactFilter {
 
     fn take(&mut self, digest: Digest) -> bool {
         self.remove(digest)
-    }
-}
-
-/// A view of a compact filter, for one request: it shows what the filter's segments hold at any moment, but not segments that are
-/// added later.
-///
-/// Look-ups go from the newest segment to the oldest. A copy that is being folded moves the same way, so no look-up misses it.
-pub struct CompactView {
-    segments: Guard<Arc<Vec<Arc<Table>>>>,
-}
-
-impl CompactReader {
-    /// A view of the filter as it is now. It finds everything that was added before.
-    #[inline]
-    pub fn view(&self) -> CompactView {
-        CompactView { segments: self.shared.load() }
-    }
-}
-
-impl CompactView {
-    /// Whether the filter holds an item, or one that looks alike. Never false for an item that it holds.
-    #[inline]
-    pub fn contains(&self, digest: Digest) -> bool {
-        match &self.segments[..] {
-            [only] => only.contains(digest),
-            segments => segments.iter().rev().any(|segment| segment.contains(digest)),
-        }
-    }
-
-    /// [`Self::contains`] for many, faster; `found` is cleared first.
-    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
-        found.clear();
-        found.resize(digests.len(), false);
-        self.segments.iter().rev().for_each(|segment| segment.contains_many(digests, found));
-    }
-
-    /// Copies of an item in all segments. Never too low; copies of items that look alike count too.
-    pub fn count(&self, digest: Digest) -> u32 {
-        self.segments.iter().rev().map(|segment| segment.count(digest)).sum()
-    }
-
-    /// The most copies that [`Self::count`] can tell of items that look alike, as in [`CompactFilter::copies_max`].
-    pub fn copies_max(&self) -> u32 {
-        self.segments.first().map_or(0, |first| 2 * u32::from(first.plan.bucket_size()))
-    }
-
-    /// Prefetches the cache lines in which an item may lie.
-    #[inline]
-    pub fn prefetch(&self, digest: Digest) {
-        self.segments.iter().for_each(|segment| segment.prefetch_item(digest));
-    }
-
-    /// Copies of all items.
-    pub fn items(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.items()).sum()
-    }
-
-    /// Bytes of all tables.
-    pub fn memory_bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.memory_bytes()).sum()
-    }
-
-    /// The figures of each segment, oldest first.
-    pub fn segments(&self) -> Vec<SegmentStats> {
-        self.segments.iter().map(|segment| segment.stats()).collect()
     }
 }

@@ -180,8 +180,12 @@ impl Filter {
         {
             return Err(FillError::Contradiction);
         }
-        if let Self::Forgetting(filter) = self {
-            filter.finish_counting();
+        match self {
+            Self::Compact(filter) => {
+                filter.has_drained_what_it_says().then_some(()).ok_or(FillError::Contradiction)?;
+            }
+            Self::Forgetting(filter) => filter.finish_counting(),
+            Self::Strict(_) => {}
         }
         Ok(())
     }

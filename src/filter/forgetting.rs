@@ -16,9 +16,10 @@ use super::dropped::Dropped;
 use super::forgetting_view::{ForgettingReader, Shared};
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{Growth, Layout, Mode};
+use super::layout::{Expansion, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
-use super::segments::{self, Raise, plan};
+use super::plan::TablePlan;
+use super::segments::{self, Raise};
 use super::slot_state::SlotState;
 use super::slots::Lanes;
 use super::stepped::{LiveCopy, Stored};
@@ -55,7 +56,7 @@ impl ForgettingFilter {
         let fitting = layout.with_steps(kept).map(|layout| layout.step_bits);
         assert_eq!(fitting, Ok(layout.step_bits), "the layout is made for so many steps");
         let steps = Steps::new(kept, u32::from(layout.step_bits));
-        Self::over(TableSet::new(layout, growth, plan(&layout, 0)), steps, (0, 0))
+        Self::over(TableSet::new(layout, growth, begin(&layout)), steps, (0, 0))
     }
 
     fn over(set: TableSet, steps: Steps, next: (usize, u64)) -> Self {
@@ -235,8 +236,8 @@ impl ForgettingFilter {
 
     fn begin_anew(&mut self, first: Layout) {
         (self.set.layout, self.set.first) = (first, first);
-        let first = self.set.make(plan(&first, 0));
-        self.set.replace_all(first);
+        let begin = self.set.make(begin(&first));
+        self.set.replace_all(begin);
         self.steps.clear();
         self.next = (0, 0);
         self.publish();
@@ -250,8 +251,8 @@ impl ForgettingFilter {
         match segments::plan_raise(&self.set, &first)? {
             Raise::Nothing => {}
             Raise::Anew => self.begin_anew(first),
-            Raise::Segment(k) => {
-                self.set.put_newest(plan(&self.set.layout, k));
+            Raise::Table(plan) => {
+                self.set.put_newest(plan);
                 self.next = (0, 0);
                 self.publish();
             }
@@ -265,10 +266,13 @@ impl ForgettingFilter {
     /// # Errors
     /// [`Full`] as for [`Self::raise`].
     pub fn raising(&self, first: &Layout) -> Result<MemoryNeed, Full> {
-        let mut need = segments::raising(&self.set, first)?;
-        // Until then, slots of forgotten items may be freed, and segments dropped.
-        need += segments::raising_after_drops(&self.set, first).beyond(&need).passing();
-        Ok(need)
+        segments::raising(&self.set, first)
+    }
+
+    /// The most memory that [`Self::raise`] may ask for if slots of forgotten items are freed before, and segments dropped. Then it may also
+    /// succeed where it would fail now.
+    pub fn raising_at_most(&self, first: &Layout) -> MemoryNeed {
+        segments::raising_at_most(&self.set, first)
     }
 
     /// Forgotten items whose slots are not free yet.
@@ -323,36 +327,36 @@ impl ForgettingFilter {
         let Some(idle) = self.set.idle() else { return false };
         let older = &self.set.tables[..idle];
         let sure: u64 =
-            older.iter().map(|segment| self.set.layout.sure_items(segments::number(segment))).sum();
+            older.iter().map(|segment| self.set.layout.sure_items(&segment.table.plan.layout())).sum();
         2 * older.iter().map(TableWriter::items).sum::<u64>() < sure
             && older.iter().map(TableWriter::capacity).sum::<u64>() >= self.set.first.capacity()
     }
 
     /// The most memory that so many more items can make the filter ask for.
     pub fn growth(&self, items: u64) -> MemoryNeed {
-        let layout = &self.set.layout;
-        let left = self.set.tables.iter().fold(items, |items, segment| {
-            layout.most_left(segments::number(segment), segment.items(), items)
-        });
-        self.growth_with(layout, items, segments::next(&self.set), left)
+        self.growth_of(&self.set.layout, &segments::filled(&self.set), items)
     }
 
     /// As [`Self::growth`], of a filter that is empty and has only its first segment.
     pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
         let first = &self.set.first;
-        self.growth_with(first, items, 1, first.most_left(0, 0, items))
+        self.growth_of(first, &[(begin(first), 0)], items)
     }
 
-    fn growth_with(&self, layout: &Layout, items: u64, next: u32, left: u64) -> MemoryNeed {
+    fn growth_of(&self, layout: &Layout, tables: &[(TablePlan, u64)], items: u64) -> MemoryNeed {
         if self.set.growth == Growth::Fixed || items == 0 {
             return MemoryNeed::default();
         }
-        let (mut need, end, _) = segments::needed(layout, next, left);
+        let outlook = segments::outlook(layout, tables, items);
+        let mut need = outlook.need;
         // A segment that is dropped while these items come may be added again, once the older ones have taken half of what they can.
-        let again = items / (layout.sure_items(0) / 2).max(1);
-        for k in 1..end {
-            let memory = plan(layout, k).memory();
-            if memory.mapped_bytes() > 0 && layout.sure_items(0) > 0 {
+        let first = begin(layout);
+        let sure = layout.sure_items(&first.layout());
+        let again = items / (sure / 2).max(1);
+        let last = outlook.plans.last().or(tables.last().map(|(plan, _)| plan)).map_or(0, TablePlan::segment);
+        for plan in segments::after_first(first, last) {
+            let memory = plan.memory();
+            if memory.mapped_bytes() > 0 && sure > 0 {
                 (0..again).for_each(|_| need += memory.clone().passing());
             }
         }
@@ -361,7 +365,7 @@ impl ForgettingFilter {
 
     /// The memory of the segment that it begins with once it is empty.
     pub fn beginning(&self) -> MemoryNeed {
-        plan(&self.set.first, 0).memory()
+        begin(&self.set.first).memory()
     }
 
     /// The memory that [`Self::clear`] asks for before it drops the old segments. It does not count towards the limit.
@@ -375,11 +379,9 @@ impl ForgettingFilter {
     }
 
     fn grow(&mut self) -> Result<(), Full> {
-        let k = segments::next(&self.set);
-        if self.set.growth == Growth::Fixed || !segments::can_be(&self.set.layout, k) {
-            return Err(Full);
-        }
-        self.set.add(plan(&self.set.layout, k));
+        let plan =
+            if self.set.growth == Growth::Fixed { None } else { segments::next(self.set.newest_plan()) };
+        self.set.add(plan.ok_or(Full)?);
         self.publish();
         Ok(())
     }
@@ -471,6 +473,11 @@ impl Copies for ForgettingFilter {
     fn take(&mut self, digest: Digest) -> bool {
         self.remove(digest)
     }
+}
+
+/// The plan of the first table.
+fn begin(first: &Layout) -> TablePlan {
+    segments::first(first, Expansion::Segments)
 }
 
 /// Bits of a bucket.

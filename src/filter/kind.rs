@@ -35,10 +35,12 @@ macro_rules! with_kind {
                 type $place = Whole;
                 $body
             }
-            TablePlan::Segment { k: 0, step_bits: 0, .. } => {
+            TablePlan::Segment { k: 0, step_bits: 0, .. } | TablePlan::Doubling { segment: 0, .. } => {
                 with_kind!(@segment plan, First, $shape, $place => $body)
             }
-            TablePlan::Segment { step_bits: 0, .. } => with_kind!(@segment plan, Nested, $shape, $place => $body),
+            TablePlan::Segment { step_bits: 0, .. } | TablePlan::Doubling { .. } => {
+                with_kind!(@segment plan, Nested, $shape, $place => $body)
+            }
             // What is hot there has kinds of its own, in `super::stepped`.
             TablePlan::Segment { .. } => {
                 type $shape = Lanes;
@@ -81,7 +83,8 @@ macro_rules! with_any_kind {
                 type $place = $crate::filter::place::Whole;
                 $body
             }
-            $crate::filter::plan::TablePlan::Segment { step_bits: 0, .. } => {
+            $crate::filter::plan::TablePlan::Segment { step_bits: 0, .. }
+            | $crate::filter::plan::TablePlan::Doubling { .. } => {
                 type $shape = $crate::filter::slots::Lanes;
                 type $place = $crate::filter::place::Nested;
                 $body

@@ -59,6 +59,15 @@ pub enum Growth {
     Fixed,
 }
 
+/// How a compact filter that is full takes more memory. It is part of what a log's entries mean, so a filter keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expansion {
+    /// By further segments, each larger than the one before. Filters that forget know no other way.
+    Segments,
+    /// By doubling the newest segment, as often as the bits of its slots allow; then by a further one.
+    Doubling,
+}
+
 /// The shape of a filter's first table. Filters of equal layouts behave the same, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Layout {

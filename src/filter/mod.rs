@@ -6,10 +6,13 @@
 //!
 //! All keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
 //! slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] says how large it is, and [`place`] in which two
-//! buckets an item may lie. How many buckets a capacity needs is for [`sizing`] to say.
+//! buckets an item may lie. [`strict_table`] finds an item in a strict table. How many buckets a capacity needs is for [`sizing`]
+//! to say.
 
 pub mod codec;
 pub mod compact;
+mod compact_move;
+mod compact_view;
 mod copies;
 mod dropped;
 mod filling;
@@ -23,6 +26,7 @@ mod live;
 mod memory;
 mod mixing;
 mod modes;
+mod nested;
 mod place;
 mod plan;
 #[cfg(test)]
@@ -35,6 +39,7 @@ mod stepped;
 mod steps;
 pub mod strict;
 mod strict_move;
+mod strict_table;
 mod strict_view;
 mod table;
 mod table_set;
@@ -45,14 +50,15 @@ mod words;
 mod writer;
 
 pub use codec::{FilterImage, RestoreError, Restoring, TableId};
-pub use compact::{CompactFilter, CompactReader, CompactView};
+pub use compact::CompactFilter;
+pub use compact_view::{CompactReader, CompactView};
 pub use dropped::Dropped;
 pub use filling::{FillError, Filled};
 pub use forgetting::ForgettingFilter;
 pub use forgetting_view::{ForgettingReader, ForgettingView};
 pub use hash::{Digest, Secret};
 pub use insert::{Full, Insert};
-pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
+pub use layout::{Expansion, FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
 #[cfg(test)]
 pub(crate) use memory::unreserved_tables;
 pub use memory::{MemoryNeed, OutOfMemory, Reservation};

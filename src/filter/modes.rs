@@ -1,13 +1,14 @@
 //! A filter of any kind, and its reader: one type each for those who use all kinds.
 
 use super::codec::{FilterImage, Load, RestoreError};
-use super::compact::{CompactFilter, CompactReader};
+use super::compact::CompactFilter;
+use super::compact_view::CompactReader;
 use super::dropped::Dropped;
 use super::forgetting::ForgettingFilter;
 use super::forgetting_view::ForgettingReader;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
-use super::layout::{Growth, Layout, Mode};
+use super::layout::{Expansion, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::slot_state::{SlotState, StateCounts};
 use super::steps::StepStats;
@@ -55,10 +56,16 @@ pub struct FilterStats {
 }
 
 impl Filter {
-    /// An empty filter. If it is compact, it may forget items after so many steps.
-    pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
+    /// An empty filter. If it is compact, it may forget items after so many steps; otherwise it expands in this way.
+    pub fn new(
+        mode: Mode,
+        layout: Layout,
+        growth: Growth,
+        expansion: Expansion,
+        forget_steps: Option<u32>,
+    ) -> Self {
         match (mode, forget_steps) {
-            (Mode::Compact, None) => Self::Compact(CompactFilter::new(layout, growth)),
+            (Mode::Compact, None) => Self::Compact(CompactFilter::new(layout, growth, expansion)),
             (Mode::Compact, Some(steps)) => Self::Forgetting(ForgettingFilter::new(layout, growth, steps)),
             (Mode::Strict, _) => Self::Strict(StrictFilter::new(layout, growth)),
         }
@@ -87,6 +94,14 @@ impl Filter {
         match self {
             Self::Compact(_) | Self::Forgetting(_) => Mode::Compact,
             Self::Strict(_) => Mode::Strict,
+        }
+    }
+
+    /// How it takes more memory, as far as that differs from filter to filter: only compact ones know two ways.
+    pub fn expansion(&self) -> Expansion {
+        match self {
+            Self::Compact(filter) => filter.expansion(),
+            Self::Forgetting(_) | Self::Strict(_) => Expansion::Segments,
         }
     }
 
@@ -248,6 +263,15 @@ impl Filter {
         }
     }
 
+    /// The most memory that [`Self::raise`] may ask for, whatever is forgotten or folded before.
+    pub fn raising_at_most(&self, first: &Layout) -> MemoryNeed {
+        match self {
+            Self::Compact(filter) => filter.raising_at_most(first),
+            Self::Forgetting(filter) => filter.raising_at_most(first),
+            Self::Strict(filter) => filter.raising(first).unwrap_or_default(),
+        }
+    }
+
     /// The state of an item; none if it is not there, and in a compact filter, which keeps no states.
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
         match self {
@@ -326,10 +350,13 @@ impl Filter {
         }
     }
 
-    /// Whether items of a strict filter are moving to another table. Then every change moves some, and so does
-    /// [`Self::move_items`].
+    /// Whether items are moving to another table. Then changes of the filter move some, and so does [`Self::move_items`].
     pub fn is_moving(&self) -> bool {
-        matches!(self, Self::Strict(filter) if filter.is_moving())
+        match self {
+            Self::Compact(filter) => filter.is_moving(),
+            Self::Forgetting(_) => false,
+            Self::Strict(filter) => filter.is_moving(),
+        }
     }
 
     /// Whether so many tables of a strict filter are still to be emptied that it should get no other one by being cleared or raised.
@@ -339,8 +366,10 @@ impl Filter {
 
     /// Goes on with such a move: empties so many more buckets.
     pub fn move_items(&mut self, buckets: u64) {
-        if let Self::Strict(filter) = self {
-            filter.move_items(buckets);
+        match self {
+            Self::Compact(filter) => filter.move_items(buckets),
+            Self::Forgetting(_) => {}
+            Self::Strict(filter) => filter.move_items(buckets),
         }
     }
 
@@ -427,7 +456,15 @@ impl Reader {
         }
     }
 
-    /// The states of many items; none for an item that is not there, and in a compact filter, which keeps no states.
+    /// The state of an item; none if it is not there, and in a compact filter, which keeps no states.
+    pub fn state(&self, digest: Digest) -> Option<SlotState> {
+        match self {
+            Self::Compact(_) | Self::Forgetting(_) => None,
+            Self::Strict(reader) => reader.view().get(digest),
+        }
+    }
+
+    /// [`Self::state`] of many items, faster.
     pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
         let mut states = Vec::with_capacity(digests.len());
         match self {

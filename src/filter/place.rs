@@ -1,15 +1,31 @@
-//! Where an item may lie: a digest determines the value of its slot and its two buckets.
+//! Where an item may lie: a digest determines its two buckets, and the value of its slot in each.
 
 use super::hash::Digest;
 use super::mixing::{mix, multiply_high, sum_of_mixed};
 use super::plan::TablePlan;
 use super::slot_state::{STATE_BITS, STATE_MASK};
 
-/// The slot value of an item, and the two buckets in which it may lie.
+/// The two buckets in which an item may lie, and the value of its slot in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Probe {
-    pub(super) value: u64,
+    pub(super) values: [u64; 2],
     pub(super) buckets: [u64; 2],
+}
+
+impl Probe {
+    /// The same item with these bits of state.
+    #[inline(always)]
+    pub(super) fn with_state(self, state: u64) -> Self {
+        Self { values: self.values.map(|value| value | state), ..self }
+    }
+}
+
+/// Where an item may lie in any segment of a compact filter that is no newer than a certain one: the numbers of its buckets with all their
+/// bits, and its fingerprint. One serves all segments, since they nest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Nesting {
+    virtual_buckets: [u64; 2],
+    fingerprint: u64,
 }
 
 /// The numbers from which a table's placement is computed.
@@ -17,27 +33,78 @@ pub(super) struct Probe {
 pub(super) struct Dimensions {
     /// Buckets of a strict table, or of a compact filter's first segment.
     base_buckets: u64,
-    /// The segment's number.
-    k: u32,
+    /// How often these were doubled, counting the doublings whose bits are still in the slots.
+    level: u32,
+    /// Bits by which a fingerprint is longer than one in the first segment.
+    extra_bits: u32,
+    /// Bits of bucket numbers that lie in the slots, below the fingerprint.
+    spare_bits: u32,
     /// Bits of a slot that say in which step its item was added.
     step_bits: u32,
-    /// Distinct fingerprints, `(2^base_bits − 1) · 2^k`.
+    /// Distinct fingerprints, `(2^base_bits − 1) · 2^extra_bits`.
     fingerprints: u64,
 }
 
 impl Dimensions {
     pub(super) fn of(plan: TablePlan) -> Self {
         debug_assert!(plan.buckets().is_multiple_of(2));
-        match plan {
-            TablePlan::Segment { base_bits, step_bits, base_buckets, k, .. } => {
-                debug_assert!(u32::from(base_bits) + k <= 32 && base_buckets << k <= 1 << 32);
-                let fingerprints = ((1 << base_bits) - 1) << k;
-                Self { base_buckets, k, step_bits: u32::from(step_bits), fingerprints }
-            }
-            TablePlan::Strict { buckets } => {
-                Self { base_buckets: buckets, k: 0, step_bits: 0, fingerprints: 0 }
-            }
+        let (base_bits, base_buckets) = match plan {
+            TablePlan::Segment { base_bits, base_buckets, .. }
+            | TablePlan::Doubling { base_bits, base_buckets, .. } => (base_bits, base_buckets),
+            TablePlan::Strict { buckets } => (0, buckets),
+        };
+        Self {
+            base_buckets,
+            level: plan.level(),
+            extra_bits: plan.segment(),
+            spare_bits: plan.spare_bits(),
+            step_bits: u32::from(plan.step_bits()),
+            fingerprints: ((1 << base_bits) - 1) << plan.segment(),
         }
+    }
+
+    /// The same in the first segment, whatever the table's segment is: the compiler sees the zeros.
+    #[inline(always)]
+    fn of_first_segment(&self) -> Self {
+        Self { level: 0, extra_bits: 0, spare_bits: 0, ..*self }
+    }
+
+    /// The bucket and the slot value in another table of the filter for those of an item in this one. The other table must not be finer:
+    /// its segment is this one's or an older one.
+    pub(super) fn carry(&self, to: &Self, bucket: u64, value: u64) -> (u64, u64) {
+        let (virtual_bucket, fingerprint) = self.unpack(bucket, value);
+        let virtual_bucket = virtual_bucket >> (self.level - to.level);
+        to.pack(virtual_bucket, fingerprint >> (self.extra_bits - to.extra_bits))
+    }
+
+    /// Where an item may lie in this table's segment and all older ones.
+    #[inline(always)]
+    pub(super) fn nesting(&self, digest: Digest) -> Nesting {
+        Nested(*self).nesting(digest)
+    }
+
+    /// An item's buckets and slot values in a table that is not finer than this one.
+    #[inline(always)]
+    pub(super) fn probe_in(&self, table: &Self, nesting: &Nesting) -> Probe {
+        let fingerprint = nesting.fingerprint >> (self.extra_bits - table.extra_bits);
+        let [first, second] = nesting
+            .virtual_buckets
+            .map(|bucket| table.pack(bucket >> (self.level - table.level), fingerprint));
+        Probe { values: [first.1, second.1], buckets: [first.0, second.0] }
+    }
+
+    /// The bucket number with all its bits, and the fingerprint.
+    #[inline(always)]
+    fn unpack(&self, bucket: u64, value: u64) -> (u64, u64) {
+        let low = value & ((1 << self.spare_bits) - 1);
+        ((bucket << self.spare_bits) | low, value >> self.spare_bits)
+    }
+
+    /// The bucket and the slot value of an item.
+    #[inline(always)]
+    fn pack(&self, virtual_bucket: u64, fingerprint: u64) -> (u64, u64) {
+        let low = virtual_bucket & ((1 << self.spare_bits) - 1);
+        (virtual_bucket >> self.spare_bits, (fingerprint << self.spare_bits) | low)
     }
 }
 
@@ -45,17 +112,29 @@ impl Dimensions {
 pub(super) trait Place: Copy {
     fn of(dimensions: &Dimensions) -> Self;
 
-    /// An item's slot value and its buckets. A fingerprint is never zero, so that its slot differs from a free one.
+    /// An item's buckets and slot values. A fingerprint is never zero, so that its slot differs from a free one.
     fn probe(&self, digest: Digest) -> Probe;
 
-    /// The second bucket of a slot value, given one of the two. It is its own inverse.
-    fn other(&self, bucket: u64, value: u64) -> u64;
+    /// The second bucket of an item and its slot value there, given its first ones. It is its own inverse.
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64);
+
+    /// The probe of an item of which one bucket and the slot value there are known.
+    #[inline(always)]
+    fn probe_from(&self, bucket: u64, value: u64) -> Probe {
+        let (other_bucket, other_value) = self.other(bucket, value);
+        Probe { values: [value, other_value], buckets: [bucket, other_bucket] }
+    }
 }
 
-/// Placement in segment `k` of a compact filter: `base_buckets · 2^k` buckets, and fingerprints of `base_bits + k` bits.
+/// Placement in a segment of a compact filter: `base_buckets · 2^level` numbers of buckets, and fingerprints that are by `extra_bits`
+/// longer than in the first segment.
 ///
-/// Segments nest: an item's buckets and fingerprint, each shifted right by one bit, are those in the segment before. So items that
-/// look alike in one segment look alike in every older one, and a copy can move to an older segment without its digest.
+/// Segments nest: an item's bucket numbers and fingerprint, shifted right, are those in an older segment. So items that look alike in
+/// one segment look alike in every older one, and a copy can move to an older segment without its digest.
+///
+/// The lowest `spare_bits` of a bucket number need not be bits of the table's buckets: they may lie in the slot instead, below the
+/// fingerprint (quotienting: Knuth, The Art of Computer Programming, volume 3, 6.4, exercise 13). So a table can be doubled without the
+/// digests of its items: one bit of each slot becomes a bit of its bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nested(Dimensions);
 
@@ -67,35 +146,51 @@ impl Place for Nested {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        // The high bits of the digest choose the bucket, the low ones the fingerprint, both by multiply-high. The factors double
-        // with each segment, which appends one bit to each product. The first 2^k fingerprints are left out: shifted right by k,
-        // they would be zero.
-        let bucket = multiply_high(digest.0, self.0.base_buckets << self.0.k);
-        let value = (((digest.0 & 0xffff_ffff) * self.0.fingerprints) >> 32) + (1 << self.0.k);
-        Probe { value, buckets: [bucket, self.other(bucket, value)] }
+        self.0.probe_in(&self.0, &self.nesting(digest))
     }
 
     #[inline(always)]
-    fn other(&self, bucket: u64, value: u64) -> u64 {
-        let mixed = mix(value >> self.0.k);
-        let sum = sum_of_mixed(mixed, self.0.base_buckets);
-        let base = bucket >> self.0.k;
-        let other = if sum >= base { sum - base } else { sum + self.0.base_buckets - base };
-        // The top k of 32 bits: each segment adds one bit, and the others stay the same.
-        let flips = (mixed & 0xffff_ffff) >> (32 - self.0.k);
-        let low = (1 << self.0.k) - 1;
-        (other << self.0.k) | ((bucket & low) ^ flips)
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64) {
+        let (virtual_bucket, fingerprint) = self.0.unpack(bucket, value);
+        self.0.pack(self.partner(virtual_bucket, fingerprint), fingerprint)
     }
 }
 
-/// [`Nested`] for the first segment, `k` = 0. Most filters have no other, and the compiler drops a third of the work.
+impl Nested {
+    #[inline(always)]
+    fn nesting(&self, digest: Digest) -> Nesting {
+        // The high bits of the digest choose the bucket, the low ones the fingerprint, both by multiply-high. The factors are powers of
+        // two times those of the first segment, which appends bits to each product. The first 2^extra_bits fingerprints are left out:
+        // shifted right by so many bits, they would be zero.
+        let of = &self.0;
+        let bucket = multiply_high(digest.0, of.base_buckets << of.level);
+        let fingerprint = (((digest.0 & 0xffff_ffff) * of.fingerprints) >> 32) + (1 << of.extra_bits);
+        Nesting { virtual_buckets: [bucket, self.partner(bucket, fingerprint)], fingerprint }
+    }
+
+    /// The second number of a bucket, all bits counted.
+    #[inline(always)]
+    fn partner(&self, virtual_bucket: u64, fingerprint: u64) -> u64 {
+        let Dimensions { base_buckets, level, extra_bits, .. } = self.0;
+        let mixed = mix(fingerprint >> extra_bits);
+        let sum = sum_of_mixed(mixed, base_buckets);
+        let base = virtual_bucket >> level;
+        let other = if sum >= base { sum - base } else { sum + base_buckets - base };
+        // The top bits of 32: each level adds one bit, and the others stay the same.
+        let flips = (mixed & 0xffff_ffff) >> (32 - level);
+        let low = (1 << level) - 1;
+        (other << level) | ((virtual_bucket & low) ^ flips)
+    }
+}
+
+/// [`Nested`] for the first segment. Most filters have no other, and the compiler drops a third of the work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First(Nested);
 
 impl Place for First {
     #[inline(always)]
     fn of(dimensions: &Dimensions) -> Self {
-        Self(Nested(Dimensions { k: 0, ..*dimensions }))
+        Self(Nested(dimensions.of_first_segment()))
     }
 
     #[inline(always)]
@@ -104,7 +199,7 @@ impl Place for First {
     }
 
     #[inline(always)]
-    fn other(&self, bucket: u64, value: u64) -> u64 {
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64) {
         self.0.other(bucket, value)
     }
 }
@@ -122,13 +217,15 @@ impl Place for Stepped {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        let Probe { value, buckets } = self.0.probe(digest);
-        Probe { value: value << self.0.0.step_bits, buckets }
+        let Probe { values, buckets } = self.0.probe(digest);
+        Probe { values: values.map(|value| value << self.0.0.step_bits), buckets }
     }
 
     #[inline(always)]
-    fn other(&self, bucket: u64, value: u64) -> u64 {
-        self.0.other(bucket, value >> self.0.0.step_bits)
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64) {
+        // The slots of such tables have no bits of a bucket number: the value is the same in both.
+        debug_assert_eq!(self.0.0.spare_bits, 0);
+        (self.0.other(bucket, value >> self.0.0.step_bits).0, value)
     }
 }
 
@@ -139,7 +236,7 @@ pub(super) struct SteppedFirst(Stepped);
 impl Place for SteppedFirst {
     #[inline(always)]
     fn of(dimensions: &Dimensions) -> Self {
-        Self(Stepped(Nested(Dimensions { k: 0, ..*dimensions })))
+        Self(Stepped(Nested(dimensions.of_first_segment())))
     }
 
     #[inline(always)]
@@ -148,7 +245,7 @@ impl Place for SteppedFirst {
     }
 
     #[inline(always)]
-    fn other(&self, bucket: u64, value: u64) -> u64 {
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64) {
         self.0.other(bucket, value)
     }
 }
@@ -183,13 +280,13 @@ impl Place for Whole {
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
         let value = digest.0 << STATE_BITS;
-        Probe { value, buckets: self.pair(value) }
+        Probe { values: [value; 2], buckets: self.pair(value) }
     }
 
     #[inline(always)]
-    fn other(&self, bucket: u64, value: u64) -> u64 {
+    fn other(&self, bucket: u64, value: u64) -> (u64, u64) {
         let [first, second] = self.pair(value);
-        if bucket == first { second } else { first }
+        (if bucket == first { second } else { first }, value)
     }
 }
 
@@ -208,8 +305,8 @@ mod tests {
         let probe = place.probe(Digest(digest));
         let [first, second] = probe.buckets;
         prop_assert!(first < buckets && second < buckets && first != second);
-        prop_assert_eq!(place.other(first, probe.value), second);
-        prop_assert_eq!(place.other(second, probe.value), first);
+        prop_assert_eq!(place.other(first, probe.values[0]), (second, probe.values[1]));
+        prop_assert_eq!(place.other(second, probe.values[1]), (first, probe.values[0]));
         Ok(probe)
     }
 
@@ -232,7 +329,7 @@ mod tests {
                     of[half] += 1;
                     set[half][32] += u64::from(probe.buckets[1] >= buckets / 2);
                     // Counted from the first fingerprint there is: none is zero.
-                    let fingerprint = probe.value - (1 << k);
+                    let fingerprint = probe.values[0] - (1 << k);
                     (0..base_bits + k).for_each(|bit| set[half][bit as usize] += fingerprint >> bit & 1);
                 }
                 for half in 0..2 {
@@ -262,12 +359,53 @@ mod tests {
                 if k == 0 {
                     prop_assert_eq!(probe, check_pair(segment::<First>(base_bits, base, 0), base, digest)?);
                 }
-                prop_assert!(probe.value >> k != 0 && probe.value >> (base_bits + k) == 0);
+                let [value, same] = probe.values;
+                prop_assert_eq!(value, same);
+                prop_assert!(value >> k != 0 && value >> (base_bits + k) == 0);
                 if let Some(older) = older {
-                    prop_assert_eq!(older.value, probe.value >> 1);
+                    prop_assert_eq!(older.values[0], value >> 1);
                     prop_assert_eq!(older.buckets, probe.buckets.map(|bucket| bucket >> 1));
                 }
                 older = Some(probe);
+            }
+        }
+
+        /// An item that is carried from table to table comes to where its digest would have put it, whichever of its buckets it was in: to
+        /// a larger table of its segment, and to older segments.
+        #[test]
+        fn items_are_carried_to_where_their_digests_lead(
+            digest: u64,
+            base_bits in 4_u8..=20,
+            half in 1_u64..=1 << 12,
+            segment in 1_u8..=4,
+            doublings in 0_u8..=8,
+            spare_bits in 0_u8..=8,
+            times in 0_u8..=8,
+            older_level in 0_u8..=16,
+            older_spare in 0_u8..=4,
+        ) {
+            let base_buckets = 2 * half;
+            let plan = |segment, doublings, spare_bits| {
+                TablePlan::Doubling { base_bits, bucket_size: 4, base_buckets, segment, doublings, spare_bits }
+            };
+            let from = plan(segment, doublings, spare_bits);
+            let times = times.min(spare_bits);
+            let older_level = older_level.min(doublings + spare_bits);
+            let older_spare = older_spare.min(older_level);
+            let tables = [
+                from.doubled(times).unwrap(),
+                plan(segment, older_level - older_spare, older_spare),
+                plan(segment - 1, 0, 0),
+            ];
+            let here = check_pair(Nested::of(&Dimensions::of(from)), from.buckets(), digest)?;
+            for to in tables.into_iter().filter(TablePlan::is_sane) {
+                let place = Nested::of(&Dimensions::of(to));
+                let there = check_pair(place, to.buckets(), digest)?;
+                for (at, (bucket, value)) in here.buckets.into_iter().zip(here.values).enumerate() {
+                    let carried = Dimensions::of(from).carry(&Dimensions::of(to), bucket, value);
+                    prop_assert_eq!(carried, (there.buckets[at], there.values[at]));
+                    prop_assert_eq!(place.probe_from(carried.0, carried.1).buckets[1], there.buckets[1 - at]);
+                }
             }
         }
 
@@ -275,7 +413,8 @@ mod tests {
         fn strict_pairs_differ_and_ignore_the_state(digest: u64, half in 1_u64..=1 << 33) {
             let place = Whole::of(&Dimensions::of(TablePlan::Strict { buckets: half * 2 }));
             let probe = check_pair(place, half * 2, digest)?;
-            prop_assert_eq!(place.other(probe.buckets[0], probe.value | STATE_MASK), probe.buckets[1]);
+            let [value, _] = probe.with_state(STATE_MASK).values;
+            prop_assert_eq!(place.other(probe.buckets[0], value), (probe.buckets[1], value));
             prop_assert_eq!(place.probe(Digest(digest ^ (1 << 63))), probe);
         }
     }

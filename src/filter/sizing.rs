@@ -59,8 +59,8 @@ const UNSEARCHED_LEFT: u64 = 64;
 impl Layout {
     /// The smallest compact layout that holds `capacity` items and keeps `error_rate` even when every slot is taken.
     ///
-    /// The first segment of a filter that grows gets half of `error_rate`. Each further segment has half the rate of the one before,
-    /// and 1/2 + 1/4 + … stays below 1.
+    /// The first segment of a filter that grows gets half of `error_rate`. Each further segment has at most half the rate of the one
+    /// before, and 1/2 + 1/4 + … stays below 1.
     pub fn compact(capacity: u64, error_rate: f64, growth: Growth) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
         if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
@@ -185,34 +185,30 @@ impl Layout {
 }
 
 impl Layout {
-    /// The most of so many items that find no place in segment `k` of a compact filter, if it holds `held` items already. Almost never
-    /// are there more.
-    pub(super) fn most_left(&self, k: u32, held: u64, items: u64) -> u64 {
-        let segment = self.segment(k);
+    /// The most of so many items that find no place in a table of this layout, if it holds `held` items already. Almost never are there
+    /// more. `self` is the layout of the filter's first table.
+    pub(super) fn most_left(&self, table: &Self, held: u64, items: u64) -> u64 {
         let all = held.saturating_add(items);
         if self.is_searched_well() {
-            return items.min(all.saturating_sub(self.sure_items(k)));
+            return items.min(all.saturating_sub(self.sure_items(table)));
         }
-        let spread = if k == 0 { segment.buckets } else { segment.buckets / CROWDED_BUCKETS };
+        let is_first = table.fingerprint_bits == self.fingerprint_bits;
+        let spread = if is_first { table.buckets } else { table.buckets / CROWDED_BUCKETS };
         if all <= unsearched_limit(spread, self.bucket_size) {
             return 0;
         }
-        let most = segment.slots() / UNSEARCHED_FILL;
+        let most = table.slots() / UNSEARCHED_FILL;
         items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
     }
 
-    fn segment(&self, k: u32) -> Self {
-        Self { fingerprint_bits: self.fingerprint_bits + k as u8, buckets: self.buckets << k, ..*self }
-    }
-
-    /// Items that segment `k` of a compact filter surely takes; none if searches there may fail early.
-    pub(super) fn sure_items(&self, k: u32) -> u64 {
+    /// Items that a table of this layout surely takes; none if searches there may fail early. `self` is the layout of the filter's first
+    /// table.
+    pub(super) fn sure_items(&self, table: &Self) -> u64 {
         if !self.is_searched_well() {
             return 0;
         }
-        let segment = self.segment(k);
-        let limit = segment.capacity();
-        let refused = match segment.lanes().words(segment.buckets) {
+        let limit = table.capacity();
+        let refused = match table.lanes().words(table.buckets) {
             ..SURE_WORDS_MIN => REFUSED_SMALL,
             _ if self.max_search < MAX_SEARCH_DEFAULT => REFUSED_SHORT_SEARCH,
             _ => REFUSED,

@@ -107,8 +107,9 @@ impl Table {
             let slots = u64::from(kind.shape.lanes().slots);
             let (bucket, slot) = (number / slots, (number % slots) as u32);
             let step_bits = self.plan.step_bits();
-            probe.buckets.contains(&bucket)
-                && self.slot(kind, bucket, slot) >> step_bits == probe.value >> step_bits
+            let item = probe.buckets.into_iter().zip(probe.values);
+            let mut here = item.filter(|(of, _)| *of == bucket);
+            here.any(|(_, value)| self.slot(kind, bucket, slot) >> step_bits == value >> step_bits)
         })
     }
 
@@ -214,8 +215,7 @@ impl TableWriter {
         let table = self.table.clone();
         table.for_each_group(kind, digests, |probes| {
             for probe in probes {
-                let probe = Probe { value: probe.value | u64::from(tag), ..*probe };
-                match self.store(kind, probe) {
+                match self.store(kind, probe.with_state(u64::from(tag))) {
                     Ok(stored) => report(stored.map_or(Stored::Saturated, |replaced| match replaced {
                         0 => Stored::Free,
                         replaced => Stored::Over(live.tag(replaced)),
@@ -235,9 +235,9 @@ impl TableWriter {
         probe: Probe,
     ) -> Result<Option<u64>, NoPath> {
         let replaced = match self.table.vacant_of_pair(kind, &probe) {
-            Some((bucket, slot)) => {
+            Some((bucket, slot, value)) => {
                 let replaced = self.table.slot(kind, bucket, slot);
-                self.change_slot(kind, bucket, slot, replaced, probe.value);
+                self.change_slot(kind, bucket, slot, replaced, value);
                 replaced
             }
             None if self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots => return Ok(None),
@@ -252,10 +252,10 @@ impl TableWriter {
         let kind = self.table.live_kind::<Lanes, Stepped>(live);
         let (probe, lanes) = (kind.place.probe(digest), kind.shape.lanes());
         let mut newest: Option<LiveCopy> = None;
-        for bucket in probe.buckets {
+        for (bucket, wanted) in probe.buckets.into_iter().zip(probe.values) {
             for part in 0..lanes.parts() {
                 let bits = self.table.part(kind, bucket, part);
-                let mut marks = kind.shape.held(bits, probe.value);
+                let mut marks = kind.shape.held(bits, wanted);
                 while marks != 0 {
                     let lane = lanes.lowest(marks);
                     let value = (bits >> (lane * lanes.bits)) & lanes.slot_mask();

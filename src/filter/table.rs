@@ -50,7 +50,7 @@ struct Header {
 pub(super) struct Table {
     pub(super) words: Words,
     pub(super) lanes: Lanes,
-    dimensions: Dimensions,
+    pub(super) dimensions: Dimensions,
     pub(super) plan: TablePlan,
     /// [`Table::contains_in`] compiled for this kind of table. To choose it for each look-up would take a fifth of its instructions.
     contains: fn(&Table, Digest) -> bool,
@@ -84,6 +84,11 @@ impl Table {
             contains: with_kind!(plan, S, P => Self::contains_in::<S, P>),
             header: Header::default(),
         }
+    }
+
+    /// The bucket and the slot value in another table of the filter: see [`Dimensions::carry`].
+    pub(super) fn carry(&self, to: &Self, bucket: u64, value: u64) -> (u64, u64) {
+        self.dimensions.carry(&to.dimensions, bucket, value)
     }
 
     /// The table's kind, named by its two types.
@@ -197,14 +202,6 @@ impl Table {
         self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
     }
 
-    /// The slot value of an item of a strict table: its digest and its state.
-    #[inline]
-    pub(super) fn get(&self, digest: Digest) -> Option<u64> {
-        let kind = self.strict_kind();
-        let probe = kind.place.probe(digest);
-        self.look(|| self.locate(kind, &probe).map(|(_, _, held)| held))
-    }
-
     /// Copies of the item, and of items that look alike. Never too low: the copies are counted again if items moved meanwhile.
     pub(super) fn count(&self, digest: Digest) -> u32 {
         with_kind!(self.plan, S, P => self.count_of(self.kind::<S, P>(), digest))
@@ -247,32 +244,14 @@ impl Table {
             let before = self.version();
             let words = &*self.words;
             for (found, probe) in found.iter_mut().zip(probes) {
-                *found |= holds(words, kind, probe.buckets[0], probe.value)
-                    | holds(words, kind, probe.buckets[1], probe.value);
+                *found |= holds(words, kind, probe.buckets[0], probe.values[0])
+                    | holds(words, kind, probe.buckets[1], probe.values[1]);
             }
             if !self.is_sure(before) {
                 for (found, probe) in found.iter_mut().zip(probes) {
                     *found =
                         *found || self.look(|| self.holds_either(kind, probe, || ()).then_some(())).is_some();
                 }
-            }
-            ControlFlow::Continue(())
-        });
-    }
-
-    /// [`Table::get`] for each item that has nothing in `found` yet; `of` turns its slot value into what is wanted, if it is.
-    pub(super) fn get_many<T>(
-        &self,
-        digests: &[Digest],
-        found: &mut [Option<T>],
-        of: impl Fn(u64) -> Option<T>,
-    ) {
-        let kind = self.strict_kind();
-        let mut found = found.chunks_mut(GROUP);
-        self.for_each_group(kind, digests, |probes| {
-            let found = found.next().unwrap_or_default().iter_mut();
-            for (found, probe) in found.zip(probes).filter(|(found, _)| found.is_none()) {
-                *found = self.look(|| self.locate(kind, probe)).and_then(|(_, _, held)| of(held));
             }
             ControlFlow::Continue(())
         });
@@ -348,9 +327,9 @@ impl Table {
     ) -> bool {
         // No branch: which of the two buckets has the item can't be predicted.
         let words = &*self.words;
-        let first = holds(words, kind, probe.buckets[0], probe.value);
+        let first = holds(words, kind, probe.buckets[0], probe.values[0]);
         pause();
-        first | holds(words, kind, probe.buckets[1], probe.value)
+        first | holds(words, kind, probe.buckets[1], probe.values[1])
     }
 
     /// Prefetches the cache lines of an item's buckets.
@@ -391,9 +370,9 @@ impl Table {
     pub(super) fn copies<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, probe: &Probe) -> u32 {
         let lanes = kind.shape.lanes();
         let mut copies = 0;
-        for bucket in probe.buckets {
+        for (bucket, value) in probe.buckets.into_iter().zip(probe.values) {
             for part in 0..lanes.parts() {
-                copies += kind.shape.held(self.part(kind, bucket, part), probe.value).count_ones();
+                copies += kind.shape.held(self.part(kind, bucket, part), value).count_ones();
             }
         }
         copies
@@ -409,10 +388,10 @@ impl Table {
     ) -> Option<(u64, u32, u64)> {
         let lanes = kind.shape.lanes();
         let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
-        for this_bucket in probe.buckets.into_iter().rev() {
+        for (this_bucket, value) in probe.buckets.into_iter().zip(probe.values).rev() {
             for this_part in (0..lanes.parts()).rev() {
                 let these_bits = self.part(kind, this_bucket, this_part);
-                let these_marks = kind.shape.held(these_bits, probe.value);
+                let these_marks = kind.shape.held(these_bits, value);
                 let here = these_marks != 0;
                 marks = select_unpredictable(here, these_marks, marks);
                 bits = select_unpredictable(here, these_bits, bits);
@@ -447,20 +426,21 @@ impl Table {
         (slot < kind.shape.lanes().slots).then_some(slot)
     }
 
-    /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
-    /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
+    /// A vacant slot in one of an item's two buckets, and the item's value there: the lower of the two first vacant ones. That is mostly
+    /// in the emptier bucket, so buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
     #[inline(always)]
     pub(super) fn vacant_of_pair<S: Shape, P: Copy>(
         &self,
         kind: TableKind<S, P>,
         probe: &Probe,
-    ) -> Option<(u64, u32)> {
+    ) -> Option<(u64, u32, u64)> {
         let [first, second] =
             [self.first_vacant(kind, probe.buckets[0]), self.first_vacant(kind, probe.buckets[1])];
         let in_second = second < first;
         let slot = select_unpredictable(in_second, second, first);
         let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
-        (slot < kind.shape.lanes().slots).then_some((bucket, slot))
+        let value = select_unpredictable(in_second, probe.values[1], probe.values[0]);
+        (slot < kind.shape.lanes().slots).then_some((bucket, slot, value))
     }
 
     /// The value of a slot; zero if it is free.

@@ -3,7 +3,7 @@
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::dropped::Dropped;
 use super::hash::Digest;
-use super::layout::{Growth, Layout, Mode};
+use super::layout::{Expansion, Growth, Layout, Mode};
 use super::plan::TablePlan;
 use super::table::Table;
 use super::writer::TableWriter;
@@ -25,8 +25,8 @@ pub struct TableSet {
     pub(super) tables: Vec<TableWriter>,
     /// So many of the oldest tables of a strict filter were cleared: what is available there is gone.
     pub(super) cleared: usize,
-    /// Buckets that are empty already of the table that is being drained: the newest of a compact filter, whose items are
-    /// folded into older segments, or the oldest of a strict one, whose items move to the newest.
+    /// Buckets that are empty already of the table that is being drained: of a compact filter, the older table of a segment that is being
+    /// doubled, or else the newest segment, which is folded into older ones; the oldest of a strict one, whose items move to the newest.
     pub(super) drained_buckets: u64,
     /// Tables that the filter has dropped, but the running snapshot still needs.
     retired: Vec<TableWriter>,
@@ -66,20 +66,26 @@ impl TableSet {
         self.layout
     }
 
-    /// Items that the tables take together before they count as full.
-    pub(super) fn capacity(&self) -> u64 {
-        self.tables.iter().map(TableWriter::capacity).sum()
-    }
-
     /// The table that was made last.
     pub(super) fn newest(&mut self) -> &mut TableWriter {
         self.tables.last_mut().expect("there is always a table")
     }
 
+    /// The plan of the table that was made last.
+    pub(super) fn newest_plan(&self) -> &TablePlan {
+        &self.tables.last().expect("there is always a table").table.plan
+    }
+
+    /// How the filter takes more memory.
+    pub(super) fn expansion(&self) -> Expansion {
+        self.tables.first().map_or(Expansion::Segments, |first| first.table.plan.expansion())
+    }
+
     /// Makes an empty table, which does not belong to the set yet.
     pub(super) fn make(&mut self, plan: TablePlan) -> TableWriter {
         let id = TableId(self.next_table);
-        self.next_table += 1;
+        // No filter comes to the end of the numbers; only a forged image says so.
+        self.next_table = self.next_table.wrapping_add(1);
         TableWriter::new(id, plan, self.layout.max_search)
     }
 

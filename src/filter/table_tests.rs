@@ -13,9 +13,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 fn plans() -> impl Strategy<Value = TablePlan> {
     let segment = (4_u8..=28, prop_oneof![Just(2_u8), Just(4), Just(8)], 1_u64..300, 0_u32..=4);
+    let doubling =
+        (4_u8..=20, prop_oneof![Just(2_u8), Just(4), Just(8)], 1_u64..300, 1_u8..4, 0_u8..=4, 0_u8..=6);
     prop_oneof![
         4 => segment.prop_map(|(base_bits, bucket_size, half, k)| {
             TablePlan::Segment { base_bits, step_bits: 0, bucket_size, base_buckets: 2 * half, k }
+        }),
+        4 => doubling.prop_map(|(base_bits, bucket_size, half, segment, doublings, spare_bits)| {
+            TablePlan::Doubling { base_bits, bucket_size, base_buckets: 2 * half, segment, doublings, spare_bits }
         }),
         1 => (1_u64..600).prop_map(|half| TablePlan::Strict { buckets: 2 * half }),
     ]
@@ -32,7 +37,9 @@ fn filled(plan: TablePlan, items: &[u64]) -> (TableWriter, BTreeMap<u64, u32>) {
     for &item in items {
         let added = match plan {
             TablePlan::Strict { .. } => writer.insert_if_absent(digest(item), 1) == Ok(None),
-            TablePlan::Segment { .. } => writer.insert_unless_saturated(digest(item)) == Ok(true),
+            TablePlan::Segment { .. } | TablePlan::Doubling { .. } => {
+                writer.insert_unless_saturated(digest(item)) == Ok(true)
+            }
         };
         if added {
             *taken.entry(item).or_default() += 1;

@@ -111,20 +111,17 @@ impl TableWriter {
     #[inline(never)]
     fn insert_in<S: OwnShape, P: Place>(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
         let kind = self.table.kind::<S, P>();
-        let mut probe = kind.place.probe(digest);
-        probe.value |= state;
-        self.place(kind, &probe)
+        self.place(kind, &kind.place.probe(digest).with_state(state))
     }
 
     /// Inserts an item into a strict table, with these bits of state. If it is there already, returns its slot value instead.
     pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
         let kind = self.table.strict_kind();
-        let mut probe = kind.place.probe(digest);
-        if let Some((_, _, held)) = self.table.locate(kind, &probe) {
-            return Ok(Some(held));
+        let probe = kind.place.probe(digest).with_state(state);
+        match self.table.get_and_vacant(&probe) {
+            (None, vacant) => self.place_at(kind, &probe, vacant).map(|()| None),
+            (held, _) => Ok(held),
         }
-        probe.value |= state;
-        self.place(kind, &probe).map(|()| None)
     }
 
     /// Inserts an item unless both its buckets are full of copies that look alike. Returns whether it did.
@@ -179,10 +176,10 @@ impl TableWriter {
         kind: TableKind<S, P>,
         probe: Probe,
     ) -> Result<bool, NoPath> {
-        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else {
-            return self.relocate_unless_saturated::<S, P>(probe.buckets[0], probe.value);
+        let Some((bucket, slot, value)) = self.table.vacant_of_pair(kind, &probe) else {
+            return self.relocate_unless_saturated::<S, P>(probe.buckets[0], probe.values[0]);
         };
-        self.change_slot(kind, bucket, slot, 0, probe.value);
+        self.change_slot(kind, bucket, slot, 0, value);
         self.table.set_items(self.items() + 1);
         Ok(true)
     }
@@ -194,7 +191,7 @@ impl TableWriter {
         value: u64,
     ) -> Result<bool, NoPath> {
         let kind = self.table.kind::<S, P>();
-        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
+        let probe = kind.place.probe_from(bucket, value);
         if self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
             return Ok(false);
         }
@@ -211,8 +208,7 @@ impl TableWriter {
     #[inline(never)]
     fn insert_value_in<S: OwnShape, P: Place>(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
         let kind = self.table.kind::<S, P>();
-        let probe = Probe { value, buckets: [bucket, kind.place.other(bucket, value)] };
-        self.place(kind, &probe)
+        self.place(kind, &kind.place.probe_from(bucket, value))
     }
 
     /// Removes one copy of an item, if there is one, and returns its slot value.
@@ -231,7 +227,7 @@ impl TableWriter {
         let kind = self.table.strict_kind();
         let probe = kind.place.probe(digest);
         let (bucket, slot, held) = self.table.locate(kind, &probe)?;
-        self.change_slot(kind, bucket, slot, held, probe.value | state);
+        self.change_slot(kind, bucket, slot, held, probe.values[0] | state);
         Some(held)
     }
 
@@ -258,8 +254,19 @@ impl TableWriter {
 
     #[inline(always)]
     fn place<S: Shape, P: Place>(&mut self, kind: TableKind<S, P>, probe: &Probe) -> Result<(), NoPath> {
-        if let Some((bucket, slot)) = self.table.vacant_of_pair(kind, probe) {
-            self.change_slot(kind, bucket, slot, 0, probe.value);
+        self.place_at(kind, probe, self.table.vacant_of_pair(kind, probe))
+    }
+
+    /// [`Self::place`] where the table has said what [`Table::vacant_of_pair`] says.
+    #[inline(always)]
+    fn place_at<S: Shape, P: Place>(
+        &mut self,
+        kind: TableKind<S, P>,
+        probe: &Probe,
+        vacant: Option<(u64, u32, u64)>,
+    ) -> Result<(), NoPath> {
+        if let Some((bucket, slot, value)) = vacant {
+            self.change_slot(kind, bucket, slot, 0, value);
         } else {
             self.relocate(kind, *probe)?;
         }
@@ -290,10 +297,12 @@ impl TableWriter {
         while node.parent != ROOT {
             let parent = nodes[node.parent as usize];
             let moving = self.table.slot(kind, parent.bucket, node.slot);
-            self.change_slot(kind, node.bucket, free, there, moving);
+            let (_, moved) = kind.place.other(parent.bucket, moving);
+            self.change_slot(kind, node.bucket, free, there, moved);
             (free, there, node) = (node.slot, moving, parent);
         }
-        self.change_slot(kind, node.bucket, free, there, probe.value);
+        let root = usize::from(node.bucket != probe.buckets[0]);
+        self.change_slot(kind, node.bucket, free, there, probe.values[root]);
         self.table.step_version();
         self.nodes = nodes;
         Ok(replaced)
@@ -316,7 +325,7 @@ impl TableWriter {
         while let Some(&node) = nodes.get(next) {
             let first = nodes.len();
             for slot in 0..lanes.slots {
-                let other = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
+                let (other, _) = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
                 if nodes.len() <= self.max_search as usize && !on_path(nodes, next, other) {
                     self.table.prefetch_bucket(kind, other);
                     nodes.push(Node { bucket: other, parent: next as u32, slot });
@@ -356,7 +365,7 @@ impl TableWriter {
 
     #[inline(always)]
     fn set_word(&mut self, word: usize, before: u64, value: u64) {
-        self.changes += 1;
+        self.changes = self.changes.wrapping_add(1);
         if self.undo.is_some() {
             self.keep_for_undo(word, before);
         }

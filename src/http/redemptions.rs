@@ -245,9 +245,20 @@ pub(super) async fn redeem(
         return Err(Problem::invalid(Vec::new()));
     };
     let guesses = guesser.take(1)?;
-    let redemption = api.engine.redemption_id();
-    let command = Command::Redeem { target: target(&view), digest, redemption, reference, hold_seconds };
-    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
+    // The answer to a request with an idempotency key has to be kept.
+    let refused = match sender.may_repeat() {
+        true => None,
+        false => api.engine.certain_refusal(&view, digest, &reference),
+    };
+    let decided = match refused {
+        Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
+        None => {
+            let redemption = api.engine.redemption_id();
+            let target = target(&view);
+            let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
+            api.submit(Kind::Coupon, &coupon, &sender, command).await
+        }
+    };
     let is_invalid =
         |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
     guesses.settle(decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));

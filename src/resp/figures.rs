@@ -36,7 +36,7 @@ pub(super) fn write(view: &FilterView, now: Timestamp, replies: &mut Replies) {
 fn of_redis(view: &FilterView, description: &Description) -> [(&'static str, u64); 8] {
     let stats = &description.stats;
     let buckets = |segment: &SegmentStats| segment.slots / u64::from(segment.bucket_size).max(1);
-    // Each further segment is twice as large.
+    // It grows by doubling.
     let expansion = match description.spec.growth {
         Growth::Auto => 2,
         Growth::Fixed => 0,

@@ -204,7 +204,7 @@ impl View {
 mod tests {
     use super::*;
     use crate::domain::{FilterId, Spec, Timestamp, Window};
-    use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
+    use crate::filter::{Expansion, Filter, Growth, Layout, Mode, Reader, Secret};
     use crate::state::epoch::Epoch;
     use crate::state::ledger::Ledger;
     use proptest::prelude::*;
@@ -236,7 +236,8 @@ mod tests {
     }
 
     fn reader() -> Reader {
-        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, None).reader()
+        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, Expansion::Doubling, None)
+            .reader()
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Discarded {
 mod tests {
     use super::*;
     use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
-    use crate::filter::{Digest, Filter, Growth, Layout, Mode};
+    use crate::filter::{Digest, Expansion, Filter, Growth, Layout, Mode};
     use crate::state::epoch::Epoch;
     use crate::state::ledger::REDEMPTION_BYTES;
 
@@ -97,7 +97,13 @@ mod tests {
     fn a_step_frees_a_bounded_number_of_entries() {
         let mut discarded = Discarded::default();
         discarded.push_ledger(Arc::new(RwLock::new(ledger(5_000))));
-        let filter = Filter::new(Mode::Strict, Layout::strict(500_000).unwrap(), Growth::Auto, None);
+        let filter = Filter::new(
+            Mode::Strict,
+            Layout::strict(500_000).unwrap(),
+            Growth::Auto,
+            Expansion::Doubling,
+            None,
+        );
         let tables_bytes = filter.tables().memory_bytes();
         discarded.tables.append(&mut filter.into_dropped());
         let records_bytes = discarded.records_bytes();
@@ -125,7 +131,13 @@ mod tests {
         let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
         discarded.push_ledger(looked_at.clone());
         discarded.push_ledger(other);
-        let filter = Filter::new(Mode::Strict, Layout::strict(100_000).unwrap(), Growth::Auto, None);
+        let filter = Filter::new(
+            Mode::Strict,
+            Layout::strict(100_000).unwrap(),
+            Growth::Auto,
+            Expansion::Doubling,
+            None,
+        );
         let reader = filter.reader();
         discarded.tables.append(&mut filter.into_dropped());
         while discarded.free(100) > 0 {}

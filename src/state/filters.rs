@@ -10,7 +10,7 @@ use super::view::{Counters, FilterView};
 use crate::domain::{
     FilterChange, FilterId, ImportState, Kind, Name, Outcome, Raise, Refusal, Spec, Timestamp, Window,
 };
-use crate::filter::{Full, Growth, Layout, Secret};
+use crate::filter::{Expansion, Full, Growth, Layout, Secret};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -61,7 +61,9 @@ impl State {
         if self.filters.len() as u64 >= self.shared.settings.filters_max {
             return Err(Refusal::TooManyFilters);
         }
-        let tables = Tables::new(self.shared.next_epoch(), spec, layout);
+        // An entry means the same to every build: what came with a later version begins where that was enabled.
+        let expansion = if self.format < 2 { Expansion::Segments } else { Expansion::Doubling };
+        let tables = Tables::new(self.shared.next_epoch(), spec, layout, expansion);
         let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some());
         let view = Arc::new(FilterView {
             id,

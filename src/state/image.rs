@@ -18,15 +18,16 @@ use super::section::{RECORDS, Section, SectionId};
 use super::staging::Staging;
 use super::tables::{Tables, TablesImage};
 use crate::domain::{
-    FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, StateHash, Timestamp, Window,
+    FORMAT_VERSION, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, StateHash, Timestamp, Window,
 };
 use crate::filter::{Layout, Secret, TableId, Walk};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 
-/// The version of the head's encoding.
-pub(crate) const IMAGE_VERSION: u16 = 1;
+/// The version of the head's encoding: as that of the entries that are enabled, for these decide what can be in it. A build that does not know
+/// one can tell that it is newer, not damaged.
+pub(crate) const IMAGE_VERSION: u16 = FORMAT_VERSION;
 
 /// What a snapshot begins with.
 pub struct SnapshotImage {
@@ -142,7 +143,8 @@ impl State {
             line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
             last_retired: shared.agenda.last,
         };
-        let head = postcard::to_stdvec(&(IMAGE_VERSION, head)).expect("plain data always encodes");
+        let head =
+            postcard::to_stdvec(&(self.format.min(IMAGE_VERSION), head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }
     }
 

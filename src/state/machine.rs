@@ -14,7 +14,7 @@ use super::staging::Staging;
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp, UploadId};
-use crate::filter::StateCounts;
+use crate::filter::{Expansion, StateCounts};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -318,8 +318,8 @@ impl Shared {
     }
 
     /// Empty tables of the shape that a filter begins with.
-    pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
-        Tables::new(self.next_epoch(), &view.spec, view.layout)
+    pub(super) fn empty_tables(&mut self, view: &FilterView, expansion: Expansion) -> Tables {
+        Tables::new(self.next_epoch(), &view.spec, view.layout, expansion)
     }
 
     /// Puts a filter's new view where readers find it.

@@ -150,7 +150,7 @@ impl State {
             (Command::Update { capacity: Some(Raise { layout, .. }), .. }, staging) => {
                 let staged = staging.as_ref().map(|staging| &staging.tables);
                 for tables in [Some(&filter.tables), staged].into_iter().flatten() {
-                    need += tables.filter.raising(layout).unwrap_or_default();
+                    need += tables.filter.raising_at_most(layout);
                 }
             }
             (Command::ImportBegin { mode, import, owner, .. }, _) => {

@@ -36,6 +36,7 @@ mod ordinals;
 mod piece;
 mod pool;
 mod queue;
+mod refusals;
 mod restore;
 mod running_snapshot;
 mod section;

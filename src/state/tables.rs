@@ -4,7 +4,7 @@ use super::epoch::Epoch;
 use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
 use crate::filter::codec::Load;
 use crate::filter::{
-    Digest, Filled, Filter, FilterImage, ForgettingFilter, Full, Insert, Layout, MemoryNeed, Mode,
+    Digest, Expansion, Filled, Filter, FilterImage, ForgettingFilter, Full, Insert, Layout, MemoryNeed, Mode,
     RestoreError, SlotState,
 };
 use serde::{Deserialize, Serialize};
@@ -29,9 +29,9 @@ pub(super) struct TablesImage {
 
 impl Tables {
     /// Empty tables for a filter of this spec. One that forgets has not begun to: see [`Self::advance`].
-    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout) -> Self {
+    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout, expansion: Expansion) -> Self {
         let steps = spec.forget.map(|forget| forget.steps());
-        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, steps) }
+        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, expansion, steps) }
     }
 
     /// Lets a filter that forgets go on to the step of this time. Returns how many items are forgotten by that.

@@ -7,7 +7,7 @@ use crate::patience::{PATIENCE, wait_until};
 use crate::service::Service;
 use crate::store_support::{append, proposal};
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use cuckood::domain::{Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
 use cuckood::engine::{ClusterOptions, Status};
 use cuckood::journal::{Committed, Journal, JournalError, NatsOptions, Peer, Ticket};
 use serde_json::Value;
@@ -92,7 +92,7 @@ fn the_odd_one_of_three_stops_and_the_others_go_on() {
             && second.peer("n2").and_then(|peer| peer.differs) == Some(true)
     });
     let build = first.peer("n1").unwrap();
-    assert_eq!((build.build.as_str(), build.understands), (env!("CARGO_PKG_VERSION"), 1));
+    assert_eq!((build.build.as_str(), build.understands), (env!("CARGO_PKG_VERSION"), FORMAT_VERSION));
     append(first.journal(), vec![proposal(9, 1)]).unwrap();
 }
 

@@ -25,6 +25,7 @@ mod worker;
 mod world;
 
 use random::Random;
+use service::Service;
 use std::time::Duration;
 use world::{End, World, number};
 
@@ -40,12 +41,12 @@ fn whatever_was_acknowledged_survives_sigkill() {
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");
     let mut random = Random::new(seed);
-    let mut left = kills;
+    let (mut left, mut refused_unlogged) = (kills, 0);
     while left > 0 {
         let now = left.min(KILLS_PER_DIRECTORY);
         let mut world = World::new(&mut random);
         for _ in 0..now {
-            kill_once(&mut world, &mut random);
+            refused_unlogged += kill_once(&mut world, &mut random);
         }
         let last = world.start();
         world.check(&last.client());
@@ -57,17 +58,23 @@ fn whatever_was_acknowledged_survives_sigkill() {
         left -= now;
         eprintln!("{} kills survived, the last {now} at {}", kills - left, world.durability);
     }
+    eprintln!("{refused_unlogged} redemptions were refused without an entry in the log");
+    assert!(refused_unlogged > 0);
 }
 
-fn kill_once(world: &mut World, random: &mut Random) {
+/// Kills a service under load. Returns how many redemptions it has refused without an entry in the log.
+fn kill_once(world: &mut World, random: &mut Random) -> u64 {
     let service = world.start();
     world.check(&service.client());
     let enough = random.below(ACKNOWLEDGED_MAX);
     let moment = Duration::from_micros(random.below(3_000));
-    world.live(service, |_, acknowledgements| {
+    let refused_unlogged = |service: &Service| service.metric("cuckood_refused_unlogged_total");
+    let (before, mut after) = (refused_unlogged(&service), 0);
+    world.live(service, |service, acknowledgements| {
         for _ in 0..enough {
             acknowledgements.recv().expect("a worker still gets answers");
         }
+        after = refused_unlogged(service);
         // Anywhere between one acknowledgement and the next.
         std::thread::sleep(moment);
         End::Killed
@@ -78,4 +85,5 @@ fn kill_once(world: &mut World, random: &mut Random) {
         std::thread::sleep(Duration::from_millis(random.below(50)));
         starting.kill();
     }
+    after - before
 }

@@ -66,7 +66,7 @@ struct Note {
 /// A request that was not answered.
 pub enum Pending {
     Operation { part: usize, operation: Operation, key: Option<String>, sent: i64 },
-    Bid { bid: Bid, key: String },
+    Bid { bid: Bid, key: Option<String> },
     LineUp(Change),
 }
 
@@ -162,7 +162,7 @@ impl Worker {
             0..10 => {
                 let code = self.contest.lock().expect("no thread panics with it").next();
                 let bid = Bid { code, reference: self.fresh("bid") };
-                let key = self.fresh("key");
+                let key = (self.random.below(2) == 0).then(|| self.fresh("key"));
                 self.bid(client, bid, key)
             }
             10 => match client.post("/v1/snapshots", &serde_json::json!({})) {
@@ -217,8 +217,8 @@ impl Worker {
         }
     }
 
-    pub fn bid(&mut self, client: &Client, bid: Bid, key: String) -> Result<(), Gone> {
-        match bid.send(client, &key) {
+    pub fn bid(&mut self, client: &Client, bid: Bid, key: Option<String>) -> Result<(), Gone> {
+        match bid.send(client, key.as_deref()) {
             Ok(answer) if answer.status != 503 => {
                 self.contest.lock().expect("no thread panics with it").judge(bid, &answer);
                 Ok(())

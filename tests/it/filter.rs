@@ -1,8 +1,8 @@
 //! Filters against models: a multiset for compact ones, a map for strict ones, and snapshots taken meanwhile.
 
 use cuckood::filter::{
-    CompactFilter, Digest, FilterImage, Growth, Insert, Layout, RestoreError, Restoring, SegmentStats,
-    SlotState, StrictFilter, TableId,
+    CompactFilter, Digest, Expansion, FilterImage, Growth, Insert, Layout, RestoreError, Restoring,
+    SegmentStats, SlotState, StrictFilter, TableId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -77,11 +77,12 @@ proptest! {
         bits in prop_oneof![Just(8_u8), Just(12), Just(16), 6_u8..=20],
         bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
         capacity in 10_u64..400,
+        expansion in prop_oneof![Just(Expansion::Segments), Just(Expansion::Doubling)],
     ) {
         let layout_for = |capacity| Layout::compact_with(capacity, bits, bucket_size, 500, Growth::Auto).unwrap();
         let (layout, mut promised) = (layout_for(capacity), capacity);
-        let mut filter = CompactFilter::new(layout, Growth::Auto);
-        let mut twin = CompactFilter::new(layout, Growth::Auto);
+        let mut filter = CompactFilter::new(layout, Growth::Auto, expansion);
+        let mut twin = CompactFilter::new(layout, Growth::Auto, expansion);
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
         for operation in operations {
             match operation {
@@ -208,7 +209,7 @@ struct SlotStateModel(SlotState);
 #[test]
 fn half_of_a_filter_grown_by_two_hundred_stays() {
     let layout = Layout::compact_with(1_000, 8, 4, 500, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Segments);
     let digests: Vec<Digest> = (0..200_000).map(scrambled).collect();
     assert!(filter.insert_many(&digests, false).unwrap().iter().all(|outcome| *outcome == Insert::Added));
     assert!(filter.remove_many(&digests[..100_000]).into_iter().all(|removed| removed));
@@ -234,7 +235,7 @@ fn a_snapshot_is_what_was_there_when_it_began() {
     assert!(same_bytes(taken, expected));
 
     let layout = Layout::compact(20_000, 0.001, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
     filter.insert_many(&digests[..50_000], false).unwrap();
     let expected = snapshot!(filter, ());
     let mut next = 50_000;
@@ -249,7 +250,7 @@ fn a_snapshot_is_what_was_there_when_it_began() {
 #[test]
 fn a_crowd_of_copies_hurts_nobody() {
     let layout = Layout::compact(1_000, 0.001, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
     let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(scrambled(1), false).unwrap()).collect();
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
     assert_eq!(outcomes.last(), Some(&Insert::Saturated));
@@ -263,7 +264,7 @@ fn a_fixed_filter_holds_its_capacity_and_a_refused_batch_is_undone() {
         [(1_000, 16, 4), (1_000, 12, 8), (1_000, 16, 2), (1, 8, 4), (7, 8, 2)]
     {
         let layout = Layout::compact_with(capacity, bits, bucket_size, 2_000, Growth::Fixed).unwrap();
-        let mut filter = CompactFilter::new(layout, Growth::Fixed);
+        let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
         let digests: Vec<Digest> = (0..10 * capacity + 100).map(scrambled).collect();
         let within = &digests[..capacity as usize];
         assert!(filter.insert_many(within, false).is_ok(), "{capacity} items of {bits} bits");
@@ -295,7 +296,7 @@ fn error_rate(segments: &[SegmentStats]) -> f64 {
 #[test]
 fn the_error_holds_when_the_capacity_is_raised() {
     let layout = |capacity| Layout::compact(capacity, 0.01, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout(1_000), Growth::Auto);
+    let mut filter = CompactFilter::new(layout(1_000), Growth::Auto, Expansion::Segments);
     let digests: Vec<Digest> = (0..150_000).map(scrambled).collect();
     filter.insert_many(&digests[..800], false).unwrap();
     filter.raise(layout(50_000)).unwrap();
@@ -400,7 +401,7 @@ fn raises_in_a_row_lose_nothing() {
 #[test]
 fn the_error_holds_while_a_filter_grows() {
     let layout = Layout::compact(1_000, 0.01, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Segments);
     let digests: Vec<Digest> = (0..300_000).map(scrambled).collect();
     filter.insert_many(&digests, false).unwrap();
     let reader = filter.reader();
@@ -415,7 +416,7 @@ fn the_error_holds_while_a_filter_grows() {
 #[test]
 fn an_insert_that_adds_nothing_leaves_the_bytes_as_they_were() {
     let layout = Layout::compact_with(500, 12, 4, 300, Growth::Fixed).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
     let (mut refused, mut next) = (0, 0);
     while refused < 50 {
         let before = snapshot!(filter, ());
@@ -443,7 +444,7 @@ fn a_filter_folds_back_as_it_empties() {
     // The last ones lie in the newest segments.
     let (leaving, staying) = digests.split_at(59_980);
     for _ in 0..20 {
-        let mut filter = CompactFilter::new(layout, Growth::Auto);
+        let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Segments);
         filter.insert_many(&digests, false).unwrap();
         let reader = filter.reader();
         assert!(reader.view().segments().len() > 5);
@@ -480,7 +481,7 @@ fn a_filter_folds_back_as_it_empties() {
 #[test]
 fn a_damaged_chunk_is_refused() {
     let layout = Layout::compact_with(200, 8, 4, 500, Growth::Auto).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Auto);
+    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
     let empty = snapshot!(filter, ());
     filter.insert_many(&(0..150).map(scrambled).collect::<Vec<_>>(), false).unwrap();
     for (image, chunks) in [empty, snapshot!(filter, ())] {
@@ -505,7 +506,7 @@ fn a_damaged_chunk_is_refused() {
 #[test]
 fn a_chunk_of_zeros_is_small_and_not_to_be_left_out() {
     let layout = Layout::compact_with(100_000, 16, 4, 500, Growth::Fixed).unwrap();
-    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
     let (image, chunks) = snapshot!(filter, ());
     assert!(chunks.len() > 20 && chunks.values().all(|chunk| chunk.len() <= 64));
     // One item: one chunk or two have something in them.
@@ -534,8 +535,11 @@ fn a_chunk_of_zeros_is_small_and_not_to_be_left_out() {
 #[test]
 fn a_table_is_loaded_in_any_order_but_whole() {
     let items: Vec<Digest> = (0..40_000).map(scrambled).collect();
-    let mut filter =
-        CompactFilter::new(Layout::compact_with(50_000, 16, 4, 500, Growth::Fixed).unwrap(), Growth::Fixed);
+    let mut filter = CompactFilter::new(
+        Layout::compact_with(50_000, 16, 4, 500, Growth::Fixed).unwrap(),
+        Growth::Fixed,
+        Expansion::Doubling,
+    );
     filter.insert_many(&items, false).unwrap();
     let (image, chunks) = snapshot!(filter, ());
     let restore = |leave_out: Option<u32>| {

@@ -6,7 +6,7 @@
 use cuckood::filter::layout::{
     FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT,
 };
-use cuckood::filter::{CompactFilter, Digest, Growth, Insert, Layout, LayoutError, StrictFilter};
+use cuckood::filter::{CompactFilter, Digest, Expansion, Growth, Insert, Layout, LayoutError, StrictFilter};
 use proptest::prelude::*;
 use std::num::NonZero;
 use std::ops::Range;
@@ -36,7 +36,7 @@ fn items(filling: u64, capacity: u64) -> impl Iterator<Item = Digest> {
 }
 
 fn compact_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
-    let mut filter = CompactFilter::new(layout, Growth::Fixed);
+    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
     items.all(|digest| filter.insert(digest, false) == Ok(Insert::Added))
 }
 

@@ -17,6 +17,7 @@ mod eligibility;
 mod events;
 mod fairness;
 mod filter;
+mod filter_doubling;
 mod filter_figures;
 mod filter_fill;
 mod filter_forgetting;
@@ -35,6 +36,7 @@ mod random_log;
 #[path = "../redis_client/mod.rs"]
 #[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod redis_client;
+mod refusals;
 mod resp;
 mod restores;
 mod schema;

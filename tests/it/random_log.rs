@@ -2,9 +2,9 @@
 
 use crate::random_images::images;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportId, ImportMode,
-    ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq, Settings,
-    Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards, IdempotencyKey, ImportId,
+    ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq,
+    Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -119,7 +119,9 @@ impl RandomLog {
             filters_max: 10,
             line_ups_max: 3,
         };
-        let mut commands = vec![Command::Configure(settings)];
+        // What a log enables that was begun by this build.
+        let enable = Command::Enable { version: FORMAT_VERSION };
+        let mut commands = vec![enable, Command::Configure(settings)];
         commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
         let target = self.target(3);
         let many = Digests((1_000..1_000 + MANY).map(code).collect());

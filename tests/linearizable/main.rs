@@ -127,6 +127,7 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
         assert_eq!(broken(), 0, "connections broke before the service was killed");
         let survivor = if last {
             shop.closed.store(true, Ordering::Relaxed);
+            assert_refused_unlogged(&service);
             Some(service)
         } else {
             service.kill();
@@ -139,6 +140,14 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
         }
         operations
     })
+}
+
+/// Some of the redemptions that were refused had no entry in the log.
+fn assert_refused_unlogged(service: &Service) {
+    let (unlogged, entries) =
+        (service.metric("cuckood_refused_unlogged_total"), service.metric("cuckood_entries_total"));
+    eprintln!("{unlogged:>8} refused without an entry, beside {entries} entries");
+    assert!(unlogged > 0, "all had to be logged");
 }
 
 /// A run in which something never happened has shown nothing about it.

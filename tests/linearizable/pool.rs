@@ -9,7 +9,7 @@ use crate::patience::wait_until;
 use crate::random::Random;
 use crate::service::{Answer, Client, Service};
 use crate::several::{Closing, kill_leader, rounds, settle as settle_nodes};
-use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, number};
+use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, assert_refused_unlogged, number};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -353,6 +353,7 @@ fn an_open_pool_never_has_more_than_its_stock() {
             });
             let survivor = if life == lives {
                 closed.store(true, Ordering::Relaxed);
+                assert_refused_unlogged(&service);
                 Some(service)
             } else {
                 service.kill();

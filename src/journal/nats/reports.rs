@@ -161,7 +161,7 @@ impl Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{STATE_HASH_EVERY, Timestamp};
+    use crate::domain::{FORMAT_VERSION, STATE_HASH_EVERY, Timestamp};
 
     const OPEN_TIME: Duration = Duration::from_secs(30);
 
@@ -302,7 +302,7 @@ mod tests {
         node.own(1, 1).unwrap();
         assert_eq!(node.reports.due_at(now), now);
         let told = Report::decode(&node.reports.next(now));
-        assert_eq!((told.understands, told.hash()), (1, Some(hash_at(1, 1))));
+        assert_eq!((told.understands, told.hash()), (FORMAT_VERSION, Some(hash_at(1, 1))));
         assert_eq!(node.reports.due_at(now), now + REPORT_EVERY);
         node.reports.introduce();
         assert_eq!(node.reports.due_at(now), now);

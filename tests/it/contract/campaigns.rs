@@ -279,14 +279,20 @@ async fn a_fixed_capacity_stays_and_so_does_one_beyond_reach() {
         assert_eq!(service.patch(fixed, json!({ "capacity": other })).await.pointers(), ["/capacity"]);
     }
     assert_eq!(service.patch(fixed, json!({"capacity": 500})).await.json(200), made);
-    // A fingerprint has at most 32 bits.
-    let long = "/v1/campaigns/long";
-    service.put(long, json!({"capacity": 500, "layout": {"fingerprint_bits": 31}})).await.json(201);
-    service.post(&format!("{long}/users"), json!({"users": ["u1"]})).await.json(200);
-    service.patch(long, json!({"capacity": 1_500})).await.json(200);
-    assert_eq!(service.patch(long, json!({"capacity": 3_000})).await.pointers(), ["/capacity"]);
-    service.post(&format!("{long}/clear"), json!({})).await.json(200);
-    service.patch(long, json!({"capacity": 3_000})).await.json(200);
+    // A fingerprint has at most 32 bits, and a further segment needs a longer one.
+    for (bits, can_grow) in [(31, true), (32, false)] {
+        let long = format!("/v1/campaigns/long{bits}");
+        service.put(&long, json!({"capacity": 500, "layout": {"fingerprint_bits": bits}})).await.json(201);
+        service.post(&format!("{long}/users"), json!({"users": ["u1"]})).await.json(200);
+        let raised = service.patch(&long, json!({"capacity": 1_500})).await;
+        if can_grow {
+            raised.json(200);
+        } else {
+            assert_eq!(raised.pointers(), ["/capacity"]);
+        }
+        service.post(&format!("{long}/clear"), json!({})).await.json(200);
+        service.patch(&long, json!({"capacity": 3_000})).await.json(200);
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Redemptions: used, held, confirmed, cancelled, run out.
 
-use super::service::{Answer, Service, request};
+use super::service::{Answer, Service, journal, json as json_request, request};
 use axum::body::Body;
 use http::Method;
 use serde_json::{Value, json};
@@ -52,6 +52,37 @@ async fn a_redemption_is_repeatable_by_its_reference() {
     assert_eq!(found, json!({"redemptions": [redemption]}));
     let none = service.get(&format!("{REDEMPTIONS}?reference=order-9")).await.json(200);
     assert_eq!(none, json!({"redemptions": []}));
+}
+
+/// A node that has the log for itself logs a refusal only if the answer has to be kept.
+#[tokio::test]
+async fn a_refusal_needs_no_entry() {
+    let service = service().await;
+    redeem(&service, "A", "order-1", 0).await.json(201);
+    redeem(&service, "B", "order-1", 60).await.json(201);
+    let last = async || service.get("/v1/info").await.json(200)["last_seq"].as_u64().unwrap();
+    let before = last().await;
+    redeem(&service, "A", "order-2", 0).await.problem(409, "code-redeemed");
+    redeem(&service, "B", "order-2", 60).await.problem(409, "code-held");
+    redeem(&service, "Z", "order-1", 0).await.problem(404, "code-unknown");
+    let is_shared = journal().is_some();
+    assert_eq!(last().await - before, if is_shared { 3 } else { 0 });
+
+    let before = last().await;
+    let body = json!({"code": "A", "reference": "order-2"});
+    let with_key = json_request(Method::POST, REDEMPTIONS, &[("idempotency-key", "k1")], &body);
+    service.send(with_key).await.problem(409, "code-redeemed");
+    assert_eq!(last().await - before, 1);
+
+    let metrics = service.get("/metrics").await.text();
+    for (outcome, count) in [("code-redeemed", 2), ("code-held", 1), ("code-unknown", 1)] {
+        let counted = format!("cuckood_redemptions_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.contains(&counted), "{outcome}: {metrics}");
+    }
+    assert_eq!(metrics.contains("cuckood_refused_unlogged_total 3\n"), !is_shared, "{metrics}");
+    // A hold that has run out refuses nobody, though no entry has said so yet.
+    service.pass(60);
+    redeem(&service, "B", "order-2", 0).await.json(201);
 }
 
 #[tokio::test]

@@ -25,6 +25,9 @@ const USERS: u64 = 90;
 /// Redemptions that are made in each life of the service, however slow the machine is.
 const MADE_MIN: usize = 200;
 
+/// One client of so many leaves a hold alone: the others give theirs back long before they run out.
+const ABANDONING: usize = 8;
+
 /// How far two readings of the machine's clock may lie apart, in milliseconds.
 const CLOCK_MARGIN: i64 = 100;
 
@@ -142,6 +145,11 @@ impl History {
         counted.collect()
     }
 
+    /// Whether the time of a hold is over.
+    fn has_run_out(&self, id: &str) -> bool {
+        self.redemptions[id].expires_at.is_some_and(|at| at + CLOCK_MARGIN < now())
+    }
+
     /// How often each thing happened that has to.
     fn counts(&self) -> [(&'static str, u64); 4] {
         let cancelled = self.redemptions.values().filter(|known| known.cancelled.is_some()).count();
@@ -188,33 +196,69 @@ fn millisecond(time: &Value) -> Option<i64> {
     Some(time.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
 }
 
-/// One client: holds, redeems, confirms and cancels until the connection breaks or the time is over.
-///
-/// What it has made and not given back is in `own`.
-fn work(
-    client: &Client,
-    random: &mut Random,
-    own: &mut Vec<String>,
-    closed: &AtomicBool,
-    history: &Mutex<History>,
-) {
-    while !closed.load(Ordering::Relaxed) {
-        let chance = random.below(100);
-        if chance < 60 || own.is_empty() {
-            let reference = format!("{:016x}", random.next());
-            match enter(client, random, &reference, history) {
-                Ok(id) => own.extend(id),
-                Err(_) => return,
+/// What a client does next, and what it has made and not given back.
+struct Shopper {
+    random: Random,
+    own: Vec<String>,
+    /// Whether it leaves a hold alone at times.
+    is_abandoning: bool,
+    /// A hold that it comes back to when it has run out.
+    abandoned: Option<String>,
+}
+
+impl Shopper {
+    fn all(seed: u64) -> Vec<Shopper> {
+        let mut seeds = Random::new(seed);
+        let shopper = |number| Shopper {
+            random: Random::new(seeds.next()),
+            own: Vec::new(),
+            is_abandoning: number % ABANDONING == 0,
+            abandoned: None,
+        };
+        (0..CLIENTS).map(shopper).collect()
+    }
+
+    /// Holds, redeems, confirms and cancels until the connection breaks or the time is over.
+    fn work(&mut self, client: &Client, closed: &AtomicBool, history: &Mutex<History>) {
+        while !closed.load(Ordering::Relaxed) {
+            if self.step(client, history).is_err() {
+                return;
             }
-            continue;
         }
-        let at = random.below(own.len() as u64) as usize;
+    }
+
+    fn step(&mut self, client: &Client, history: &Mutex<History>) -> Result<(), ureq::Error> {
+        if let Some(id) = self.abandoned.take_if(|id| history.lock().unwrap().has_run_out(id)) {
+            self.own.push(id);
+            return self.settle(client, self.own.len() - 1, "cancel", history);
+        }
+        let chance = self.random.below(100);
+        if chance < 60 || self.own.is_empty() {
+            let reference = format!("{:016x}", self.random.next());
+            if let Some(id) = enter(client, &mut self.random, &reference, history)? {
+                let is_left = self.is_abandoning
+                    && self.abandoned.is_none()
+                    && history.lock().unwrap().redemptions[&id].expires_at.is_some();
+                if is_left { self.abandoned = Some(id) } else { self.own.push(id) }
+            }
+            return Ok(());
+        }
+        let at = self.random.below(self.own.len() as u64) as usize;
         let how = if chance < 66 { "confirm" } else { "cancel" };
-        match settle(client, &own[at], how, history) {
-            Ok(true) => {}
-            Ok(false) => drop(own.swap_remove(at)),
-            Err(_) => return,
+        self.settle(client, at, how, history)
+    }
+
+    fn settle(
+        &mut self,
+        client: &Client,
+        at: usize,
+        how: &str,
+        history: &Mutex<History>,
+    ) -> Result<(), ureq::Error> {
+        if !settle(client, &self.own[at], how, history)? {
+            self.own.swap_remove(at);
         }
+        Ok(())
     }
 }
 
@@ -320,9 +364,7 @@ fn an_open_pool_never_has_more_than_its_stock() {
     eprintln!("LINEARIZABLE_SECONDS={seconds} LINEARIZABLE_SEED={seed}");
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let mut seeds = Random::new(seed);
-    let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();
-    let mut own = vec![Vec::new(); CLIENTS];
+    let mut shoppers = Shopper::all(seed);
     let history = Mutex::new(History::default());
     let lives = (seconds / LIFE_SECONDS).max(3);
     for life in 1..=lives {
@@ -335,15 +377,12 @@ fn an_open_pool_never_has_more_than_its_stock() {
         let before = history.lock().unwrap().redemptions.len();
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let clients: Vec<_> = randoms
-                .iter_mut()
-                .zip(&mut own)
-                .map(|(random, own)| {
-                    let client = service.client().another();
-                    let (closed, history) = (&closed, &history);
-                    scope.spawn(move || work(&client, random, own, closed, history))
-                })
-                .collect();
+            let spawn = |shopper| {
+                let client = service.client().another();
+                let (closed, history) = (&closed, &history);
+                scope.spawn(move || Shopper::work(shopper, &client, closed, history))
+            };
+            let clients: Vec<_> = shoppers.iter_mut().map(spawn).collect();
             // Not for anything to happen, but for the load to last.
             std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
             wait_until("a load", || {
@@ -394,17 +433,15 @@ fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
     let made = cluster.client(0).put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
     assert_eq!(made.unwrap().status, 201);
     settle_nodes(&cluster, u64::MAX);
-    let mut seeds = Random::new(seed);
-    let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();
-    let mut own = vec![Vec::new(); CLIENTS];
+    let mut shoppers = Shopper::all(seed);
     let history = Mutex::new(History { several: true, ..History::default() });
     for round in 0..rounds() {
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for (at, (random, own)) in randoms.iter_mut().zip(&mut own).enumerate() {
+            for (at, shopper) in shoppers.iter_mut().enumerate() {
                 let client = cluster.client(at % NODES).another();
                 let (closed, history) = (&closed, &history);
-                scope.spawn(move || work(&client, random, own, closed, history));
+                scope.spawn(move || shopper.work(&client, closed, history));
             }
             let closing = Closing(&closed);
             let mut killed_at = None;

@@ -16,7 +16,7 @@
 //! A filter whose capacity is raised gets one further table that is large enough.
 
 use super::codec::{FilterImage, Load, RestoreError};
-use super::compact_view::{CompactReader, Shared, Shown};
+use super::compact_view::{CompactReader, Tables};
 use super::copies::Copies;
 use super::dropped::Dropped;
 use super::hash::Digest;
@@ -25,18 +25,18 @@ use super::layout::{Expansion, Growth, Layout, Mode};
 use super::memory::MemoryNeed;
 use super::plan::TablePlan;
 use super::segments::{self, Raise};
+use super::shown::Shown;
 use super::slot_state::SlotState;
 use super::table_set::TableSet;
 use super::writer::NoPath;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The writer's side of a compact filter.
 pub struct CompactFilter {
     /// The segments.
     pub(super) set: TableSet,
-    shared: Arc<Shared>,
+    shown: Arc<Shown<Tables>>,
 }
 
 impl CompactFilter {
@@ -46,7 +46,7 @@ impl CompactFilter {
     }
 
     fn over(set: TableSet) -> Self {
-        let filter = Self { set, shared: Arc::default() };
+        let filter = Self { set, shown: Arc::default() };
         filter.publish();
         filter
     }
@@ -73,14 +73,11 @@ impl CompactFilter {
 
     /// A reader's side.
     pub fn reader(&self) -> CompactReader {
-        CompactReader { shared: self.shared.clone() }
+        CompactReader { shown: self.shown.clone() }
     }
 
     pub(super) fn publish(&self) {
-        let shown = Shown { tables: self.set.shared(), is_doubling: self.is_doubling() };
-        self.shared.tables.store(Arc::new(shown));
-        // Behind the tables: see `CompactReader::view`.
-        self.shared.published.store(self.shared.published.load(Relaxed) + 1, Release);
+        self.shown.replace(Tables { tables: self.set.shared(), is_doubling: self.is_doubling() });
     }
 
     /// The most copies that items which look alike can have together: the slots of their two buckets.

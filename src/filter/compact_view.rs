@@ -2,30 +2,20 @@
 
 use super::hash::Digest;
 use super::nested;
+use super::shown::{Look, Shown};
 use super::table::{SegmentStats, Table};
-use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Acquire;
 
 /// The tables of a compact filter as readers see them.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct Tables {
     /// From the oldest to the newest.
     pub(super) tables: Vec<Arc<Table>>,
     /// Whether a segment is being doubled.
     pub(super) is_doubling: bool,
 }
 
-/// What the readers of a compact filter share with its writer.
-#[derive(Default)]
-pub(super) struct Shared {
-    pub(super) tables: ArcSwap<Shown>,
-    /// How often `tables` has been replaced. The writer counts after it has stored them, and before it moves an item.
-    pub(super) published: AtomicU64,
-}
-
-impl Shown {
+impl Tables {
     /// The tables in the order in which a look-up must go through them, so that it misses no item on its way: the one that items leave
     /// comes before the one that they go to. While a segment is doubled, items go from an older table to a newer one. Otherwise only
     /// folding moves any, and the other way round.
@@ -38,30 +28,29 @@ impl Shown {
     fn contains(&self, digest: Digest) -> bool {
         self.in_order().any(|table| table.contains(digest))
     }
+
+    fn count(&self, digest: Digest) -> u32 {
+        self.in_order().map(|table| table.count(digest)).sum()
+    }
 }
 
 /// A reader's side of a compact filter. Takes no lock; clones are cheap.
 #[derive(Clone)]
 pub struct CompactReader {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shown: Arc<Shown<Tables>>,
 }
 
 /// A view of a compact filter, for one request. It has the tables from when it was taken, and gets newer ones if an item may have moved
 /// there.
 pub struct CompactView<'a> {
-    shared: &'a Shared,
-    shown: Guard<Arc<Shown>>,
-    published: u64,
+    shown: Look<'a, Tables>,
 }
 
 impl CompactReader {
     /// A view of the filter as it is now. It finds everything that was added before.
     #[inline]
     pub fn view(&self) -> CompactView<'_> {
-        // The count must be loaded first. If the tables are newer than the count, that costs a second look; if they were older,
-        // an item could be missed.
-        let published = self.shared.published.load(Acquire);
-        CompactView { shared: &self.shared, shown: self.shared.tables.load(), published }
+        CompactView { shown: self.shown.look() }
     }
 }
 
@@ -72,7 +61,7 @@ impl CompactView<'_> {
         match &self.shown.tables[..] {
             // Nothing ever moves out of the first table.
             [only] => only.contains(digest),
-            _ => self.shown.contains(digest) || (!self.is_current() && self.contains_anew(digest)),
+            _ => self.shown.contains(digest) || (!self.shown.is_current() && self.contains_anew(digest)),
         }
     }
 
@@ -86,44 +75,25 @@ impl CompactView<'_> {
         }
         let tables: Vec<&Table> = self.shown.in_order().map(|table| &**table).collect();
         nested::contains_many(&tables, digests, found);
-        if !self.is_current() {
+        if !self.shown.is_current() {
             for (found, &digest) in found.iter_mut().zip(digests).filter(|(found, _)| !**found) {
                 *found = self.contains_anew(digest);
             }
         }
     }
 
-    /// Whether the tables are still the same. Then an item that was not found in them is not there.
-    #[inline]
-    fn is_current(&self) -> bool {
-        self.shared.published.load(Acquire) == self.published
-    }
-
-    /// Calls `look` with the tables as they are now, until they are the same before and after it or it says that it is sure.
-    fn look_anew<T>(&self, look: impl Fn(&Shown) -> T, is_sure: impl Fn(&T) -> bool) -> T {
-        loop {
-            let published = self.shared.published.load(Acquire);
-            let seen = look(&self.shared.tables.load());
-            if is_sure(&seen) || self.shared.published.load(Acquire) == published {
-                return seen;
-            }
-        }
-    }
-
     #[cold]
     fn contains_anew(&self, digest: Digest) -> bool {
-        self.look_anew(|shown| shown.contains(digest), |found| *found)
+        self.shown.again(|tables| tables.contains(digest), |found| *found)
     }
 
     /// Copies of an item in all segments. Never too low; copies of items that look alike count too.
     pub fn count(&self, digest: Digest) -> u32 {
-        let count = |shown: &Shown| shown.in_order().map(|table| table.count(digest)).sum();
-        let seen = count(&self.shown);
-        if self.shown.tables.len() == 1 || self.is_current() {
-            seen
-        } else {
-            self.look_anew(count, |_| false)
+        let seen = self.shown.count(digest);
+        if self.shown.tables.len() == 1 || self.shown.is_current() {
+            return seen;
         }
+        self.shown.again(|tables| tables.count(digest), |_| false)
     }
 
     /// The most copies that [`Self::count`] can tell of items that look alike: see [`super::CompactFilter::copies_max`].

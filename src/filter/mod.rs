@@ -32,6 +32,7 @@ mod plan;
 #[cfg(test)]
 mod race;
 mod segments;
+mod shown;
 mod sizing;
 mod slot_state;
 mod slots;

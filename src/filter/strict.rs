@@ -14,14 +14,14 @@ use super::place::stored_digest;
 use super::plan::TablePlan;
 use super::sizing::sure_strict_items;
 use super::slot_state::{SlotState, StateCounts};
-use super::strict_view::{Shared, Shown, StrictReader, state_in};
+use super::strict_view::{Shared, StrictReader, Tables, state_in};
 use super::table::{GROUP, Table};
 use super::table_set::TableSet;
 use super::writer::{NoPath, TableWriter};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How far a walk over the items of a strict filter has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -99,9 +99,8 @@ impl StrictFilter {
     }
 
     pub(super) fn publish(&self) {
-        let shown = Shown { tables: self.set.shared(), cleared: self.set.cleared };
-        self.shared.tables.store(Arc::new(shown));
-        self.shared.published.fetch_add(1, Release);
+        let tables = Tables { tables: self.set.shared(), cleared: self.set.cleared };
+        self.shared.shown.replace(tables);
     }
 
     /// Items in it.

@@ -1,16 +1,16 @@
 //! The reader's side of strict filters, whose items may be moving to a larger table.
 
 use super::hash::Digest;
+use super::shown::{Look, Shown};
 use super::slot_state::{SlotState, StateCounts};
 use super::table::{SegmentStats, Table};
-use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The tables of a strict filter as readers see them.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct Tables {
     /// One table, or several while items move: they go from the oldest to the newest.
     pub(super) tables: Vec<Arc<Table>>,
     /// So many of them, from the oldest on, were cleared.
@@ -20,9 +20,7 @@ pub(super) struct Shown {
 /// What the readers of a strict filter share with its writer.
 #[derive(Default)]
 pub(super) struct Shared {
-    pub(super) tables: ArcSwap<Shown>,
-    /// How often `tables` has been replaced. The writer counts after it has stored them, and before it moves an item.
-    pub(super) published: AtomicU64,
+    pub(super) shown: Shown<Tables>,
     pub(super) held: AtomicU64,
     pub(super) redeemed: AtomicU64,
     /// Held and redeemed items in tables that were cleared.
@@ -36,7 +34,7 @@ pub(super) fn state_in(table: usize, cleared: usize, held: u64) -> Option<SlotSt
     (table >= cleared || state != SlotState::Available).then_some(state)
 }
 
-impl Shown {
+impl Tables {
     #[inline]
     fn get(&self, digest: Digest) -> Option<SlotState> {
         let mut tables = self.tables.iter().enumerate();
@@ -54,18 +52,14 @@ pub struct StrictReader {
 /// moved there.
 pub struct StrictView<'a> {
     shared: &'a Shared,
-    shown: Guard<Arc<Shown>>,
-    published: u64,
+    shown: Look<'a, Tables>,
 }
 
 impl StrictReader {
     /// A view of the filter as it is now. It finds everything that was added before.
     #[inline]
     pub fn view(&self) -> StrictView<'_> {
-        // The count must be loaded first. If the tables are newer than the count, that costs a second look; if they were older,
-        // an item could be missed.
-        let published = self.shared.published.load(Acquire);
-        StrictView { shared: &self.shared, shown: self.shared.tables.load(), published }
+        StrictView { shared: &self.shared, shown: self.shared.shown.look() }
     }
 }
 
@@ -75,7 +69,7 @@ impl StrictView<'_> {
     pub fn get(&self, digest: Digest) -> Option<SlotState> {
         match self.shown.get(digest) {
             Some(state) => Some(state),
-            None if self.is_current() => None,
+            None if self.shown.is_current() => None,
             None => self.get_anew(digest),
         }
     }
@@ -87,30 +81,16 @@ impl StrictView<'_> {
         for (index, table) in self.shown.tables.iter().enumerate() {
             table.get_many(digests, states, |held| state_in(index, self.shown.cleared, held));
         }
-        if !self.is_current() {
+        if !self.shown.is_current() {
             for (state, &digest) in states.iter_mut().zip(digests).filter(|(state, _)| state.is_none()) {
                 *state = self.get_anew(digest);
             }
         }
     }
 
-    /// Whether the tables are still the same. Then an item that was not found in them is not there.
-    #[inline]
-    fn is_current(&self) -> bool {
-        self.shared.published.load(Acquire) == self.published
-    }
-
     #[cold]
     fn get_anew(&self, digest: Digest) -> Option<SlotState> {
-        loop {
-            let published = self.shared.published.load(Acquire);
-            if let Some(state) = self.shared.tables.load().get(digest) {
-                return Some(state);
-            }
-            if self.shared.published.load(Acquire) == published {
-                return None;
-            }
-        }
+        self.shown.again(|tables| tables.get(digest), Option::is_some)
     }
 
     /// Whether the filter holds each of many items, in whatever state; `found` is cleared first.

@@ -344,9 +344,9 @@ pub(crate) struct CouponPatch {
 #[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
 pub(crate) struct FilterPatch {
     /// A higher capacity, with `growth` `auto` only. The memory for so many items is taken at once, and kept: a strict filter moves to
-    /// a larger table, a little with every write; a compact one gets a further segment that is large enough, and keeps its error
+    /// a larger table, a little with every write; a compact one gets a further table that is large enough, and keeps its error
     /// rate. An empty filter begins anew with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
-    /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a segment.
+    /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a table.
     #[serde(default)]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,

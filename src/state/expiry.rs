@@ -4,21 +4,28 @@ use super::due::{Due, Heads, Queue};
 use super::machine::{SWEEP_MAX, State};
 use super::pool::ENDED_MAX;
 use super::subject::Subject;
-use crate::domain::{Command, Redemption, RedemptionId, Timestamp};
+use crate::domain::{Command, Redemption, RedemptionId, Settings, Timestamp};
 
 /// Bytes of the event of a hold that has expired, on disk: with a name and a reference of the usual length.
 const EVENT_BYTES: u64 = 256;
 
 impl State {
-    /// When something is due by itself: a hold runs out, an ended redemption is forgotten, or the oldest users of a campaign are. The first
-    /// entry at that time or later sees to it.
+    /// When something is due by itself: a hold runs out, an ended redemption is forgotten, or the oldest users of a campaign are, or an
+    /// import or an image is given up with which nobody goes on. The first entry at that time or later sees to it.
+    ///
+    /// Stored answers are forgotten by other entries only: they give way as soon as a new one needs their room.
     pub fn due_at(&self) -> Option<Timestamp> {
-        let retention = self.shared.settings.redemptions_retention_seconds;
-        let expires_at = self.shared.holds.first().map(|(expires_at, _)| expires_at);
-        let forgotten_at =
-            self.shared.ended.first().map(|(changed_at, _)| changed_at.plus_seconds(retention));
-        let users_forgotten_at = self.shared.agenda.first().map(|(due, _)| due);
-        [expires_at, forgotten_at, users_forgotten_at].into_iter().flatten().min()
+        let Settings { redemptions_retention_seconds, imports_retention_seconds, .. } = self.shared.settings;
+        let ended_at = self.shared.ended.first().map(|(changed_at, _)| changed_at);
+        let unmoved_since = self.shared.view.imports.read().unmoved_since();
+        let due = [
+            self.shared.holds.first().map(|(expires_at, _)| expires_at),
+            ended_at.map(|at| at.plus_seconds(redemptions_retention_seconds)),
+            self.shared.agenda.first().map(|(due, _)| due),
+            unmoved_since.map(|at| at.plus_seconds(imports_retention_seconds)),
+            self.image_given_up_at(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// About the most bytes of events that commands make by expiring holds at this time.

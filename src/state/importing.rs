@@ -299,7 +299,7 @@ impl State {
     pub(super) fn forget_unmoved_imports(&mut self) {
         let retention_ms = self.shared.settings.imports_retention_seconds.saturating_mul(1_000);
         let Some(before) = self.shared.now.0.checked_sub(retention_ms).map(Timestamp) else { return };
-        if !self.shared.view.imports.read().may_be_unmoved(before) {
+        if self.shared.view.imports.read().unmoved_since().is_none_or(|since| since > before) {
             return;
         }
         let forgotten = self.shared.view.imports.write().forget_unmoved(before, SWEEP_MAX);

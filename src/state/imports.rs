@@ -124,10 +124,11 @@ impl Imports {
         Some(import)
     }
 
-    /// Whether there may be an unfinished import whose last change is not after `before`. This is cheap, unlike
-    /// [`Self::forget_unmoved`].
-    pub fn may_be_unmoved(&self, before: Timestamp) -> bool {
-        self.unmoved_since <= before && !self.records.is_empty()
+    /// When the unfinished import that has not moved for the longest time was changed last, or earlier; none if there can be no such
+    /// import. This is cheap, and [`Self::forget_unmoved`] makes it exact.
+    pub fn unmoved_since(&self) -> Option<Timestamp> {
+        let is_any = !self.records.is_empty() && self.unmoved_since < Timestamp::MAX;
+        is_any.then_some(self.unmoved_since)
     }
 
     /// Forgets unfinished imports whose last change is not after `before`, at most so many, and returns them.
@@ -201,7 +202,7 @@ mod tests {
                     (7, _) => {
                         let limit = Timestamp(at.saturating_sub(which as u64));
                         let is_due = |import: &Import| import.is_unfinished() && import.changed_at <= limit;
-                        prop_assert!(imports.may_be_unmoved(limit) || !imports.iter().any(|i| is_due(i)));
+                        prop_assert!(imports.unmoved_since().is_some_and(|since| since <= limit) || !imports.iter().any(|i| is_due(i)));
                         let forgotten = imports.forget_unmoved(limit, usize::MAX);
                         prop_assert!(forgotten.iter().all(|import| is_due(import)));
                         prop_assert!(!imports.iter().any(|import| is_due(import)));

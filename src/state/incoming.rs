@@ -34,11 +34,21 @@ struct Beginning<'a> {
 impl State {
     /// The images that are coming in, and have made no progress since then.
     pub fn images_unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
-        let loading = self.shared.loading.iter();
-        let changed_at =
-            |id| self.filters.get(id).and_then(|filter| Some(filter.loading.as_ref()?.changed_at));
-        let unmoved = loading.filter(|(_, id)| changed_at(id).is_none_or(|changed_at| changed_at < before));
-        unmoved.map(|(upload, _)| *upload).collect()
+        let unmoved = self.loading_changed_at().filter(|(_, changed_at)| *changed_at < before);
+        unmoved.map(|(upload, _)| upload).collect()
+    }
+
+    /// When the image that has made no progress for the longest time is given up.
+    pub(super) fn image_given_up_at(&self) -> Option<Timestamp> {
+        let oldest = self.loading_changed_at().map(|(_, changed_at)| changed_at).min()?;
+        Some(oldest.plus_seconds(IMAGE_IDLE_SECONDS))
+    }
+
+    /// The images that are coming in, and when each made progress last.
+    fn loading_changed_at(&self) -> impl Iterator<Item = (UploadId, Timestamp)> {
+        let changed_at = |id| Some(self.filters.get(id)?.loading.as_ref()?.changed_at);
+        // One of which nothing is there can make no progress.
+        self.shared.loading.iter().map(move |(upload, id)| (*upload, changed_at(id).unwrap_or_default()))
     }
 
     /// How many images are coming in.

@@ -20,6 +20,9 @@ impl FilterView {
             return None;
         }
         let state = self.reader.state(digest);
+        if state.is_none() && self.spec.stock.is_none() {
+            return Some(Refusal::CodeUnknown);
+        }
         let ledger = self.ledger.read();
         let current = ledger.current(digest);
         // The same reference gets its redemption again, and a hold that has run out is ended.
@@ -27,7 +30,6 @@ impl FilterView {
             return None;
         }
         match (state, self.spec.stock) {
-            (None, None) => Some(Refusal::CodeUnknown),
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
             (Some(SlotState::Held), _) => {
                 current.filter(|current| current.status == Status::Held).map(|_| Refusal::CodeHeld)

@@ -13,6 +13,7 @@ mod contract_in_memory;
 mod damage;
 mod deploy;
 mod directory;
+mod due;
 mod eligibility;
 mod events;
 mod fairness;

@@ -1,0 +1,43 @@
+//! What is due by itself is done by entries that do nothing else, each at the time that is told for it: whatever happened before, holds
+//! run out, and imports and images are given up, though no command ever comes again.
+
+use crate::random_log::{RandomLog, numbers};
+use cuckood::domain::{Command, Entry, Proposal, Timestamp};
+use cuckood::state::State;
+use proptest::prelude::*;
+
+/// Longer than anything is kept that is due some time, in milliseconds.
+const LONG: u64 = 90 * 86_400_000;
+
+/// Far more entries than a log of this length leaves work for.
+const ENTRIES_MAX: usize = 10_000;
+
+fn advance(state: &mut State, at: Timestamp) {
+    let proposal = Proposal::new(at, Command::Advance { buckets_max: 0 });
+    state.apply(Entry { seq: state.applied().next(), proposal });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_idle_state_comes_to_rest(numbers in numbers(300)) {
+        let (mut state, mut log) = (State::new(), RandomLog::new());
+        for entry in log.beginning() {
+            state.apply(entry);
+        }
+        for &numbers in &numbers {
+            state.apply(log.next(numbers));
+        }
+        let end = Timestamp(state.now().0 + LONG);
+        let mut entries = 0;
+        while let Some(at) = state.due_at().filter(|at| *at <= end) {
+            let now = state.now();
+            advance(&mut state, at.max(now));
+            entries += 1;
+            prop_assert!(entries < ENTRIES_MAX, "due at {at:?}, and no end of it");
+        }
+        let unfinished = state.view().imports().iter().any(|import| import.is_unfinished());
+        prop_assert!(!unfinished && state.images_loading() == 0 && state.codes().held == 0);
+    }
+}

@@ -22,10 +22,9 @@ impl Engine {
         reference: &Reference,
     ) -> Option<Refusal> {
         let Inner { options, refusals, metrics, .. } = &*self.inner;
-        if options.journal.is_shared() || self.refuse_unless_ready().is_err() {
-            return None;
-        }
-        if refusals.is_attempted(digest) {
+        // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
+        if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
+        {
             return None;
         }
         let refusal = refusals.between_commits(|| self.refusal_now(coupon, digest, reference))?;
@@ -50,8 +49,8 @@ mod tests {
     use crate::clock::{Clock, ClockLimits, ManualTime};
     use crate::domain::{Command, Name, Outcome, Sizing, Spec, Target, Window};
     use crate::engine::unlogged::Attempt;
-    use crate::engine::{EngineOptions, Growth, Mode, Status};
-    use crate::journal::{Durability, LocalOptions};
+    use crate::engine::{EngineOptions, Growth, JournalOptions, Mode, Status};
+    use crate::journal::{Durability, LocalOptions, MemoryLog};
     use std::sync::Arc;
     use std::time::Duration;
     use tempfile::TempDir;
@@ -66,9 +65,13 @@ mod tests {
 
     impl SoldOut {
         async fn new() -> SoldOut {
-            let directory = tempfile::tempdir().unwrap();
             let local = LocalOptions::at(Durability::Relaxed);
-            let mut options = EngineOptions::new(directory.path()).on_local_journal(local);
+            Self::over(|options| options.on_local_journal(local)).await
+        }
+
+        async fn over(journal: impl FnOnce(EngineOptions) -> EngineOptions) -> SoldOut {
+            let directory = tempfile::tempdir().unwrap();
+            let mut options = journal(EngineOptions::new(directory.path()));
             (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
             let time = Arc::new(ManualTime::at(Timestamp(1_000_000)));
             let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
@@ -132,6 +135,29 @@ mod tests {
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         let other = Command::Clear { target: Target(sold_out.pool.id) };
         assert!(Attempt::of(&sold_out.engine.inner.refusals, &other).is_none());
+    }
+
+    /// Its caller may have gone away: the log decides all the same.
+    #[tokio::test]
+    async fn an_attempt_lasts_until_the_log_has_decided() {
+        let log = MemoryLog::new();
+        let journal = JournalOptions::Memory(log.clone());
+        let sold_out = SoldOut::over(|options| EngineOptions { journal, ..options }).await;
+        let refusals = sold_out.engine.inner.refusals.clone();
+        log.hold();
+        let (engine, redeem) = (sold_out.engine.clone(), sold_out.redeem(1));
+        let caller = tokio::spawn(async move { engine.submit(redeem, None).await });
+        while log.held() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(refusals.is_attempted(digest(1)));
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+        assert!(refusals.is_attempted(digest(1)));
+        log.go_on();
+        // Behind it in the log.
+        sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
+        assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
     }
 
     #[tokio::test]

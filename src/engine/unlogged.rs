@@ -74,6 +74,10 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        // What a writer that panics leaves behind is decided by the next start.
+        if std::thread::panicking() {
+            return;
+        }
         // Whoever sees that it is over sees what it has done.
         self.refusals.attempts(self.digest).fetch_sub(1, Ordering::Release);
     }

@@ -92,6 +92,9 @@ impl WaitingList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Command, FilterId, RedemptionId, Reference, Target};
+    use crate::engine::unlogged::{Attempt, Refusals};
+    use crate::filter::Digest;
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::sync::{Semaphore, oneshot};
@@ -140,12 +143,24 @@ mod tests {
         assert_eq!((list.waiting.len(), list.next_ticket()), (1, Ticket(1_000)));
     }
 
+    fn redeem(code: u64) -> Command {
+        Command::Redeem {
+            target: Target(FilterId(1)),
+            digest: Digest(code << 32),
+            redemption: RedemptionId([0; 16]),
+            reference: Reference::new("order").unwrap(),
+            hold_seconds: 0,
+        }
+    }
+
     #[test]
     fn who_waits_too_long_is_answered_and_keeps_its_share_of_the_queue() {
         let (mut list, now) = (WaitingList::default(), Instant::now());
         let (later, queue) = (now + Duration::from_secs(1), Arc::new(Semaphore::new(3)));
-        let waiting = |since| {
-            let room = Room::new(queue.clone().try_acquire_owned().unwrap(), None);
+        let (refusals, mut codes) = (Arc::<Refusals>::default(), 1..);
+        let mut waiting = |since| {
+            let attempt = codes.next().and_then(|code| Attempt::of(&refusals, &redeem(code)));
+            let room = Room::new(queue.clone().try_acquire_owned().unwrap(), attempt);
             let (reply, answer) = oneshot::channel();
             (Waiting { reply, since, room }, answer)
         };
@@ -156,11 +171,13 @@ mod tests {
         assert_eq!(told.try_recv(), Ok(Err(SubmitError::StorageFailed)));
         assert!(untold.try_recv().is_err());
         assert_eq!((list.oldest(), queue.available_permits()), (Some(later), 1));
+        let attempted = || [1, 2].map(|code| refusals.is_attempted(Digest(code << 32)));
+        assert_eq!(attempted(), [true, true]);
         assert!(list.take(Ticket(2)).is_some());
-        assert_eq!((list.oldest(), list.is_empty()), (None, false));
+        assert_eq!((list.oldest(), list.is_empty(), attempted()), (None, false, [true, false]));
         // Committed at last.
         assert!(list.take(Ticket(1)).is_none());
         assert!(list.is_empty());
-        assert_eq!(queue.available_permits(), 3);
+        assert_eq!((queue.available_permits(), attempted()), (3, [false, false]));
     }
 }

@@ -27,6 +27,7 @@ use super::plan::TablePlan;
 use super::segments::{self, Raise};
 use super::shown::Shown;
 use super::slot_state::SlotState;
+use super::table::Table;
 use super::table_set::TableSet;
 use super::writer::NoPath;
 use std::ops::Range;
@@ -278,8 +279,10 @@ impl CompactFilter {
     }
 
     fn grow(&mut self) -> Result<(), Full> {
-        let plan =
-            if self.set.growth == Growth::Fixed { None } else { segments::next(self.set.newest_plan()) };
+        let plan = match self.set.growth {
+            Growth::Fixed => None,
+            Growth::Auto => segments::next_for_item(&self.set),
+        };
         self.set.add(plan.ok_or(Full)?);
         // Another table may be the one that is drained now.
         self.set.drained_buckets = 0;
@@ -314,11 +317,25 @@ impl CompactFilter {
         Ok(filter)
     }
 
-    /// How many slots are taken in some buckets of a table.
-    pub(super) fn count_in(&self, table: usize, buckets: Range<u64>) -> u64 {
-        let mut taken = 0;
-        self.set.tables[table].table.for_each_in(buckets, |_, _, _| taken += 1);
-        taken
+    /// How many slots are taken in some buckets of a table; none if one holds what no item has. If there are items in buckets that were
+    /// drained, which is right while a segment is being doubled, all are drained again.
+    pub(super) fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Option<u64> {
+        let drained = if table == self.draining() { self.set.drained_buckets } else { 0 };
+        let (mut taken, mut are_items, mut are_drained) = (0, true, true);
+        let Table { dimensions, .. } = &*self.set.tables[table].table;
+        self.set.tables[table].table.for_each_in(buckets, |bucket, _, value| {
+            taken += 1;
+            are_items &= dimensions.is_of_item(value);
+            are_drained &= bucket >= drained;
+        });
+        // Nothing of this was asked of images before there were filters that double.
+        if self.expansion() == Expansion::Segments {
+            return Some(taken);
+        }
+        if !are_drained {
+            self.set.drained_buckets = 0;
+        }
+        are_items.then_some(taken)
     }
 }
 

@@ -40,6 +40,11 @@ impl CompactFilter {
             .rfind(|&index| !takes_items(&self.set.tables, index))
     }
 
+    /// The table that is being emptied, if any is.
+    pub(super) fn draining(&self) -> usize {
+        self.leaving().unwrap_or(self.set.tables.len() - 1)
+    }
+
     /// Whether a segment is being doubled: it has two tables.
     pub(super) fn is_doubling(&self) -> bool {
         self.leaving().is_some()
@@ -63,17 +68,6 @@ impl CompactFilter {
         }
     }
 
-    /// Whether the buckets that were drained are empty. If not, which is right while a segment is being doubled, all are drained again.
-    pub(super) fn has_drained_what_it_says(&mut self) -> bool {
-        let leaving = self.leaving();
-        let index = leaving.unwrap_or(self.set.tables.len() - 1);
-        let is_empty = self.count_in(index, 0..self.set.drained_buckets) == 0;
-        if leaving.is_some() && !is_empty {
-            self.set.drained_buckets = 0;
-        }
-        is_empty || leaving.is_some() || self.expansion() == Expansion::Segments
-    }
-
     /// Goes on with a move: empties so many more buckets.
     pub fn move_items(&mut self, buckets: u64) {
         if self.is_doubling() {
@@ -94,10 +88,21 @@ impl CompactFilter {
     /// Goes on with what moves, because of a remove; begins to fold the newest segment if it is nearly empty.
     #[inline(never)]
     pub(super) fn note_remove(&mut self) {
-        if self.is_doubling() {
-            self.double_on(BUCKETS_MOVED);
-        } else {
-            self.fold_on(BUCKETS_FOLDED);
+        match self.leaving() {
+            Some(index) => {
+                self.drain_again_at_times(index);
+                self.double_on(BUCKETS_MOVED);
+            }
+            None => self.fold_on(BUCKETS_FOLDED),
+        }
+    }
+
+    /// Copies that were left in the older table of a segment, because others crowded all their places, may have one now that those are
+    /// gone. Nobody knows when: so they are tried again whenever half of all items have gone.
+    fn drain_again_at_times(&mut self, index: usize) {
+        let is_over = self.set.drained_buckets == self.set.tables[index].table.plan.buckets();
+        if is_over && self.set.items().is_power_of_two() {
+            self.set.drained_buckets = 0;
         }
     }
 

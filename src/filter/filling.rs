@@ -126,7 +126,7 @@ impl Filter {
             let words = if table < filled.table as usize { u64::MAX } else { words_before(filled.chunk) };
             filter
                 .count_in(table, 0..buckets_in(plan, words))
-                .map_err(|_| RestoreError::Image("the steps of a filter contradict its items"))?;
+                .map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
         }
         Ok(filter)
     }
@@ -181,11 +181,8 @@ impl Filter {
             return Err(FillError::Contradiction);
         }
         match self {
-            Self::Compact(filter) => {
-                filter.has_drained_what_it_says().then_some(()).ok_or(FillError::Contradiction)?;
-            }
             Self::Forgetting(filter) => filter.finish_counting(),
-            Self::Strict(_) => {}
+            Self::Compact(_) | Self::Strict(_) => {}
         }
         Ok(())
     }
@@ -193,7 +190,7 @@ impl Filter {
     /// Counts what lies in some buckets of a table.
     fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Result<(), FillError> {
         let counted = match self {
-            Self::Compact(filter) => filter.count_in(table, buckets),
+            Self::Compact(filter) => filter.count_in(table, buckets).ok_or(FillError::Contradiction)?,
             Self::Forgetting(filter) => filter.count_in(table, buckets).ok_or(FillError::Contradiction)?,
             Self::Strict(filter) => filter.count_in(table, buckets),
         };

@@ -93,6 +93,11 @@ impl Dimensions {
         Probe { values: [first.1, second.1], buckets: [first.0, second.0] }
     }
 
+    /// Whether an item can have this slot value: in the first segment, too, its fingerprint is not zero.
+    pub(super) fn is_of_item(&self, value: u64) -> bool {
+        value >> (self.step_bits + self.spare_bits + self.extra_bits) > 0
+    }
+
     /// The bucket number with all its bits, and the fingerprint.
     #[inline(always)]
     fn unpack(&self, bucket: u64, value: u64) -> (u64, u64) {

@@ -64,6 +64,19 @@ pub(super) fn next(newest: &TablePlan) -> Option<TablePlan> {
     next_for(newest, least)
 }
 
+/// The table that comes next if an item finds no place in any of these.
+///
+/// If the newest one is less than half full, and searched well, copies of a few items crowd their buckets there. A doubling would not part
+/// them, and would take its memory for nothing. So a further segment begins, which takes as many items as there are: so there are few, though
+/// no filter is large for the sake of a crowd.
+pub(super) fn next_for_item(set: &TableSet) -> Option<TablePlan> {
+    let newest = set.tables.last()?;
+    let plan = &newest.table.plan;
+    let is_crowded = plan.spare_bits() > 0 && newest.items() < newest.room() && set.layout.is_searched_well();
+    let beside = if is_crowded { next_segment(plan, set.items()) } else { None };
+    beside.or_else(|| next(plan))
+}
+
 /// The table that comes after this one if so many items more are to find room; none if there can be no such table.
 fn next_for(newest: &TablePlan, missing: u64) -> Option<TablePlan> {
     match *newest {
@@ -243,7 +256,7 @@ pub(super) fn are_in_place(layout: &Layout, plans: impl Iterator<Item = TablePla
     let Some(begin) = plans.first() else { return false };
     let is_first = match begin {
         TablePlan::Segment { .. } => *begin == first(layout, Expansion::Segments),
-        TablePlan::Doubling { .. } => *begin == first(layout, Expansion::Doubling),
+        TablePlan::Doubling { .. } => layout.step_bits == 0 && *begin == first(layout, Expansion::Doubling),
         TablePlan::Strict { .. } => false,
     };
     is_first && plans.iter().all(TablePlan::is_sane) && plans.is_sorted_by(can_follow)

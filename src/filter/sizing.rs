@@ -218,7 +218,7 @@ impl Layout {
 
     /// Whether searches fill a segment to its limit. They may fail long before if they are short or fingerprints are, which only a
     /// filter that grows may have.
-    fn is_searched_well(&self) -> bool {
+    pub(super) fn is_searched_well(&self) -> bool {
         self.max_search >= FIXED_SEARCH_MIN && self.fingerprint_bits >= planned_bits_min(self.bucket_size)
     }
 }

@@ -34,6 +34,9 @@ pub struct TableSet {
     dropped: Dropped,
 }
 
+/// No filter makes so many tables; only a forged image says so.
+const TABLES_EVER_MAX: u64 = 1 << 48;
+
 fn bytes(tables: &[TableWriter]) -> u64 {
     tables.iter().map(|table| table.table.memory_bytes()).sum()
 }
@@ -84,8 +87,7 @@ impl TableSet {
     /// Makes an empty table, which does not belong to the set yet.
     pub(super) fn make(&mut self, plan: TablePlan) -> TableWriter {
         let id = TableId(self.next_table);
-        // No filter comes to the end of the numbers; only a forged image says so.
-        self.next_table = self.next_table.wrapping_add(1);
+        self.next_table += 1;
         TableWriter::new(id, plan, self.layout.max_search)
     }
 
@@ -285,8 +287,11 @@ impl TableSet {
         image: &FilterImage,
         mut make: impl FnMut(&TableImage) -> Result<TableWriter, RestoreError<E>>,
     ) -> Result<Self, RestoreError<E>> {
-        if image.first.check(mode).is_err() {
+        if image.first.check(mode).is_err() || image.layout.check(mode).is_err() {
             return Err(RestoreError::Image("a filter can't begin with this layout"));
+        }
+        if image.next_table > TABLES_EVER_MAX {
+            return Err(RestoreError::Image("no filter can have made so many tables"));
         }
         let FilterImage { layout, first, growth, next_table, drained_buckets, .. } = *image;
         let mut tables = Vec::with_capacity(image.tables.len());

@@ -32,7 +32,7 @@ pub enum RestoreStateError<E> {
     #[error("the snapshot's head can't be read: {0}")]
     Head(postcard::Error),
     /// A newer program wrote the head.
-    #[error("the snapshot's head has version {0}, this program reads {IMAGE_VERSION}")]
+    #[error("the snapshot's head has version {0}, this program reads 1 to {IMAGE_VERSION}")]
     Newer(u16),
     /// A filter's tables can't be read.
     #[error(transparent)]
@@ -59,7 +59,7 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
 /// What a head begins with. The imports and line-ups behind it may be many.
 pub(super) fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-    if version > IMAGE_VERSION {
+    if !(1..=IMAGE_VERSION).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
     let (beginning, _) = postcard::take_from_bytes(rest).map_err(RestoreStateError::Head)?;
@@ -73,7 +73,7 @@ impl State {
     /// When anything is missing, damaged or of a newer version.
     pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
         let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-        if version > IMAGE_VERSION {
+        if !(1..=IMAGE_VERSION).contains(&version) {
             return Err(RestoreStateError::Newer(version));
         }
         let head: Head = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;

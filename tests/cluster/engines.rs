@@ -27,6 +27,7 @@ pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, 
     let journal = JournalOptions::Nats(Box::new(nats));
     let mut options = EngineOptions::new(dir).on_shared_journal(journal, cluster);
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+    options.commit_patience = PATIENCE;
     let engine = Engine::start(options, clock);
     engine.recovered().await;
     engine

@@ -201,12 +201,13 @@ fn service(servers: &Servers, dir: &TempDir, name: &str) -> Service {
     Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), dir.path(), &settings(&servers, name))
 }
 
-fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 7] {
+fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 8] {
     [
         ("CUCKOOD__JOURNAL__KIND", "nats"),
         ("CUCKOOD__NATS__SERVERS", servers),
         ("CUCKOOD__NATS__REPLICAS", "1"),
         ("CUCKOOD__CLUSTER__NODE", name),
+        ("CUCKOOD__CLUSTER__LAG_MAX", "2m"),
         ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0"),
         ("CUCKOOD__STORAGE__BALLAST", "0"),
         ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),

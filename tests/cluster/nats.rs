@@ -111,13 +111,29 @@ fn on_own_disk(program: &Path, folder: &Path, megabytes: u32) -> Command {
     command
 }
 
+/// Where a file system in memory usually is.
+const IN_MEMORY: &str = "/dev/shm";
+
+/// Room that servers find enough, in bytes.
+const ROOM: u64 = 2 << 30;
+
+/// A folder in memory, if there is room. A disk that stands still would fail writes of which the tests expect that they are done, and what
+/// a killed server has written stays there as well.
+fn folder() -> std::io::Result<TempDir> {
+    let room = rustix::fs::statvfs(IN_MEMORY).map(|found| found.f_bavail * found.f_frsize);
+    match room {
+        Ok(ROOM..) => tempfile::tempdir_in(IN_MEMORY),
+        _ => tempfile::tempdir(),
+    }
+}
+
 impl Servers {
     pub fn start(count: usize) -> Servers {
         Servers::start_as(Plan::of(count))
     }
 
     pub fn start_as(plan: Plan) -> Servers {
-        let dir = tempfile::tempdir().expect("there is room");
+        let dir = folder().expect("there is room");
         let count = plan.ports.len();
         let servers = plan.ports.iter().copied().enumerate().map(|(at, [port, monitor, _])| {
             let config = dir.path().join(format!("n{at}.conf"));

@@ -133,8 +133,8 @@ impl Choice<'_> {
             }
             40..65 => {
                 let items = self.some(if self.is_shared { 40 } else { 6 }, may_go)?;
-                // All copies of an item, and of whatever looks like it: another client's, where a compact filter is shared.
-                let may_take_all = !(filter.kind.is_coupon() || is_compact && self.is_shared);
+                // In a compact filter also all copies of whatever looks like it.
+                let may_take_all = !(filter.kind.is_coupon() || is_compact);
                 let all = may_take_all && self.random.below(4) == 0;
                 Some(Operation::Remove { items, all })
             }

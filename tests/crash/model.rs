@@ -485,7 +485,7 @@ impl Filter {
 impl Redemption {
     /// Whether the hold has run out throughout the time between two moments; none if that can't be said.
     pub fn has_run_out(&self, from: i64, to: i64) -> Option<bool> {
-        if self.expires_at + CLOCK_MARGIN < from {
+        if self.is_exact && self.expires_at + CLOCK_MARGIN < from {
             Some(true)
         } else if self.expires_at > to + CLOCK_MARGIN {
             Some(false)

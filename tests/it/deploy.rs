@@ -125,7 +125,12 @@ fn shipped() -> Vec<(PathBuf, String)> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
+            match path.is_dir() {
+                // What Python leaves where it has run.
+                true if path.ends_with("__pycache__") => {}
+                true => folders.push(path),
+                false => files.push(path),
+            }
         }
     }
     files.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()

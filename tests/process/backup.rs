@@ -39,7 +39,7 @@ fn a_backup_under_load_is_the_state_at_its_position() {
     let settings = [("CUCKOOD__SNAPSHOTS__LOG_MIN", "64KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "256KiB")];
     let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
     let client = service.client();
-    let spec = json!({ "capacity": 500, "mode": "strict" });
+    let spec = json!({ "capacity": 200_000, "mode": "strict" });
     assert_eq!(client.put("/v1/campaigns/spring", &spec).unwrap().status, 201);
     let base = last_seq(&client);
     let acknowledged: [AtomicU64; WRITERS] = Default::default();

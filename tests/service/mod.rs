@@ -13,8 +13,8 @@ use ureq::{Agent, SendBody};
 /// How long a start may take before it counts as failed.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an end may take before it counts as failed.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an end may take before it counts as failed: several writes to a disk that stands still for a minute.
+const END_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Settings of every service, unless a test has others: a port of its own, and patience with a disk that stands still for a minute
 /// because other programs use it.
@@ -247,6 +247,7 @@ impl Client {
             .http_status_as_error(false)
             .max_idle_connections_per_host(64)
             .tls_config(tls.clone())
+            .proxy(None)
             .build();
         Client { url, tls, agent: agent.into() }
     }

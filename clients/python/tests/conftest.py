@@ -4,6 +4,9 @@ import hashlib
 import json
 import os
 import subprocess
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +38,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ):
         try:
             with log.open() as lines:
-                yield "http://" + _address(lines.readline, service)
+                url = "http://" + _address(lines.readline, service)
+                _wait_until_ready(url)
+                yield url
         finally:
             service.terminate()
             assert service.wait() == 0, log.read_text()
@@ -48,6 +53,16 @@ def _address(readline: Callable[[], str], service: "subprocess.Popen[bytes]") ->
         if line.endswith("\n") and (address := json.loads(line).get("fields", {}).get("address")):
             return str(address)
     raise AssertionError("the service has ended")
+
+
+def _wait_until_ready(url: str) -> None:
+    """It listens before it has read everything."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz"):
+                return
+        except urllib.error.HTTPError:
+            time.sleep(0.02)
 
 
 @pytest.fixture

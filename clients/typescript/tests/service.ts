@@ -48,6 +48,10 @@ export async function serve(): Promise<string> {
       throw new Error(log.join("\n"));
     }
   });
+  // The port is bound before everything is read.
+  while (!(await fetch(`${await address}/readyz`)).ok) {
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
   return address;
 }
 

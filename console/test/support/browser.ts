@@ -10,12 +10,16 @@ const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/goog
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 /** How long anything may take before it counts as never. */
-const PATIENCE = 30_000;
+const PATIENCE = 180_000;
 
 export function launch(): Promise<Browser> {
   const executablePath = process.env["CHROMIUM"] ?? PLACES.find((place) => existsSync(place));
   assert.ok(executablePath, `no Chromium in ${PLACES}`);
-  return chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+  return chromium.launch({
+    executablePath,
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+    timeout: PATIENCE,
+  });
 }
 
 export interface Visit {

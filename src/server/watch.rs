@@ -141,7 +141,8 @@ impl Watch {
         if let Some((since, at)) = idle.min()
             && since.elapsed() >= IDLE_MIN
         {
-            self.connections.swap_remove(at).task.abort();
+            // The others keep their order: of those that were last seen in the same sweep, the oldest goes first.
+            self.connections.remove(at).task.abort();
         }
     }
 

@@ -92,18 +92,17 @@ mod tests {
         ledger
     }
 
+    fn strict(capacity: u64) -> Filter {
+        let layout = Layout::strict(capacity).unwrap();
+        Filter::new(Mode::Strict, layout, Growth::Auto, Expansion::Segments, None)
+    }
+
     /// However large it is, a step frees hardly more than it may. In the end all is gone, and so is its memory from the account.
     #[test]
     fn a_step_frees_a_bounded_number_of_entries() {
         let mut discarded = Discarded::default();
         discarded.push_ledger(Arc::new(RwLock::new(ledger(5_000))));
-        let filter = Filter::new(
-            Mode::Strict,
-            Layout::strict(500_000).unwrap(),
-            Growth::Auto,
-            Expansion::Doubling,
-            None,
-        );
+        let filter = strict(500_000);
         let tables_bytes = filter.tables().memory_bytes();
         discarded.tables.append(&mut filter.into_dropped());
         let records_bytes = discarded.records_bytes();
@@ -131,13 +130,7 @@ mod tests {
         let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
         discarded.push_ledger(looked_at.clone());
         discarded.push_ledger(other);
-        let filter = Filter::new(
-            Mode::Strict,
-            Layout::strict(100_000).unwrap(),
-            Growth::Auto,
-            Expansion::Doubling,
-            None,
-        );
+        let filter = strict(100_000);
         let reader = filter.reader();
         discarded.tables.append(&mut filter.into_dropped());
         while discarded.free(100) > 0 {}

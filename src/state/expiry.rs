@@ -10,8 +10,8 @@ use crate::domain::{Command, Redemption, RedemptionId, Settings, Timestamp};
 const EVENT_BYTES: u64 = 256;
 
 impl State {
-    /// When something is due by itself: a hold runs out, an ended redemption is forgotten, or the oldest users of a campaign are, or an
-    /// import or an image is given up with which nobody goes on. The first entry at that time or later sees to it.
+    /// When something is due by itself. A hold runs out. An ended redemption is forgotten, or the oldest users of a campaign are. An import
+    /// or an image is given up because nobody goes on with it. The first entry at that time or later sees to it.
     ///
     /// Stored answers are forgotten by other entries only: they give way as soon as a new one needs their room.
     pub fn due_at(&self) -> Option<Timestamp> {

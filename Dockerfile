@@ -5,6 +5,7 @@ WORKDIR /src
 # zstd and mimalloc want.)
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
+COPY crates crates
 COPY fuzz fuzz
 COPY tools tools
 RUN mkdir src \

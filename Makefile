@@ -72,10 +72,10 @@ fuzz: ## Fuzz each target for FUZZ_SECONDS, 60 unless said otherwise (cargo inst
 	done
 
 # The filter alone, without the service around it: it is soon compiled, and what makes it many times as slow can be borne.
-FILTER_ALONE = --manifest-path tools/filter-alone/Cargo.toml --locked
+FILTER_ALONE = --package cuckood-filter --locked
 
 fill-test: ## A thousand fillings of filters of fixed size, at each capacity up to 2 000 and of every layout: half an hour.
-	CUCKOOD_FILLINGS=1000 $(CARGO) test $(FILTER_ALONE) --release --target-dir target/filter --test filter_fill -- --nocapture
+	CUCKOOD_FILLINGS=1000 $(CARGO) test $(FILTER_ALONE) --release --target-dir target/filter --test it fill:: -- --nocapture
 
 loom: ## Every order in which a reader may meet the stores of the filter's writer, on a tiny table.
 	RUSTFLAGS="--cfg loom" $(CARGO) test $(FILTER_ALONE) --target-dir target/loom --lib race
@@ -86,7 +86,7 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 tsan asan: export RUSTC_BOOTSTRAP = 1
 tsan: ## ThreadSanitizer over the filter's readers and writers (rustup component add rust-src).
 	RUSTFLAGS=-Zsanitizer=thread CUCKOOD_RACE_HITS=$(or $(RACE_HITS),200000) $(CARGO) test $(FILTER_ALONE) \
-	    --target-dir target/tsan -Zbuild-std --target $(HOST) --lib --test filter -- race folds_back any_order
+	    --target-dir target/tsan -Zbuild-std --target $(HOST) --lib --test it -- race folds_back any_order
 
 asan: ## AddressSanitizer over all tests of the filter (rustup component add rust-src).
 	RUSTFLAGS=-Zsanitizer=address $(CARGO) test $(FILTER_ALONE) --target-dir target/asan -Zbuild-std --target $(HOST)
@@ -94,7 +94,7 @@ asan: ## AddressSanitizer over all tests of the filter (rustup component add rus
 # Miri comes with nightly toolchains only, and can't give back a part of a mapping: so tables lie on the heap there.
 miri: ## Miri over the filter's unit tests, small (rustup component add --toolchain nightly miri rust-src).
 	MIRIFLAGS=-Zmiri-disable-isolation CUCKOOD_RACE_HITS=2000 PROPTEST_CASES=2 \
-	    $(CARGO) +nightly miri test $(FILTER_ALONE) --target-dir target/miri --lib -- --skip filter::memory
+	    $(CARGO) +nightly miri test $(FILTER_ALONE) --target-dir target/miri --lib -- --skip memory
 
 demo: ## A million users and a million codes through a release build, killed and started again; then an hour of an ad server.
 	$(CARGO) build --release --locked --bin cuckood

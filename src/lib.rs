@@ -12,7 +12,7 @@
 //! - [`state`]: the deterministic machine that the log drives.
 //! - [`journal`], [`store`]: the log as a port, and the data directory under it.
 //! - [`domain`], [`clock`]: the domain types, and time that can be trusted.
-//! - [`filter`]: cuckoo filters, free of I/O.
+//! - [`filter`]: cuckoo filters, free of I/O: the package `cuckood-filter`.
 
 pub mod access;
 pub mod budget;
@@ -21,7 +21,6 @@ pub mod clock;
 pub mod config;
 pub mod domain;
 pub mod engine;
-pub mod filter;
 pub mod http;
 pub mod journal;
 pub mod resp;
@@ -30,3 +29,5 @@ pub mod state;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+
+pub use cuckood_filter as filter;

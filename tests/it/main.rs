@@ -6,10 +6,6 @@ mod allocations;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod contract;
-/// The same tests on the journal in memory: which one it is depends on the module's path.
-#[path = "contract/mod.rs"]
-#[allow(clippy::duplicate_mod)] // Meant: see above.
-mod contract_in_memory;
 mod damage;
 mod deploy;
 mod directory;
@@ -17,11 +13,6 @@ mod due;
 mod eligibility;
 mod events;
 mod fairness;
-mod filter;
-mod filter_doubling;
-mod filter_figures;
-mod filter_fill;
-mod filter_forgetting;
 mod forgetting;
 mod format;
 mod history;

@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The sources of the service, and those of the filter, which is a package of its own and so can import nothing of the service.
+const ROOTS: [&str; 2] = ["src", FILTER];
+
+const FILTER: &str = "crates/cuckood-filter/src";
+
 /// What each module may import of ours. The program's own rooms may import anything.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("filter", &[]),
     ("domain", &["filter"]),
     ("clock", &["domain"]),
     ("state", &["filter", "domain"]),
@@ -51,7 +55,7 @@ const FENCED: &[(&str, &[&str])] = &[
 /// Names that say nothing.
 const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", "common", "misc"];
 
-const LINES_MAX: usize = 600;
+const LINES_MAX: usize = 900;
 
 const FUNCTION_LINES_MAX: usize = 60;
 
@@ -69,6 +73,9 @@ struct Source {
 impl Source {
     /// The module under `src/` that it belongs to.
     fn module(&self) -> String {
+        if self.path.starts_with(FILTER) {
+            return "filter".to_owned();
+        }
         let inside = self.path.strip_prefix("src").unwrap_or(&self.path);
         let first = inside.components().next().expect("a file has a path");
         Path::new(first.as_os_str()).file_stem().expect("a file has a name").to_string_lossy().into_owned()
@@ -84,7 +91,8 @@ impl Source {
 
 /// Files that are compiled for unit tests alone: their module's `mod.rs` says so.
 fn is_for_tests_alone(path: &Path) -> bool {
-    let module = path.parent().and_then(|folder| fs::read_to_string(folder.join("mod.rs")).ok());
+    let read = |name| fs::read_to_string(path.with_file_name(name)).ok();
+    let module = read("mod.rs").or_else(|| read("lib.rs"));
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     module.is_some_and(|module| module.contains(&format!("#[cfg(test)]\nmod {stem};")))
 }
@@ -93,7 +101,7 @@ fn sources(folder: &str) -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![root.join(folder)];
     let mut found = Vec::new();
-    let folder_is_src = folder == "src";
+    let is_root = ROOTS.contains(&folder);
     while let Some(folder) = folders.pop() {
         // Not every folder is there from the first day.
         for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -101,7 +109,7 @@ fn sources(folder: &str) -> Vec<Source> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                if folder_is_src && is_for_tests_alone(&path) {
+                if is_root && is_for_tests_alone(&path) {
                     continue;
                 }
                 let text = fs::read_to_string(&path).unwrap();
@@ -175,7 +183,7 @@ fn modules_import_only_what_lies_below_them() {
 #[test]
 fn the_world_is_touched_only_where_it_may_be() {
     let mut offences = Vec::new();
-    for source in sources("src") {
+    for source in ROOTS.into_iter().flat_map(sources) {
         let (module, code) = (source.module(), source.code());
         for (path, allowed) in FENCED {
             if code.contains(path) && !allowed.contains(&module.as_str()) {
@@ -189,7 +197,7 @@ fn the_world_is_touched_only_where_it_may_be() {
 #[test]
 fn every_file_says_what_it_is_for_and_stays_short() {
     let mut offences = Vec::new();
-    for source in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+    for source in ["src", "crates", "tests", "benches", "examples"].into_iter().flat_map(sources) {
         let path = source.path.display();
         if !source.text.starts_with("//! ") {
             offences.push(format!("{path}: the first line is not `//! …`"));
@@ -211,12 +219,12 @@ fn nothing_is_left_undone_and_nothing_panics_by_unwrap() {
     let banned = [["TO", "DO"], ["FIX", "ME"], ["XX", "X:"], ["unimple", "mented!"], ["to", "do!("]]
         .map(|parts| parts.concat());
     let mut offences = Vec::new();
-    for source in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+    for source in ["src", "crates", "tests", "benches", "examples"].into_iter().flat_map(sources) {
         for word in banned.iter().filter(|word| source.text.contains(*word)) {
             offences.push(format!("{}: {word}", source.path.display()));
         }
     }
-    for source in sources("src") {
+    for source in ROOTS.into_iter().flat_map(sources) {
         if source.code().contains(".unwrap()") {
             offences.push(format!("{}: unwrap outside tests", source.path.display()));
         }
@@ -226,9 +234,10 @@ fn nothing_is_left_undone_and_nothing_panics_by_unwrap() {
 
 #[test]
 fn unsafe_code_lives_in_few_files() {
-    let allowed = ["src/filter/memory.rs", "src/server/heap.rs"];
-    let offences = sources("src")
+    let allowed = ["crates/cuckood-filter/src/memory.rs", "src/server/heap.rs"];
+    let offences = ROOTS
         .into_iter()
+        .flat_map(sources)
         .filter(|source| !allowed.iter().any(|path| source.path == Path::new(path)))
         .filter(|source| {
             let code = source.code();
@@ -243,14 +252,14 @@ fn unsafe_code_lives_in_few_files() {
 
 #[test]
 fn no_files_or_folders_import_each_other_in_a_circle() {
-    let strip = |path: &Path| path.strip_prefix("src").unwrap_or(path).to_owned();
-    let files: Vec<circles::File> = sources("src")
-        .iter()
-        .map(|source| circles::File { path: strip(&source.path), code: source.code() })
-        .collect();
+    let files_of = |root: &str| -> Vec<circles::File> {
+        let strip = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_owned();
+        let file = |source: Source| circles::File { path: strip(&source.path), code: source.code() };
+        sources(root).into_iter().map(file).collect()
+    };
     let mut unused: BTreeSet<&str> = CIRCLES_EXCUSED.iter().map(|(name, _)| *name).collect();
     let mut offences = Vec::new();
-    for circle in circles::circles(&files) {
+    for circle in ROOTS.iter().flat_map(|root| circles::circles(&files_of(root))) {
         let is_excused = |entries: &[&str]| {
             circle.entries.iter().all(|entry| entries.iter().any(|excused| Path::new(excused) == entry))
         };
@@ -267,7 +276,7 @@ fn no_files_or_folders_import_each_other_in_a_circle() {
 fn functions_are_short() {
     let mut unused: BTreeSet<&(&str, &str)> = FUNCTIONS_EXCUSED.iter().collect();
     let mut offences = Vec::new();
-    for source in sources("src") {
+    for source in ROOTS.into_iter().flat_map(sources) {
         let path = source.path.display().to_string();
         for (name, lines) in functions(&source.text) {
             if lines <= FUNCTION_LINES_MAX {

@@ -53,7 +53,7 @@ fn a_stop_is_announced_before_the_listener_closes() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     // All that is asked for within the delay waits for no disk.
-    let settings = [("CUCKOOD__SERVER__DRAIN_DELAY", "20s"), ("CUCKOOD__STORAGE__DURABILITY", "relaxed")];
+    let settings = [("CUCKOOD__SERVER__DRAIN_DELAY", "5s"), ("CUCKOOD__STORAGE__DURABILITY", "relaxed")];
     let service = Service::start_ready(program(), &data, &settings);
     let client = service.client();
     service.begin_termination();

@@ -339,7 +339,7 @@ async fn not_everybody_may_wait() {
 
 #[tokio::test]
 async fn an_event_is_gone_when_its_retention_is_over() {
-    let service = Service::on(super::service::journal(), HttpOptions::default(), |setup| {
+    let service = Service::on(None, HttpOptions::default(), |setup| {
         setup.settings.events_retention_seconds = 3_600;
     })
     .await;

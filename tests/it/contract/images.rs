@@ -295,7 +295,7 @@ async fn an_image_may_be_compressed_on_the_way() {
 #[tokio::test]
 async fn an_image_beyond_the_memory_is_refused() {
     let here = Service::start().await;
-    let there = Service::on(super::service::journal(), Default::default(), |setup| {
+    let there = Service::on(None, Default::default(), |setup| {
         setup.memory_max_bytes = 2 << 20;
     })
     .await;

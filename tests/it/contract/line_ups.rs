@@ -183,10 +183,8 @@ async fn repeated_requests_have_one_effect() {
 
 #[tokio::test]
 async fn there_is_a_limit_on_their_number_and_on_their_size() {
-    let log = module_path!().contains("contract_in_memory").then(cuckood::journal::MemoryLog::new);
-    let journal = log.map(cuckood::engine::JournalOptions::Memory);
     let service =
-        Service::on(journal, HttpOptions::default(), |options| options.settings.line_ups_max = 2).await;
+        Service::on(None, HttpOptions::default(), |options| options.settings.line_ups_max = 2).await;
     let put = async |name: &str| {
         service.put(&format!("/v1/line-ups/{name}"), json!({"campaigns": ["spring"]})).await
     };

@@ -1,7 +1,10 @@
 //! Redemptions: used, held, confirmed, cancelled, run out.
 
-use super::service::{Answer, Service, journal, json as json_request, request};
+use super::service::{Answer, Service, json as json_request, request};
 use axum::body::Body;
+use cuckood::engine::JournalOptions;
+use cuckood::http::options::HttpOptions;
+use cuckood::journal::MemoryLog;
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -9,7 +12,10 @@ use std::collections::BTreeSet;
 const REDEMPTIONS: &str = "/v1/coupons/welcome/redemptions";
 
 async fn service() -> Service {
-    let service = Service::start().await;
+    filled(Service::start().await).await
+}
+
+async fn filled(service: Service) -> Service {
     service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
     service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B"]})).await.json(200);
     service
@@ -54,10 +60,16 @@ async fn a_redemption_is_repeatable_by_its_reference() {
     assert_eq!(none, json!({"redemptions": []}));
 }
 
-/// A node that has the log for itself logs a refusal only if the answer has to be kept.
+/// A node with a log of its own logs a refusal only if the answer has to be stored.
 #[tokio::test]
-async fn a_refusal_needs_no_entry() {
-    let service = service().await;
+async fn refusals_are_logged_only_on_shared_logs() {
+    refuse_on(None).await;
+    refuse_on(Some(JournalOptions::Memory(MemoryLog::new()))).await;
+}
+
+async fn refuse_on(journal: Option<JournalOptions>) {
+    let is_shared = journal.is_some();
+    let service = filled(Service::on(journal, HttpOptions::default(), |_| ()).await).await;
     redeem(&service, "A", "order-1", 0).await.json(201);
     redeem(&service, "B", "order-1", 60).await.json(201);
     let last = async || service.get("/v1/info").await.json(200)["last_seq"].as_u64().unwrap();
@@ -65,7 +77,6 @@ async fn a_refusal_needs_no_entry() {
     redeem(&service, "A", "order-2", 0).await.problem(409, "code-redeemed");
     redeem(&service, "B", "order-2", 60).await.problem(409, "code-held");
     redeem(&service, "Z", "order-1", 0).await.problem(404, "code-unknown");
-    let is_shared = journal().is_some();
     assert_eq!(last().await - before, if is_shared { 3 } else { 0 });
 
     let before = last().await;

@@ -8,7 +8,7 @@ use cuckood::domain::Timestamp;
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
 use cuckood::http::HttpService;
 use cuckood::http::options::HttpOptions;
-use cuckood::journal::{LocalOptions, MemoryLog};
+use cuckood::journal::LocalOptions;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ impl Service {
     }
 
     pub async fn with(options: HttpOptions) -> Self {
-        Self::on(journal(), options, |_| ()).await
+        Self::on(None, options, |_| ()).await
     }
 
     /// What the engine is told when it is started again.
@@ -168,11 +168,6 @@ impl Service {
     pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
         self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
     }
-}
-
-/// The journal that this copy of the tests runs on, if it is not that on the disk.
-pub fn journal() -> Option<JournalOptions> {
-    module_path!().contains("contract_in_memory").then(|| JournalOptions::Memory(MemoryLog::new()))
 }
 
 /// A request with these headers.

@@ -25,9 +25,9 @@ impl<S: OwnShape, P: Place> TableKind<S, P> {
 /// all kinds ends up in one function that spills its registers.
 macro_rules! with_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {{
-        use $crate::filter::place::{First, Nested, Stepped, Whole};
-        use $crate::filter::slots::{Fixed, Lanes, StrictShape};
-        use $crate::filter::plan::TablePlan;
+        use $crate::place::{First, Nested, Stepped, Whole};
+        use $crate::slots::{Fixed, Lanes, StrictShape};
+        use $crate::plan::TablePlan;
         let plan: TablePlan = $plan;
         match plan {
             TablePlan::Strict { .. } => {
@@ -78,20 +78,20 @@ pub(super) use with_kind;
 macro_rules! with_any_kind {
     ($plan:expr, $shape:ident, $place:ident => $body:expr) => {
         match $plan {
-            $crate::filter::plan::TablePlan::Strict { .. } => {
-                type $shape = $crate::filter::slots::StrictShape;
-                type $place = $crate::filter::place::Whole;
+            $crate::plan::TablePlan::Strict { .. } => {
+                type $shape = $crate::slots::StrictShape;
+                type $place = $crate::place::Whole;
                 $body
             }
-            $crate::filter::plan::TablePlan::Segment { step_bits: 0, .. }
-            | $crate::filter::plan::TablePlan::Doubling { .. } => {
-                type $shape = $crate::filter::slots::Lanes;
-                type $place = $crate::filter::place::Nested;
+            $crate::plan::TablePlan::Segment { step_bits: 0, .. }
+            | $crate::plan::TablePlan::Doubling { .. } => {
+                type $shape = $crate::slots::Lanes;
+                type $place = $crate::place::Nested;
                 $body
             }
-            $crate::filter::plan::TablePlan::Segment { .. } => {
-                type $shape = $crate::filter::slots::Lanes;
-                type $place = $crate::filter::place::Stepped;
+            $crate::plan::TablePlan::Segment { .. } => {
+                type $shape = $crate::slots::Lanes;
+                type $place = $crate::place::Stepped;
                 $body
             }
         }

@@ -46,7 +46,7 @@ mod table;
 mod table_set;
 #[cfg(test)]
 mod table_tests;
-#[cfg_attr(loom, path = "../../tools/filter-alone/src/loom_words.rs")]
+#[cfg_attr(loom, path = "loom_words.rs")]
 mod words;
 mod writer;
 
@@ -60,9 +60,7 @@ pub use forgetting_view::{ForgettingReader, ForgettingView};
 pub use hash::{Digest, Secret};
 pub use insert::{Full, Insert};
 pub use layout::{Expansion, FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
-#[cfg(test)]
-pub(crate) use memory::unreserved_tables;
-pub use memory::{MemoryNeed, OutOfMemory, Reservation};
+pub use memory::{MemoryNeed, OutOfMemory, Reservation, unreserved_tables};
 pub use modes::{Filter, FilterStats, Reader};
 pub use slot_state::{SlotState, StateCounts};
 pub use steps::StepStats;

@@ -3,10 +3,10 @@
 //! A thousand fillings with other items at every capacity take a quarter of an hour for all layouts: `make fill-test` does that.
 //! Without it each layout has a few of each capacity.
 
-use cuckood::filter::layout::{
+use cuckood_filter::layout::{
     FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT,
 };
-use cuckood::filter::{CompactFilter, Digest, Expansion, Growth, Insert, Layout, LayoutError, StrictFilter};
+use cuckood_filter::{CompactFilter, Digest, Expansion, Growth, Insert, Layout, LayoutError, StrictFilter};
 use proptest::prelude::*;
 use std::num::NonZero;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! What the filters' formulas promise, measured: how full a table gets, how often a stranger is taken for a member, how
 //! much memory an item takes. Digests are drawn from fixed numbers, so every run measures the same.
 
-use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
-use cuckood::filter::{CompactFilter, Digest, Expansion, Growth, Layout};
+use cuckood_filter::layout::MAX_SEARCH_DEFAULT;
+use cuckood_filter::{CompactFilter, Digest, Expansion, Growth, Layout};
 
 fn scrambled(number: u64) -> Digest {
     Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))

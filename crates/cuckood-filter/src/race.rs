@@ -150,7 +150,7 @@ mod threads {
 #[cfg(loom)]
 mod orders {
     use super::*;
-    use crate::filter::table::Table;
+    use crate::table::Table;
     use loom::thread;
 
     /// Whether a reader finds the item that is moved.

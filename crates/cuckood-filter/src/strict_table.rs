@@ -116,7 +116,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::plan::TablePlan;
+    use crate::plan::TablePlan;
     use proptest::prelude::*;
     use std::sync::atomic::Ordering::Relaxed;
 

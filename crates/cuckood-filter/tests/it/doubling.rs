@@ -1,6 +1,6 @@
 //! Compact filters whose segments double, against a multiset: whatever moves, nothing is lost, and the error holds.
 
-use cuckood::filter::{
+use cuckood_filter::{
     CompactFilter, Digest, Expansion, Filled, Filter, FilterImage, Growth, Insert, Layout, Mode,
     RestoreError, Restoring, SegmentStats, TableId,
 };

@@ -328,7 +328,7 @@ impl TableWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::codec::TableId;
+    use crate::codec::TableId;
     use std::sync::atomic::Ordering::{Relaxed, Release};
 
     /// A tag that lies in two words is changed in two stores. A reader that comes in between does not miss the item.

@@ -1,6 +1,6 @@
 //! Filters that forget against a model that knows every copy and its step.
 
-use cuckood::filter::{
+use cuckood_filter::{
     Digest, FilterImage, ForgettingFilter, Growth, Insert, Layout, RestoreError, Restoring, SlotState,
     TableId,
 };
@@ -387,7 +387,7 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
 }
 
 /// The newest step that a reader knows of.
-fn filter_step(reader: &cuckood::filter::ForgettingReader) -> u64 {
+fn filter_step(reader: &cuckood_filter::ForgettingReader) -> u64 {
     reader.view(0).steps().last().map_or(0, |step| step.step)
 }
 

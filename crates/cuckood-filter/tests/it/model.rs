@@ -1,6 +1,6 @@
 //! Filters against models: a multiset for compact ones, a map for strict ones, and snapshots taken meanwhile.
 
-use cuckood::filter::{
+use cuckood_filter::{
     CompactFilter, Digest, Expansion, FilterImage, Growth, Insert, Layout, RestoreError, Restoring,
     SegmentStats, SlotState, StrictFilter, TableId,
 };

@@ -160,14 +160,12 @@ fn take_reserved(bytes: usize) -> Option<Mapping> {
     })
 }
 
-#[cfg(test)]
 thread_local! {
     static UNRESERVED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How many tables this thread had to map without a reservation.
-#[cfg(test)]
-pub(crate) fn unreserved_tables() -> u64 {
+/// Returns how many tables this thread has mapped without a [`Reservation`].
+pub fn unreserved_tables() -> u64 {
     UNRESERVED.get()
 }
 
@@ -285,7 +283,6 @@ impl Words {
         }
         let bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
         let reserved = take_reserved(bytes);
-        #[cfg(test)]
         UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
         let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
         mapping.advise_huge_pages();

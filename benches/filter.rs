@@ -2,7 +2,7 @@
 //! `alone` leaves out the crates. One thread, 16-byte keys hashed inside the loop. The contestants take turns and each figure is
 //! the median round, since the machine is shared. Times are nanoseconds per item, ratios are relative to cuckood.
 //!
-//! cuckood asks for huge pages. `make bench-filter` makes glibc ask for them too, for the other crates and for the bare reads.
+//! cuckood asks for huge pages. `make bench WHAT=filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 

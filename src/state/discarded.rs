@@ -130,7 +130,7 @@ mod tests {
         let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
         discarded.push_ledger(looked_at.clone());
         discarded.push_ledger(other);
-        let filter = strict(100_000);
+        let filter = strict(500_000);
         let reader = filter.reader();
         discarded.tables.append(&mut filter.into_dropped());
         while discarded.free(100) > 0 {}

@@ -1,5 +1,5 @@
-//! Faults of servers, disks, clocks and the network under a sale through every node ([`crate::load`]). The short form runs with all
-//! tests; `make cluster-long` repeats it, `CLUSTER_ROUNDS` times, with frozen servers, too.
+//! Faults of servers, disks, clocks and the network under a sale through every node ([`crate::load`]). All of it takes minutes:
+//! `make test-long WHAT=cluster` runs the short form once, then `CLUSTER_ROUNDS` rounds with frozen servers.
 
 use crate::cluster::{Cluster, NODES};
 use crate::journal::Node;
@@ -128,7 +128,7 @@ fn short_faults(cluster: &mut Cluster, load: &Load, network: &Network) {
 }
 
 #[test]
-#[ignore = "takes minutes on a busy machine: make cluster-long"]
+#[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
 fn nothing_is_lost_or_doubled_by_deaths_repetitions_and_a_bad_network() {
     let World { mut cluster, network } = World::start();
     under_load(&mut cluster, |cluster, load| short_faults(cluster, load, &network));
@@ -136,7 +136,7 @@ fn nothing_is_lost_or_doubled_by_deaths_repetitions_and_a_bad_network() {
 }
 
 #[test]
-#[ignore = "takes minutes: make cluster-long"]
+#[ignore = "takes minutes: make test-long WHAT=cluster"]
 fn nothing_is_lost_or_doubled_in_many_rounds() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
@@ -158,7 +158,7 @@ fn nothing_is_lost_or_doubled_in_many_rounds() {
 
 /// A server without room stops; the other two go on. With room it takes part again.
 #[test]
-#[ignore = "takes minutes on a busy machine: make cluster-long"]
+#[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
 fn a_full_disk_of_one_server_stops_nobody() {
     if !may_have_own_disk() {
         println!("NOT TESTED: a process may not mount a disk of its own here");

@@ -58,7 +58,7 @@ fn seconds(service: &Service) -> f64 {
 }
 
 #[test]
-#[ignore = "takes minutes: make cluster-long"]
+#[ignore = "takes minutes: make test-long WHAT=cluster"]
 fn a_node_without_a_disk_begins_with_ten_million_users() {
     let settings =
         [("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "15s"), ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m")];

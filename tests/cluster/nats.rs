@@ -90,8 +90,9 @@ struct Server {
 fn program() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/server.sh");
     let output = Command::new(&script).stderr(Stdio::inherit()).output().expect("bash is there");
-    assert!(output.status.success(), "{} failed: it needs python3 with venv, and PyPI", script.display());
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+    let server = PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim());
+    assert!(server.exists(), "no NATS server at {}: run tools/setup.sh", server.display());
+    server
 }
 
 /// Whether a process may have a disk of its own here, in memory.

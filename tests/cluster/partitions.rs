@@ -1,5 +1,5 @@
 //! One server is cut off from the two others under a sale through every node ([`crate::load`]), and comes back. It needs no rights: servers
-//! reach each other over [`Routes`] alone. `make cluster-long` repeats it, `CLUSTER_ROUNDS` times.
+//! reach each other over [`Routes`] alone. `make test-long WHAT=cluster` repeats it, `CLUSTER_ROUNDS` times.
 
 use crate::cluster::{Cluster, NODES, strong};
 use crate::faults::{LATE_SECONDS, assert_equal_hashes, log_of, rounds};
@@ -80,7 +80,7 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
 }
 
 #[test]
-#[ignore = "takes minutes: make cluster-long"]
+#[ignore = "takes minutes: make test-long WHAT=cluster"]
 fn nothing_is_lost_or_doubled_while_the_leader_is_cut_off_from_the_other_servers() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
@@ -96,7 +96,7 @@ fn nothing_is_lost_or_doubled_while_the_leader_is_cut_off_from_the_other_servers
 
 /// Nodes that know all servers leave the one that is cut off by themselves: all of them go on.
 #[test]
-#[ignore = "takes minutes: make cluster-long"]
+#[ignore = "takes minutes: make test-long WHAT=cluster"]
 fn nodes_leave_a_server_that_is_cut_off_from_the_others() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());

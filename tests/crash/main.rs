@@ -1,7 +1,7 @@
 //! The real program is killed under load, again and again: nothing acknowledged is lost, nothing is half-done, and
 //! every code has one winner. After every start each filter is compared with a model of it.
 //!
-//! `CRASH_KILLS` says how often (200 if it is unset), `CRASH_SEED` repeats a run's choices, `CUCKOOD_PROGRAM` names
+//! `CRASH_KILLS` says how often (100 if it is unset), `CRASH_SEED` repeats a run's choices, `CUCKOOD_PROGRAM` names
 //! another program to be killed.
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
@@ -37,7 +37,7 @@ const ACKNOWLEDGED_MAX: u64 = 600;
 
 #[test]
 fn whatever_was_acknowledged_survives_sigkill() {
-    let kills = number("CRASH_KILLS").unwrap_or(200);
+    let kills = number("CRASH_KILLS").unwrap_or(100);
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");
     let mut random = Random::new(seed);

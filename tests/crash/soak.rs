@@ -28,7 +28,7 @@ const BACKED_UP: u64 = 10;
 const RENEWED: u64 = 40;
 
 #[test]
-#[ignore = "takes an hour: make soak"]
+#[ignore = "takes an hour: make test-long WHAT=soak"]
 fn everything_holds_for_a_long_time() {
     let minutes = number("SOAK_MINUTES").unwrap_or(60);
     let seed = number("SOAK_SEED").unwrap_or_else(|| u64::from(std::process::id()));

@@ -426,7 +426,7 @@ fn judge(mut history: History, kills: u64) {
 }
 
 #[test]
-#[ignore = "takes a minute: make cluster-long"]
+#[ignore = "takes a minute: make test-long WHAT=cluster"]
 fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());

@@ -51,7 +51,7 @@ pub fn settle(cluster: &Cluster, round: u64) {
 }
 
 #[test]
-#[ignore = "takes a minute: make cluster-long"]
+#[ignore = "takes a minute: make test-long WHAT=cluster"]
 fn every_code_has_one_order_on_three_nodes() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());

@@ -1,5 +1,5 @@
-//! A disk that is really full: a small tmpfs. Writes are refused, reads go on, nothing acknowledged is lost, and more space is
-//! all that it takes to go on. Mounting takes root; without it the tests say so and end.
+//! A full disk: a small tmpfs. Writes are rejected, reads continue, nothing acknowledged is lost, and more space is enough to
+//! continue. Mounting requires root; other users get a line for the summary of the test run.
 
 use crate::service::{Answer, Client, Service};
 use crate::{PATIENCE, program, until};
@@ -23,11 +23,11 @@ impl Disk {
         assert!(mount(self.0.path(), "remount,ro"));
     }
 
-    pub(crate) fn mount(size: &str) -> Option<Disk> {
+    pub(crate) fn mount(size: &str, test: &str) -> Option<Disk> {
         let directory = tempfile::tempdir().unwrap();
         let mounted = mount(directory.path(), &format!("size={size}"));
         if !mounted {
-            eprintln!("not run: a tmpfs can't be mounted here");
+            eprintln!("NOT RUN: {test}: mounting a tmpfs requires root");
         }
         mounted.then(|| Disk(directory))
     }
@@ -80,7 +80,7 @@ fn assert_there(client: &Client, batches: usize) {
 
 #[test]
 fn below_the_watermark_writes_wait_for_space() {
-    let Some(disk) = Disk::mount("160m") else { return };
+    let Some(disk) = Disk::mount("160m", "process::full_disk") else { return };
     let data = disk.0.path().join("data");
     let settings = [
         ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "48MiB"),
@@ -125,7 +125,7 @@ fn below_the_watermark_writes_wait_for_space() {
 
 #[test]
 fn without_a_watermark_a_full_disk_stops_writes_and_loses_nothing() {
-    let Some(disk) = Disk::mount("64m") else { return };
+    let Some(disk) = Disk::mount("64m", "process::full_disk") else { return };
     let data = disk.0.path().join("data");
     let settings = [("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0B"), ("CUCKOOD__STORAGE__BALLAST", "0B")];
     let service = Service::start_ready(program(), &data, &settings);

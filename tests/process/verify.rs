@@ -173,7 +173,7 @@ fn a_directory_that_is_served_is_refused() {
 
 #[test]
 fn a_read_only_directory_can_be_looked_into() {
-    let Some(disk) = Disk::mount("160m") else { return };
+    let Some(disk) = Disk::mount("160m", "process::verify") else { return };
     let data = disk.path().join("data");
     killed(&data);
     disk.make_read_only();

@@ -6,8 +6,6 @@ use cuckood::http::options::{HttpOptions, MetricsOptions};
 use http::Method;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::process::{Command, Stdio};
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
 
@@ -114,34 +112,13 @@ fn faults(text: &str) -> Vec<String> {
     faults
 }
 
-/// What promtool says, if it is there.
-fn promtool(text: &str) -> Option<String> {
-    let program = std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".into());
-    let spawned = Command::new(program)
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut child) = spawned else {
-        eprintln!("not run: promtool is not here (Debian's package prometheus has it)");
-        return None;
-    };
-    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let ended = child.wait_with_output().unwrap();
-    Some(String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap())
-}
-
 #[tokio::test]
-async fn prometheus_checker_is_silent() {
+async fn metrics_are_valid_prometheus_text() {
     let metrics = MetricsOptions { per_filter: true };
     let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
     let (media_type, text) = text(&service, "").await;
     assert_eq!(media_type, "text/plain; version=0.0.4; charset=utf-8");
     assert_eq!(faults(&text), [""; 0], "{text}");
-    if let Some(said) = promtool(&text) {
-        assert_eq!(said, "", "{text}");
-    }
 }
 
 #[tokio::test]

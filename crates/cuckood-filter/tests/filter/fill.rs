@@ -1,6 +1,6 @@
 //! A filter of fixed size takes its capacity, whatever the items are; a layout that can't promise that is refused.
 //!
-//! A thousand fillings with other items at every capacity take a quarter of an hour for all layouts: `make fill-test` does that.
+//! A thousand fillings with other items at every capacity take a quarter of an hour for all layouts: `make test-long WHAT=fill` does that.
 //! Without it each layout has a few of each capacity.
 
 use cuckood_filter::layout::{

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs benchmarks; each argument is one of them:
+#   filter       the filter, other crates and the bare memory, on huge pages (ITEMS=)
+#   engine       commands through the engine, by durability
+#   storage      snapshots and restarts with a table of 1 GB
+#   holds        how long the writer is held while a pool is cleared, replaced, deleted (REDEMPTIONS=5000000)
+#   latency      waits at constant rates, and the cost of each layer around a handler
+#   caps         what 20 caps and 2 exclusion lists add to eligibility at 10,000/s
+#   batches      single checks next to batches of 10,000 (PROGRAM= names another build)
+#   http resp flash-sale   next to RedisBloom or a Lua script in Redis, with one load generator for both
+#   cluster      three nodes over three NATS servers (wrk)
+#   peers        filter http resp flash-sale
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PWD/target/tools/bin:$PATH
+[ $# -gt 0 ] || { sed -n '2,/^set/{/^set/d;s/^# \?//p}' "$0"; exit 2; }
+
+bench() { cargo bench --profile dist --locked --bench "$@"; }
+program() { cargo build --profile dist --locked --bin cuckood; }
+
+[[ " $* " != *" peers "* ]] || set -- "${@/peers/}" filter http resp flash-sale
+for what in "$@"; do
+    case $what in
+    '') continue ;;
+    filter) GLIBC_TUNABLES=glibc.malloc.hugetlb=1 bench filter --features compare -- ${ITEMS:-} ;;
+    engine | storage | latency) bench "$what" ;;
+    holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
+    caps | batches) bench latency -- "$what" ;;
+    http | resp | flash-sale)
+        program
+        cargo run --release --locked --package load -- "$what" target/dist/cuckood
+        ;;
+    cluster)
+        tools/setup.sh
+        program
+        benches/cluster/run.py target/dist/cuckood "$(tests/cluster/server.sh)"
+        ;;
+    *)
+        echo "bench: unknown benchmark $what; tools/bench.sh lists them" >&2
+        exit 2
+        ;;
+    esac
+done

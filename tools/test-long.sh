@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs the tests that take minutes to hours; each argument is one of them:
+#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), linearizability over dying leaders (LINEARIZABLE_ROUNDS)
+#   crash          kill -9 under load (CRASH_KILLS=2000)
+#   linearizable   64 clients at 100 codes for a minute, with kills
+#   soak           random logs next to a real process with kills and backups (SOAK_MINUTES=60)
+#   fill           1,000 fillings of filters of fixed size at each capacity
+#   fuzz           each fuzz target (FUZZ_SECONDS=60; cargo install cargo-fuzz)
+#   loom           every order of a reader and the stores of the filter's writer
+#   tsan asan      sanitizers over the filter (rustup component add rust-src)
+#   miri           the filter's unit tests (rustup component add --toolchain nightly miri rust-src)
+#   schemathesis   requests generated from the OpenAPI document
+#   power-cut      100 simulated power cuts (root, FUSE, loop mounts)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PWD/target/tools/bin:$PATH
+[ $# -gt 0 ] || { sed -n '2,/^set/{/^set/d;s/^# \?//p}' "$0"; exit 2; }
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+filter=(--package cuckood-filter --locked)
+
+# sanitize NAME FILTERS: the pinned toolchain can, once told; the standard library is built as well, so that its locks are seen.
+sanitize() {
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=$1 cargo test "${filter[@]}" --target-dir "target/$1" -Zbuild-std --target "$host" "${@:3}"
+}
+
+for what in "$@"; do
+    echo "== $what"
+    case $what in
+    cluster)
+        cargo test --locked --test cluster -- --ignored --nocapture --test-threads 1
+        cargo test --locked --test linearizable -- --ignored --nocapture --test-threads 1
+        ;;
+    crash) CRASH_KILLS=${CRASH_KILLS:-2000} cargo test --locked --test crash -- --nocapture ;;
+    linearizable) LINEARIZABLE_SECONDS=60 cargo test --locked --test linearizable -- --nocapture ;;
+    soak)
+        export SOAK_SECONDS=$((${SOAK_MINUTES:-60} * 60))
+        cargo test --locked --no-run --test it --test crash
+        cargo test --locked --test it -- --nocapture restores::what_a_restore_gives_equals_the_live_state &
+        logs=$!
+        cargo test --locked --test crash -- --ignored --nocapture
+        wait $logs
+        ;;
+    fill) CUCKOOD_FILLINGS=1000 cargo test "${filter[@]}" --release --target-dir target/filter --test filter -- --nocapture fill:: ;;
+    fuzz)
+        for target in fuzz/targets/*.rs; do
+            target=$(basename "$target" .rs)
+            mkdir -p "fuzz/corpus/$target" "fuzz/seeds/$target"
+            RUSTC_BOOTSTRAP=1 cargo fuzz run --target-dir target/fuzz "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+                -dict=fuzz/dictionary.txt -max_total_time="${FUZZ_SECONDS:-60}"
+        done
+        ;;
+    loom) RUSTFLAGS="--cfg loom" cargo test "${filter[@]}" --target-dir target/loom --lib race ;;
+    tsan) CUCKOOD_RACE_HITS=${RACE_HITS:-200000} sanitize thread tsan --lib --test filter -- race folds_back any_order ;;
+    asan) sanitize address asan ;;
+    # Miri can't unmap a part of a mapping, so tables are on the heap there.
+    miri)
+        MIRIFLAGS=-Zmiri-disable-isolation CUCKOOD_RACE_HITS=2000 PROPTEST_CASES=2 \
+            cargo +nightly miri test "${filter[@]}" --target-dir target/miri --lib -- --skip memory
+        ;;
+    schemathesis)
+        cargo test --locked --no-run --test process
+        tests/schemathesis/run.sh
+        ;;
+    power-cut) cargo run --release --locked --package power-cut -- 100 ;;
+    *)
+        echo "test-long: unknown test $what; tools/test-long.sh lists them" >&2
+        exit 2
+        ;;
+    esac
+done

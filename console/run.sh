@@ -3,8 +3,8 @@
 # over the program that is this script's argument. Wants target/tools (tools/setup.sh) and Chromium.
 # A second argument names another task: `build` writes assets/console, `pictures` takes pictures, `cluster` looks at three real nodes.
 set -euo pipefail
+CUCKOOD=$(realpath "${1:-target/debug/cuckood}")
 cd "$(dirname "$0")"
-CUCKOOD=$(realpath -m "${1:-../target/debug/cuckood}")
 export CUCKOOD PATH=$PWD/../target/tools/bin:$PATH
 
 if ! cmp -s package-lock.json node_modules/package-lock.json; then

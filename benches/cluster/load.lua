@@ -1,4 +1,4 @@
--- What wrk sends to the nodes at PORTS, a thread to each: KIND and ITEMS as ../http/requests.lua has them, or with KIND=redeem every code of
+-- What wrk sends to the nodes at PORTS, a thread to each: KIND and ITEMS as requests.lua has them, or with KIND=redeem every code of
 -- COUPON once, of which each thread has CODES.
 local ports, threads = {}, 0
 for port in os.getenv("PORTS"):gmatch("%d+") do ports[#ports + 1] = port end
@@ -8,7 +8,7 @@ function setup(thread)
    thread:set("number", threads)
 end
 if os.getenv("KIND") ~= "redeem" then
-   dofile("../http/requests.lua")
+   dofile("requests.lua")
    return
 end
 local path, codes = "/v1/coupons/" .. os.getenv("COUPON") .. "/redemptions", tonumber(os.getenv("CODES"))

@@ -1,0 +1,206 @@
+//! Servers: fresh processes on the first processor, what they use, and calls that prepare them.
+
+use crate::reply::frame;
+use crate::request::{Request, http_head, item};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Lines of an import, and items of a command that fills a filter, that are sent together.
+const CHUNK: u32 = 1_000;
+
+/// The processors of the servers, and those of the load.
+pub struct Processors {
+    first: CpuSet,
+    others: CpuSet,
+}
+
+impl Processors {
+    pub fn split() -> Result<Self> {
+        let mut others = sched_getaffinity(None)?;
+        let mut first = others;
+        if let Some(cpu) = (0..CpuSet::MAX_CPU).find(|&cpu| others.is_set(cpu)).filter(|_| others.count() > 1)
+        {
+            first.clear();
+            first.set(cpu);
+            others.unset(cpu);
+        }
+        Ok(Self { first, others })
+    }
+
+    /// Starts `command` on the first processor: a child inherits it.
+    fn spawn(&self, command: &mut Command) -> Result<Child> {
+        sched_setaffinity(None, &self.first)?;
+        let child = command.spawn();
+        sched_setaffinity(None, &self.others)?;
+        child.map_err(|error| format!("can't start {}: {error}", command.get_program().display()).into())
+    }
+}
+
+/// A running server with an empty directory. It is killed when it is dropped.
+pub struct Server {
+    child: Child,
+    pub http: u16,
+    pub resp: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts cuckood at durability `fsync`, its default.
+    pub fn cuckood(program: &Path, processors: &Processors) -> Result<Self> {
+        let (http, resp, folder) = (free_port()?, free_port()?, tempfile::tempdir()?);
+        let mut command = Command::new(program);
+        command
+            .env("CUCKOOD__SERVER__LISTEN", format!("127.0.0.1:{http}"))
+            .env("CUCKOOD__RESP__LISTEN", format!("127.0.0.1:{resp}"))
+            .env("CUCKOOD__STORAGE__PATH", folder.path().join("data"))
+            .env("CUCKOOD__LOG__LEVEL", "warn");
+        let mut server = Self { child: processors.spawn(&mut command)?, http, resp, _folder: folder };
+        server.wait_until(|| {
+            Client::connect(http)?.call(&Request::http("GET", "/readyz", "", 200)).map(drop)
+        })?;
+        Ok(server)
+    }
+
+    /// Starts Redis with RedisBloom, which writes each command to the disk before it replies.
+    pub fn redis(files: &Path, processors: &Processors) -> Result<Self> {
+        let (resp, folder) = (free_port()?, tempfile::tempdir()?);
+        let mut command = Command::new(files.join("redis-server"));
+        command.args(["--bind", "127.0.0.1", "--port", &resp.to_string(), "--dir"]).arg(folder.path());
+        command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loadmodule"]);
+        command.arg(files.join("redisbloom.so")).stdout(Stdio::null());
+        let mut server = Self { child: processors.spawn(&mut command)?, http: 0, resp, _folder: folder };
+        server.wait_until(|| Client::connect(resp)?.command(&["CF.EXISTS", "bench", "u"]).map(drop))?;
+        Ok(server)
+    }
+
+    fn wait_until(&mut self, is_ready: impl Fn() -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        while let Err(error) = is_ready() {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("the server ended: {status}").into());
+            }
+            if start.elapsed() > Duration::from_secs(30) {
+                return Err(format!("the server is not ready after 30 s: {error}").into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Returns the processor time that the process has used.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let ticks = processor_ticks(&stat).ok_or("invalid /proc/PID/stat")?;
+        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    }
+
+    /// Returns the bytes of memory that the process uses.
+    pub fn resident(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(line.trim_end_matches("kB").trim().parse::<u64>()? << 10)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns `utime` and `stime`, fields 14 and 15. Field 2 is the program's name, in parentheses.
+fn processor_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Returns the folder with redis-server and redisbloom.so; creates it at first.
+pub fn redis_files() -> Result<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis.sh");
+    let output = Command::new(script).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("tools/redis.sh failed: {}", output.status).into());
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+/// A connection for one call after the other.
+pub struct Client(TcpStream);
+
+impl Client {
+    pub fn connect(port: u16) -> Result<Self> {
+        Ok(Self(TcpStream::connect(("127.0.0.1", port))?))
+    }
+
+    pub fn call(&mut self, request: &Request) -> Result<String> {
+        self.0.write_all(&request.bytes)?;
+        self.read(request.status)
+    }
+
+    pub fn command(&mut self, words: &[&str]) -> Result<String> {
+        self.call(&Request::resp(words))
+    }
+
+    /// Creates a campaign or a coupon.
+    pub fn put(&mut self, path: &str, json: &str) -> Result<()> {
+        self.call(&Request::http("PUT", path, json, 201)).map(drop)
+    }
+
+    /// Imports the items with numbers below `count`.
+    pub fn import(&mut self, campaign: &str, count: u32) -> Result<()> {
+        let path = format!("/v1/campaigns/{campaign}/imports");
+        let length = count as usize * (item(0).len() + 1);
+        self.0.write_all(http_head("POST", &path, "text/plain", length).as_bytes())?;
+        for from in (0..count).step_by(CHUNK as usize) {
+            let lines: String = (from..count.min(from + CHUNK)).map(|number| item(number) + "\n").collect();
+            self.0.write_all(lines.as_bytes())?;
+        }
+        self.read(Some(200)).map(drop)
+    }
+
+    /// Adds the items with numbers below `count`, after the words of `command`.
+    pub fn fill(&mut self, command: &[&str], count: u32) -> Result<()> {
+        for from in (0..count).step_by(CHUNK as usize) {
+            let items: Vec<String> = (from..count.min(from + CHUNK)).map(item).collect();
+            let words: Vec<&str> = command.iter().copied().chain(items.iter().map(String::as_str)).collect();
+            self.command(&words)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, status: Option<u16>) -> Result<String> {
+        let (mut input, mut buffer) = (Vec::new(), [0; 16 << 10]);
+        while frame(&input, status)?.is_none() {
+            let count = self.0.read(&mut buffer)?;
+            if count == 0 {
+                return Err("the server closed the connection".into());
+            }
+            input.extend_from_slice(&buffer[..count]);
+        }
+        Ok(String::from_utf8_lossy(&input).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::processor_ticks;
+
+    #[test]
+    fn processor_ticks_skip_name() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 900 0 3 0 120 34 0 0 20 0 5 0 100 1000 10";
+        assert_eq!(processor_ticks(stat), Some(154));
+        assert_eq!(processor_ticks("7 (a) S 1"), None);
+    }
+}

@@ -45,6 +45,7 @@ impl Config {
                     .room
                     .bytes(self.limits.memory)
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
+                idempotency_keys: self.auth.keys.len() as u64,
                 // Only 0 stands for no events.
                 events_retention_seconds: self.events.retention.as_millis().div_ceil(1_000) as u64,
                 imports_retention_seconds: self.imports.retention.as_secs(),

@@ -20,6 +20,8 @@ pub struct Settings {
     pub idempotency_retention_min_seconds: u64,
     /// The most bytes that stored answers may take; more than [`IDEMPOTENCY_ROOM_MAX_BYTES`] has no effect.
     pub idempotency_room_bytes: u64,
+    /// Number of API keys that share this space; 0 and 1 leave all of it to one.
+    pub idempotency_keys: u64,
     /// How long an event is kept, in seconds; 0 for no events at all.
     pub events_retention_seconds: u64,
     /// How long an interrupted import can be continued after its last change, in seconds.
@@ -37,6 +39,7 @@ impl Default for Settings {
             idempotency_retention_seconds: 86_400,
             idempotency_retention_min_seconds: 3_600,
             idempotency_room_bytes: 64 << 20,
+            idempotency_keys: 0,
             events_retention_seconds: 30 * 86_400,
             imports_retention_seconds: 7 * 86_400,
             filters_max: 10_000,

@@ -2,7 +2,7 @@
 
 use super::answers::Asked;
 use super::filters::Creation;
-use super::idempotency::{Bounds, Lookup, Records};
+use super::idempotency::{Bounds, Lookup, Owner, Records};
 use super::importing::Lines;
 use super::machine::{SWEEP_MAX, State};
 use crate::domain::{
@@ -56,17 +56,19 @@ impl State {
         self.shared.now = self.shared.now.max(at);
         self.sweep();
 
+        let owner = Owner::of(by.as_ref());
         self.shared.events.by = by;
         let applied = match &idempotency {
             None => Applied { outcome: self.execute(&command), replayed: false },
-            Some(key) => self.execute_once(&command, key),
+            Some(key) => self.execute_once(&command, key, owner),
         };
         self.advance(BUCKETS_EMPTIED);
         applied
     }
 
-    /// Executes a command unless it was executed before under the same key.
-    fn execute_once(&mut self, command: &Command, key: &IdempotencyKey) -> Applied {
+    /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat
+    /// gets the outcome of its own time.
+    fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
         let (bounds, asked) = (self.idempotency_bounds(), Asked::of(command));
         let filter = self.answers_of(command);
         if let Some(filter) = filter {
@@ -76,7 +78,7 @@ impl State {
                 Lookup::Reused => return refused(Refusal::KeyReused),
             }
         }
-        let room = self.records.make_room(Records::bytes_max(command), &bounds, SWEEP_MAX);
+        let room = self.records.make_room(owner, Records::bytes_max(command), &bounds, SWEEP_MAX);
         if let Err(full) = room {
             let now = self.shared.now;
             let until = full.oldest.unwrap_or(now).0.saturating_add(self.retention_min_milliseconds());
@@ -85,8 +87,10 @@ impl State {
         }
         let outcome = self.execute(command);
         // What did not exist before has its id only now.
-        if let Some(filter) = filter.or_else(|| self.answers_of(command)) {
-            self.records.store(filter, key, &asked, &outcome, self.shared.now);
+        if !matches!(outcome, Outcome::Refused(_))
+            && let Some(filter) = filter.or_else(|| self.answers_of(command))
+        {
+            self.records.store(owner, filter, key, &asked, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
     }
@@ -112,6 +116,7 @@ impl State {
             forgotten: before(settings.idempotency_retention_seconds.saturating_mul(1_000)),
             expendable: before(self.retention_min_milliseconds()),
             room_bytes: settings.idempotency_room_bytes,
+            keys: settings.idempotency_keys,
         }
     }
 
@@ -340,12 +345,19 @@ mod tests {
             assert_eq!(machine.apply(create(1, window), Some(1)), refused);
         }
         assert_eq!(machine.state.idempotency_records(), 0);
-        // Refused because another one exists, it has.
+    }
+
+    /// A refusal changed nothing, so it takes no space, and a repeat gets the outcome of its own time.
+    #[test]
+    fn refusals_are_not_stored() {
+        let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
-        let window = Window { starts_at: Some(Timestamp(2)), ends_at: None };
-        let differs = machine.apply(create(1, window), Some(2));
-        assert!(matches!(differs.outcome, Outcome::Refused(Refusal::AlreadyExists(_))));
-        assert_eq!(machine.apply(create(1, window), Some(2)), Applied { replayed: true, ..differs });
+        assert_eq!(machine.apply(hold(1, 7, 60), Some(1)), refused(Refusal::CodeUnknown));
+        assert_eq!(machine.state.idempotency_records(), 0);
+        machine.outcome(insert(1, 7..8));
+        let held = machine.apply(hold(1, 7, 60), Some(1));
+        assert!(matches!(held.outcome, Outcome::Redeemed(_)) && !held.replayed, "{held:?}");
+        assert_eq!(machine.apply(hold(1, 7, 60), Some(1)), Applied { replayed: true, ..held });
     }
 
     /// An identity is that of one filter. Whoever draws the same one draws again.

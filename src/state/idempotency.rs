@@ -3,18 +3,28 @@
 //!
 //! A record is a byte string in a queue, with an entry in an index. Time never runs backwards in the log, so the record at the head of
 //! the queue is the oldest, and the next to be forgotten.
+//!
+//! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its
+//! part; the other half goes to the first that ask.
 
 use super::answers::{self, Asked};
 use super::queue::{self, ByteQueue, DamagedQueue, Extent, PAGE_BYTES};
 use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
-use crate::domain::{Command, FilterId, IdempotencyKey, Outcome, Timestamp};
-use xxhash_rust::xxh3::xxh3_128;
+use crate::domain::{Command, FilterId, IdempotencyKey, KeyName, Outcome, Timestamp};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Bytes of the time in a record: its milliseconds last until the year 10889.
 const TIME_BYTES: usize = 6;
 
-/// Bytes of a record before its answer: the time when it was stored, the hash of the request, and the key.
-const HEADER_BYTES: usize = TIME_BYTES + size_of::<u64>() + size_of::<u128>();
+/// Bytes of a record before its answer: the time when it was stored, the owner, the hash of the request, and the key.
+const HEADER_BYTES: usize = TIME_BYTES + size_of::<Owner>() + REQUEST_BYTES + size_of::<u128>();
+
+/// Bytes of a request's hash in a record. It tells a repeat from a client's mistake, so 48 bits are enough.
+const REQUEST_BYTES: usize = 6;
+
+/// The parts of the space that the shares add up to, in sixteenths: the rest is lost at the ends of pages.
+const SHARED_SIXTEENTHS: u64 = 14;
 
 /// Memory of a record's entry in the index, in bytes: eight, and its share of the lists' spare capacity.
 const PLACE_BYTES: u64 = 10;
@@ -46,6 +56,19 @@ pub struct Bounds {
     pub expendable: Option<Timestamp>,
     /// Bytes that all records may take.
     pub room_bytes: u64,
+    /// Number of API keys that share them.
+    pub keys: u64,
+}
+
+/// The API key that a record counts for, by a hash of its name. Keys whose hashes are equal share a share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Owner(u16);
+
+impl Owner {
+    /// The owner of what this key requests; requests without a key have an owner, too.
+    pub fn of(by: Option<&KeyName>) -> Self {
+        Self(by.map_or(0, |name| xxh3_64(name.as_str().as_bytes()) as u16))
+    }
 }
 
 /// There is no room for another record, and none may be forgotten yet.
@@ -61,12 +84,15 @@ pub struct Records {
     queue: ByteQueue,
     index: Index,
     count: u64,
+    /// Bytes of each owner's records.
+    bytes_of: BTreeMap<Owner, u64>,
 }
 
 /// A record of the queue, decoded.
 #[derive(Clone, Copy)]
 struct Record<'a> {
     stored_at: Timestamp,
+    owner: Owner,
     request: u64,
     key: u128,
     answer: &'a [u8],
@@ -80,6 +106,11 @@ fn record_key(filter: FilterId, key: &IdempotencyKey) -> u128 {
     xxh3_128(&bytes)
 }
 
+/// A request's hash as a record can store it.
+fn stored_request(key: &IdempotencyKey) -> u64 {
+    key.request & ((1 << (8 * REQUEST_BYTES)) - 1)
+}
+
 /// A time as a record can store it.
 fn stored(now: Timestamp) -> Timestamp {
     Timestamp(now.0.min((1 << (8 * TIME_BYTES)) - 1))
@@ -88,13 +119,15 @@ fn stored(now: Timestamp) -> Timestamp {
 impl<'a> Record<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let (stored_at, rest) = bytes.split_first_chunk::<TIME_BYTES>()?;
-        let (request, rest) = rest.split_first_chunk()?;
+        let (owner, rest) = rest.split_first_chunk()?;
+        let (request, rest) = rest.split_first_chunk::<REQUEST_BYTES>()?;
         let (key, answer) = rest.split_first_chunk()?;
-        let mut milliseconds = [0; 8];
-        milliseconds[..TIME_BYTES].copy_from_slice(stored_at);
+        let number =
+            |bytes: &[u8; 6]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
         Some(Self {
-            stored_at: Timestamp(u64::from_le_bytes(milliseconds)),
-            request: u64::from_le_bytes(*request),
+            stored_at: Timestamp(number(stored_at)),
+            owner: Owner(u16::from_le_bytes(*owner)),
+            request: number(request),
             key: u128::from_le_bytes(*key),
             answer,
         })
@@ -103,11 +136,18 @@ impl<'a> Record<'a> {
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let (time, rest) = bytes.split_at_mut(TIME_BYTES);
-        let (request, key) = rest.split_at_mut(size_of::<u64>());
+        let (owner, rest) = rest.split_at_mut(size_of::<Owner>());
+        let (request, key) = rest.split_at_mut(REQUEST_BYTES);
+        owner.copy_from_slice(&self.owner.0.to_le_bytes());
         time.copy_from_slice(&self.stored_at.0.to_le_bytes()[..TIME_BYTES]);
-        request.copy_from_slice(&self.request.to_le_bytes());
+        request.copy_from_slice(&self.request.to_le_bytes()[..REQUEST_BYTES]);
         key.copy_from_slice(&self.key.to_le_bytes());
         bytes
+    }
+
+    /// Bytes that it counts for its owner.
+    fn bytes(&self) -> u64 {
+        queue::stored_bytes(HEADER_BYTES + self.answer.len()) as u64 + PLACE_BYTES
     }
 }
 
@@ -118,14 +158,15 @@ impl Records {
     /// When the pages can't be read.
     pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Result<Self, DamagedQueue> {
         let queue = ByteQueue::restore(extent, pages)?;
-        let (mut index, mut count) = (Index::default(), 0);
+        let (mut index, mut count, mut bytes_of) = (Index::default(), 0, BTreeMap::new());
         for (position, bytes) in queue.iter() {
             let record = Record::read(bytes).ok_or(DamagedQueue("a record is too short"))?;
             index.append(record.key, position);
             count += 1;
+            *bytes_of.entry(record.owner).or_default() += record.bytes();
         }
         index.sort();
-        Ok(Self { queue, index, count })
+        Ok(Self { queue, index, count, bytes_of })
     }
 
     /// Answers kept.
@@ -169,7 +210,7 @@ impl Records {
         let newest = found.max_by_key(|(position, _)| *position).map(|(_, record)| record);
         match newest.filter(|record| Some(record.stored_at) > forgotten) {
             None => Lookup::New,
-            Some(record) if record.request == key.request => {
+            Some(record) if record.request == stored_request(key) => {
                 answers::unpack(record.answer, asked, record.stored_at)
                     .map_or(Lookup::Reused, Lookup::Answered)
             }
@@ -180,6 +221,7 @@ impl Records {
     /// Stores the answer to a request with a new key. The caller has made room for it.
     pub fn store(
         &mut self,
+        owner: Owner,
         filter: FilterId,
         key: &IdempotencyKey,
         asked: &Asked<'_>,
@@ -188,11 +230,15 @@ impl Records {
     ) {
         let stored_at = stored(now);
         let answer = answers::pack(asked, outcome, stored_at);
-        let record =
-            Record { stored_at, request: key.request, key: record_key(filter, key), answer: &answer };
-        let position = self.queue.push(&record.header(), &answer);
+        let (request, key) = (stored_request(key), record_key(filter, key));
+        self.push(&Record { stored_at, owner, request, key, answer: &answer });
+    }
+
+    fn push(&mut self, record: &Record<'_>) {
+        let position = self.queue.push(&record.header(), record.answer);
         self.index.insert(record.key, position);
         self.count += 1;
+        *self.bytes_of.entry(record.owner).or_default() += record.bytes();
     }
 
     /// Turns the time back: records from after `now` are stored again as of `now`, in the same order. The times inside an answer count
@@ -204,9 +250,7 @@ impl Records {
             let (answer, record) = (record.answer.to_vec(), Record { answer: &[], ..record });
             let record = Record { stored_at: record.stored_at.min(now), answer: &answer, ..record };
             self.forget_oldest();
-            let position = self.queue.push(&record.header(), &answer);
-            self.index.insert(record.key, position);
-            self.count += 1;
+            self.push(&record);
         }
     }
 
@@ -223,15 +267,22 @@ impl Records {
         }
     }
 
-    /// Makes room for a record of up to so many bytes, by forgetting at most so many others. If the room has just become much smaller,
+    /// Makes room for an owner's record of up to so many bytes, by forgetting at most so many others. If the room has just become much smaller,
     /// that may not be enough for the new limit, but it is always more than the record takes.
     ///
     /// # Errors
-    /// [`Full`] when there is no room, and the oldest record may not be forgotten yet.
-    pub fn make_room(&mut self, bytes: u64, bounds: &Bounds, records_max: usize) -> Result<(), Full> {
+    /// [`Full`] when there is no room, or the owner has used its share, and the oldest record may not be forgotten yet.
+    pub fn make_room(
+        &mut self,
+        owner: Owner,
+        bytes: u64,
+        bounds: &Bounds,
+        records_max: usize,
+    ) -> Result<(), Full> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
-            if self.queue.span_bytes() + self.count * PLACE_BYTES + needed <= bounds.room() {
+            let is_room = self.queue.span_bytes() + self.count * PLACE_BYTES + needed <= bounds.room();
+            if is_room && self.is_within_share(owner, bytes, bounds) {
                 return Ok(());
             }
             let oldest = self.oldest();
@@ -243,6 +294,20 @@ impl Records {
         Ok(())
     }
 
+    /// Whether so many bytes more are within an owner's part of the one half, or within the other half together with what all owners
+    /// have beyond their parts.
+    fn is_within_share(&self, owner: Owner, bytes: u64, bounds: &Bounds) -> bool {
+        if bounds.keys <= 1 {
+            return true;
+        }
+        let half = bounds.room().saturating_sub(FIXED_BYTES) / 32 * SHARED_SIXTEENTHS;
+        let part = half / bounds.keys;
+        let beyond = |used: u64| used.saturating_sub(part);
+        let before = self.bytes_of.get(&owner).copied().unwrap_or_default();
+        let all: u64 = self.bytes_of.values().map(|used| beyond(*used)).sum();
+        before + bytes <= part || all - beyond(before) + beyond(before + bytes) <= half
+    }
+
     fn oldest(&self) -> Option<Timestamp> {
         self.queue.front().and_then(Record::read).map(|record| record.stored_at)
     }
@@ -250,8 +315,15 @@ impl Records {
     fn forget_oldest(&mut self) {
         if let Some(record) = self.queue.front().and_then(Record::read) {
             self.index.remove(record.key, self.queue.head());
+            let (owner, bytes) = (record.owner, record.bytes());
             self.queue.pop();
             self.count -= 1;
+            if let Some(used) = self.bytes_of.get_mut(&owner) {
+                *used -= bytes;
+                if *used == 0 {
+                    self.bytes_of.remove(&owner);
+                }
+            }
         }
     }
 
@@ -350,7 +422,9 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::settings::IDEMPOTENCY_ROOM_MIN_BYTES;
     use crate::domain::{Digests, Target};
+    use proptest::prelude::*;
 
     static CLEAR: Command = Command::Clear { target: Target(FilterId(1)) };
 
@@ -363,11 +437,18 @@ mod tests {
     }
 
     fn bounds(expendable: u64, room_bytes: u64) -> Bounds {
-        Bounds { forgotten: None, expendable: Some(Timestamp(expendable)), room_bytes }
+        Bounds { forgotten: None, expendable: Some(Timestamp(expendable)), room_bytes, keys: 1 }
     }
 
     fn store(records: &mut Records, number: u64) {
-        records.store(FilterId(1), &key(number), &asked(), &Outcome::Cleared(number), Timestamp(number));
+        records.store(
+            Owner(0),
+            FilterId(1),
+            &key(number),
+            &asked(),
+            &Outcome::Cleared(number),
+            Timestamp(number),
+        );
     }
 
     fn look_up(records: &Records, number: u64) -> Lookup {
@@ -385,7 +466,7 @@ mod tests {
         let room = 8 << 20;
         for number in 0..400_000 {
             let clear = Command::Clear { target: Target(FilterId(1)) };
-            records.make_room(Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
+            records.make_room(Owner(0), Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
             store(&mut records, number);
             assert!(records.memory_bytes() <= room, "at {number}");
             if number % 997 == 0 {
@@ -435,7 +516,8 @@ mod tests {
         let insert =
             Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false };
         for at in 0..3 {
-            records.store(FilterId(1), &key(7), &Asked::of(&insert), &Outcome::Cleared(at), Timestamp(at));
+            let outcome = Outcome::Cleared(at);
+            records.store(Owner(0), FilterId(1), &key(7), &Asked::of(&insert), &outcome, Timestamp(at));
         }
         assert_eq!(look_up(&records, 7), Lookup::Answered(Outcome::Cleared(2)));
         let late = |forgotten| records.look_up(FilterId(1), &key(7), &asked(), Some(Timestamp(forgotten)));
@@ -443,5 +525,41 @@ mod tests {
         assert_eq!(records.look_up(FilterId(2), &key(7), &asked(), None), Lookup::New);
         let other = IdempotencyKey { request: 8, ..key(7) };
         assert_eq!(records.look_up(FilterId(1), &other, &asked(), None), Lookup::Reused);
+    }
+
+    proptest! {
+        /// Whatever the other keys store, a key gets its part of the space, and all together stay within it.
+        #[test]
+        fn keys_cannot_exhaust_the_space_of_others(
+            floods in proptest::collection::vec((1..8_u16, 1..6_000_u64), 1..12),
+        ) {
+            const KEYS: u64 = 8;
+            let (mut records, clear) = (Records::default(), CLEAR.clone());
+            let bounds = Bounds { keys: KEYS, ..bounds(0, IDEMPOTENCY_ROOM_MIN_BYTES) };
+            let bytes = Records::bytes_max(&clear);
+            let mut number = 1;
+            let mut try_store = |records: &mut Records, owner: u16| {
+                records.make_room(Owner(owner), bytes, &bounds, 16)?;
+                let (key, outcome) = (key(number), Outcome::Cleared(number));
+                records.store(Owner(owner), FilterId(1), &key, &asked(), &outcome, Timestamp(number));
+                number += 1;
+                Ok::<(), Full>(())
+            };
+            for (owner, count) in floods {
+                for _ in 0..count {
+                    if try_store(&mut records, owner).is_err() {
+                        break;
+                    }
+                }
+                prop_assert!(records.memory_bytes() <= bounds.room_bytes);
+            }
+            let part = (bounds.room() - FIXED_BYTES) / 32 * SHARED_SIXTEENTHS / KEYS;
+            for _ in 0..part / bytes {
+                prop_assert_eq!(try_store(&mut records, 0), Ok(()));
+            }
+            let all: u64 = records.bytes_of.values().sum();
+            records.forget(&Bounds { expendable: Some(Timestamp(u64::MAX)), room_bytes: 0, ..bounds }, usize::MAX);
+            prop_assert!(all > 0 && records.bytes_of.is_empty());
+        }
     }
 }

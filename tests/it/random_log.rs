@@ -116,6 +116,7 @@ impl RandomLog {
             idempotency_retention_seconds: 30,
             idempotency_retention_min_seconds: 10,
             idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + 1_500,
+            idempotency_keys: 2,
             filters_max: 10,
             line_ups_max: 3,
         };
@@ -363,6 +364,7 @@ impl RandomLog {
                 idempotency_retention_seconds: b % 50,
                 idempotency_retention_min_seconds: b / 2 % 30,
                 idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 4_000,
+                idempotency_keys: b % 4,
                 filters_max: 10,
                 line_ups_max: b % 4,
             }),

@@ -21,15 +21,21 @@ const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 ///
 /// # Errors
 /// Those of the archive, before anything is written; [`StoreError::NotOurs`] for a directory that is not empty. A directory whose
-/// restore was interrupted can't be served, and an attempt says so.
+/// restore was interrupted is not served.
 pub fn restore(
     file: &Path,
     dir: &Path,
     options: &StoreOptions,
     clock: ClockReading,
 ) -> Result<Seq, StoreError> {
-    archive::read(file, archive::open(file)?, |_| Ok(()))?;
-    let store = Arc::new(Store::open_for_restore(dir, options)?);
+    // Before the archive is verified, which takes long: a service that starts meanwhile must not take the directory for a new one.
+    let begun = Store::begin_restore(dir)?;
+    let verified = archive::open(file).and_then(|archive| archive::read(file, archive, |_| Ok(())));
+    if let Err(error) = verified {
+        begun.abandon()?;
+        return Err(error);
+    }
+    let store = Arc::new(begun.open(options)?);
     let mut target = Target::new(&store);
     archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
     let last = target.finish(clock.wall)?;

@@ -111,6 +111,15 @@ impl Directory {
         self.write_file(layout::FORMAT_FILE, format.text().as_bytes())
     }
 
+    /// Creates an empty file and makes it durable, if it does not exist yet.
+    pub(crate) fn mark(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.file(name);
+        let create =
+            || File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?.sync_all();
+        create().map_err(StoreError::io(&path, "create"))?;
+        sync_directory(&self.path)
+    }
+
     /// Writes a small file atomically and makes it durable.
     pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let (path, fresh) = (self.file(name), self.file(&format!("{name}.new")));
@@ -214,7 +223,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
         // A fresh volume has lost+found; an interrupted first start leaves the rest.
-        let harmless = ["lost+found", layout::LOCK_FILE, "initialising.new", "restoring.new", "filling.new"];
+        let harmless = ["lost+found", layout::LOCK_FILE];
         if !harmless.iter().any(|harmless| name == *harmless) {
             return Err(not_ours(format!("it holds {}", name.display())));
         }

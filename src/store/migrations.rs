@@ -19,12 +19,15 @@ const STEPS: &[Step] = &[Step { number: 1, run: step_0001::run }];
 /// The format number that this program writes.
 pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
 
-/// Refuses a directory that a later version wrote.
-pub(super) fn refuse_newer(path: &Path, found: u32) -> Result<(), StoreError> {
-    if found > FORMAT {
-        Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT })
-    } else {
-        Ok(())
+/// Rejects a directory whose format this version does not know.
+///
+/// # Errors
+/// [`StoreError::Newer`], and [`StoreError::Damaged`] for format 0: a `format` file is written after the first migration only.
+pub(super) fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
+    match found {
+        0 => Err(StoreError::damaged(path, "the format file says format 0, which does not exist")),
+        1..=FORMAT => Ok(()),
+        _ => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT }),
     }
 }
 

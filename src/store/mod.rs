@@ -28,6 +28,7 @@ pub use error::StoreError;
 pub use events::{EventPack, EventTree, EventTreeSize};
 pub use kept_clock::KeptClock;
 pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
+pub use open::RestoreTarget;
 pub use record_file::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use snapshots::{
     CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
@@ -129,12 +130,12 @@ impl Store {
         open::open(dir, options, open::Purpose::Serve, over)
     }
 
-    /// Opens an empty or absent directory to be filled from a backup. It can't be served before [`Store::seal`].
+    /// Begins a restore into an empty or absent directory. From here on, only [`RestoreTarget::open`] opens it, until [`Self::seal`].
     ///
     /// # Errors
-    /// [`StoreError::NotOurs`] if the directory is not empty.
-    pub fn open_for_restore(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
-        open::open(dir, options, open::Purpose::Restore, |backing| backing)
+    /// [`StoreError::NotOurs`] if the directory is not empty, [`StoreError::Damaged`] if another restore into it was interrupted.
+    pub fn begin_restore(dir: &Path) -> Result<RestoreTarget, StoreError> {
+        RestoreTarget::begin(dir)
     }
 
     /// Opens a directory to be filled from a snapshot that nodes share. What it holds is given up. It can't be served before

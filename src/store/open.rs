@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(super) enum Purpose {
     /// To read and write it.
     Serve,
-    /// To fill it from a backup: it must be empty, and can't be served before [`Store::seal`].
+    /// To fill it from a backup: it is a [`RestoreTarget`], and can't be served before [`Store::seal`].
     Restore,
     /// To fill it from a snapshot that nodes share, whatever it holds. It can't be served before [`Store::seal`].
     Fill,
@@ -34,14 +34,55 @@ pub(super) fn open(
     purpose: Purpose,
     over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
 ) -> Result<Store, StoreError> {
-    let directory = Directory::lock(dir)?;
+    open_locked(Directory::lock(dir)?, options, purpose, over)
+}
+
+/// A directory in which a restore has begun. Nothing else opens it until the restore is complete, even if this process is killed.
+pub struct RestoreTarget(Directory);
+
+impl RestoreTarget {
+    /// Marks an empty or absent directory.
+    pub(super) fn begin(dir: &Path) -> Result<Self, StoreError> {
+        let directory = Directory::lock(dir)?;
+        match found_format(&directory)? {
+            Some(_) => Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() }),
+            None => directory.mark(layout::RESTORING_FILE).map(|()| Self(directory)),
+        }
+    }
+
+    /// Opens it for writing. It can't be served before [`Store::seal`].
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
+        open_locked(self.0, options, Purpose::Restore, |backing| backing)
+    }
+
+    /// Removes the mark. The directory is as empty as before.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn abandon(self) -> Result<(), StoreError> {
+        self.0.remove(layout::RESTORING_FILE)
+    }
+}
+
+fn open_locked(
+    directory: Directory,
+    options: &StoreOptions,
+    purpose: Purpose,
+    over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
+) -> Result<Store, StoreError> {
     let space = Space::new(
-        dir,
+        directory.path(),
         directory.file(layout::BALLAST_FILE),
         options.free_space_min_bytes,
         options.ballast_bytes,
     );
-    let found = if purpose == Purpose::Fill { None } else { found_format(&directory, purpose)? };
+    let found = match purpose {
+        Purpose::Serve => found_format(&directory)?,
+        Purpose::Restore | Purpose::Fill => None,
+    };
     let is_new = found.is_none();
     let format = match found {
         Some(format) => format,
@@ -72,8 +113,8 @@ pub(super) fn open(
     Ok(store)
 }
 
-/// The format of the directory, if it holds data. Refuses data that is newer, incomplete, or in the way of a restore.
-fn found_format(directory: &Directory, purpose: Purpose) -> Result<Option<Format>, StoreError> {
+/// The format of the directory, if it holds data. Refuses data that is newer or incomplete.
+fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
     let dir = directory.path();
     if directory.has(layout::RESTORING_FILE) {
         let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
@@ -89,10 +130,7 @@ fn found_format(directory: &Directory, purpose: Purpose) -> Result<Option<Format
         return Err(StoreError::Diverged { path: dir.to_owned(), why });
     }
     let Some(format) = directory.format()? else { return Ok(None) };
-    migrations::refuse_newer(dir, format.number)?;
-    if purpose == Purpose::Restore {
-        return Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() });
-    }
+    migrations::refuse_unknown(dir, format.number)?;
     if !directory.file(layout::SLED_DIR).join("db").exists() {
         return Err(StoreError::damaged(dir, "sled/db is missing"));
     }
@@ -139,7 +177,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
         Purpose::Restore => layout::RESTORING_FILE,
         Purpose::Fill => layout::FILLING_FILE,
     };
-    directory.write_file(marker, b"")?;
+    directory.mark(marker)?;
     if purpose == Purpose::Fill {
         // The format first: without it nothing takes the directory for a used one.
         let old = [

@@ -60,9 +60,9 @@ impl Space {
         Ok(())
     }
 
-    /// Deletes the ballast if the disk is too full to open sled.
+    /// Deletes the ballast if the disk is too full to open sled: below the watermark or, where that is lower, below the ballast's size.
     pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
-        if self.free_bytes()? < self.free_bytes_min && self.ballast.exists() {
+        if self.free_bytes()? < self.free_bytes_min.max(self.ballast_bytes) && self.ballast.exists() {
             fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
             tracing::warn!(path = %self.ballast.display(), "the disk is full: the ballast was deleted");
         }
@@ -119,6 +119,20 @@ fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// sled needs space to open, whatever the watermark for writes.
+    #[test]
+    fn ballast_is_deleted_on_full_disk_without_watermark() {
+        let dir = tempfile::tempdir().unwrap();
+        let ballast = dir.path().join("ballast");
+        fs::write(&ballast, "ballast").unwrap();
+        let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), 0, ballast_bytes);
+        space(7).give_up_ballast_if_full().unwrap();
+        assert!(ballast.exists(), "there is space");
+        // No disk has so much.
+        space(u64::MAX).give_up_ballast_if_full().unwrap();
+        assert!(!ballast.exists());
+    }
 
     #[test]
     fn what_is_asked_beyond_the_watermark_must_be_free_too() {

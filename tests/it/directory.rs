@@ -53,6 +53,36 @@ fn an_absent_or_fresh_directory_is_made_ours() {
 }
 
 #[test]
+fn directory_of_format_0_is_rejected() {
+    let dir = tempfile::tempdir().unwrap();
+    with_entries(dir.path());
+    let format = dir.path().join("format");
+    let text = fs::read_to_string(&format).unwrap();
+    fs::write(&format, text.replace("format 1", "format 0")).unwrap();
+    let error = refusal(dir.path());
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains("format 0"), "{error}");
+}
+
+#[test]
+fn begun_restore_keeps_services_out_until_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(Durability::Fsync);
+    Store::begin_restore(dir.path()).unwrap().abandon().unwrap();
+    let begun = Store::begin_restore(dir.path()).unwrap();
+    assert!(matches!(refusal(dir.path()), StoreError::Locked { .. }));
+    drop(begun);
+    for error in [refusal(dir.path()), Store::begin_restore(dir.path()).map(drop).unwrap_err()] {
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains("cuckood restore"), "{error}");
+    }
+    fs::remove_file(dir.path().join("restoring")).unwrap();
+    let store = Store::begin_restore(dir.path()).unwrap().open(&options).unwrap();
+    drop(store);
+    assert!(matches!(refusal(dir.path()), StoreError::Damaged { .. }));
+}
+
+#[test]
 fn a_newer_format_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());

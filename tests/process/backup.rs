@@ -1,10 +1,13 @@
 //! A backup taken while writes go on is the state at one position of the log: of every writer's requests it has the first
 //! so many, together as many as the log has entries up to there.
 
-use crate::program;
 use crate::service::{Client, Service};
+use crate::{program, until};
+use cuckood::store::{Store, StoreError, StoreOptions};
 use serde_json::{Value, json};
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const WRITERS: usize = 4;
@@ -89,4 +92,90 @@ fn a_backup_under_load_is_the_state_at_its_position() {
         let items = client.get("/v1/campaigns/spring").unwrap().body["stats"]["items"].as_u64();
         assert_eq!(items, Some(position - base));
     }
+}
+
+/// The names and sizes of all files below a directory.
+fn listing(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => found.extend(listing(&entry.path())),
+            Ok(metadata) => drop(found.insert(entry.path(), metadata.len())),
+            // Removed since.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// Kills a restore after the first, second, … change that shows in its directory: no such directory is ever served, and one that was not
+/// yet claimed is empty.
+#[test]
+fn killed_restore_is_never_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup");
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let (client, spec) = (service.client(), json!({ "capacity": 100_000 }));
+    assert_eq!(client.put("/v1/campaigns/spring", &spec).unwrap().status, 201);
+    let users: Vec<String> = (0..5_000).map(|number| format!("u{number}")).collect();
+    assert_eq!(client.post("/v1/campaigns/spring/users", &json!({ "users": users })).unwrap().status, 200);
+    let url = format!("http://{}", client.address());
+    let saved = Command::new(program()).arg("backup").arg(&file).args(["--url", &url]).output().unwrap();
+    assert!(saved.status.success(), "{saved:?}");
+    let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+    let (mut killed, mut changes) = (0, 0);
+    loop {
+        changes += 1;
+        let restored = directory.path().join(format!("restored-{changes}"));
+        let mut restore = Command::new(program());
+        restore.arg("restore").args([&file, &restored]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut restore = restore.spawn().unwrap();
+        let (mut seen, mut last) = (0, BTreeMap::new());
+        let done = loop {
+            if let Some(status) = restore.try_wait().unwrap() {
+                break status;
+            }
+            let now = listing(&restored);
+            seen += u64::from(now != last);
+            last = now;
+            if seen == changes {
+                restore.kill().unwrap();
+            }
+        };
+        if done.success() {
+            Store::open(&restored, &options).unwrap();
+            break;
+        }
+        killed += 1;
+        let is_claimed = listing(&restored).keys().any(|path| !path.ends_with("lock"));
+        let opened = Store::open(&restored, &options).map(drop);
+        match opened {
+            Err(StoreError::Damaged { what, .. }) => assert!(what.contains("restore"), "{what}"),
+            Ok(()) if !is_claimed => {}
+            // Killed after its last step.
+            Ok(()) => {
+                let service = Service::start_ready(program(), &restored, &[]);
+                let found =
+                    service.client().post("/v1/campaigns/spring/users/check", &json!({ "users": users }));
+                let present = found.unwrap().body["present"].as_array().unwrap().clone();
+                assert!(present.iter().all(|is| is == true), "after {changes} changes: incomplete");
+            }
+            Err(other) => panic!("after {changes} changes: {other}"),
+        }
+    }
+    assert!(killed >= 5, "{killed} kills");
+}
+
+/// The archive is a pipe that nobody writes to, so the restore waits before its first byte. The directory is claimed by then.
+#[test]
+fn restore_claims_directory_before_reading_archive() {
+    let directory = tempfile::tempdir().unwrap();
+    let (archive, restored) = (directory.path().join("archive"), directory.path().join("restored"));
+    assert!(Command::new("mkfifo").arg(&archive).status().unwrap().success());
+    let mut restore = Command::new(program()).arg("restore").args([&archive, &restored]).spawn().unwrap();
+    until("the directory is claimed", || restored.join("restoring").exists());
+    restore.kill().unwrap();
+    restore.wait().unwrap();
+    let refused = Store::open(&restored, &StoreOptions::default()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("cuckood restore"), "{refused}");
 }

@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# Builds the container image from the Dockerfile and tests it: user, volume, keys, health check, SIGTERM.
+#
+# Uses docker if its daemon responds, otherwise buildah as root. buildah gets base images that are made here, from debootstrap and the
+# local toolchain, so no registry of images is needed; they stay in target/docker.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+image=cuckood-test port=${PORT:-18481}
+place=$PWD/target/docker
+url=http://127.0.0.1:$port
+mkdir -p "$place"
+
+say() { echo "docker: $*"; }
+fail() {
+    say "$*" >&2
+    exit 1
+}
+
+if docker info >/dev/null 2>&1; then
+    engine=docker
+elif command -v buildah >/dev/null && command -v debootstrap >/dev/null && [ "$(id -u)" = 0 ]; then
+    engine=buildah
+else
+    fail "no container engine; start docker, or as root: apt-get install buildah debootstrap"
+fi
+say "using $engine"
+
+build() { buildah --root "$place/storage" --runroot "$place/run" --storage-driver vfs "$@"; }
+
+# Names a directory's content as an image.
+import_image() {
+    local container
+    container=$(build from scratch)
+    build add --quiet "$container" "$1" / >/dev/null
+    build config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
+    build commit --quiet "$container" "$2" >/dev/null
+    build rm "$container" >/dev/null
+}
+
+# Makes the two images that the Dockerfile begins with.
+make_bases() {
+    local builder runtime
+    builder=$(sed -n 's/^FROM \(.*\) AS builder$/\1/p' Dockerfile)
+    runtime=$(sed -n 's/^FROM \([^ ]*\)$/\1/p' Dockerfile)
+    build inspect --type image "docker.io/library/$builder" >/dev/null 2>&1 && return
+    if [ ! -d "$place/debian" ]; then
+        say "making a base image with debootstrap"
+        debootstrap --variant=minbase bookworm "$place/debian.new" "${MIRROR:-http://deb.debian.org/debian}" >"$place/debootstrap.log"
+        rm -rf "$place/debian.new/var/cache/apt/archives" "$place/debian.new/var/lib/apt/lists"
+        mv "$place/debian.new" "$place/debian"
+    fi
+    import_image "$place/debian" "docker.io/library/$runtime"
+    say "adding gcc and the local Rust toolchain"
+    rm -rf "$place/rust"
+    cp --archive "$place/debian" "$place/rust"
+    cp /etc/resolv.conf "$place/rust/etc/resolv.conf"
+    mkdir -p "$place/rust/var/cache/apt/archives/partial" "$place/rust/var/lib/apt/lists"
+    chroot "$place/rust" sh -c 'apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev ca-certificates' \
+        >"$place/apt.log" 2>&1
+    cp --archive "$(rustc --print sysroot)"/{bin,lib} "$place/rust/usr/local/"
+    import_image "$place/rust" "docker.io/library/$builder"
+    rm -rf "$place/rust"
+}
+
+say "building; $place/build.log has the output"
+started=$SECONDS
+case $engine in
+docker) docker build --tag $image . >"$place/build.log" 2>&1 ;;
+buildah)
+    make_bases
+    cargo fetch --locked --quiet
+    build bud --isolation chroot --network host --pull-never --format docker --tag $image \
+        --volume "${CARGO_HOME:-$HOME/.cargo}/registry:/root/.cargo/registry" . >"$place/build.log" 2>&1
+    ;;
+esac || { tail -30 "$place/build.log"; fail "the build failed"; }
+say "built in $((SECONDS - started)) s"
+
+# The volume: named for docker, a directory for buildah, with the owner and mode of the image's own.
+service=
+case $engine in
+docker)
+    volume=cuckood-test-$$
+    cleanup() {
+        docker rm --force $image >/dev/null 2>&1 || true
+        docker volume rm --force "$volume" >/dev/null
+    }
+    ;;
+buildah)
+    container=$(build from --pull-never "localhost/$image")
+    volume=$(mktemp -d)
+    root=$(build mount "$container")
+    chown --reference "$root/data" "$volume" && chmod --reference "$root/data" "$volume"
+    cleanup() {
+        pkill -KILL -u 10001 -x cuckood || true
+        build rm "$container" >/dev/null 2>&1 || true
+        rm -rf "$volume"
+    }
+    ;;
+esac
+log=$(mktemp)
+trap 'cleanup; rm -f "$log"' EXIT
+
+# start [VARIABLE=VALUE…]: runs the image's entrypoint over the volume.
+start() {
+    local variables=(--env "CUCKOOD__SERVER__LISTEN=0.0.0.0:$port") variable
+    for variable in "$@"; do variables+=(--env "$variable"); done
+    case $engine in
+    docker) docker run --rm --name $image --publish "127.0.0.1:$port:$port" --volume "$volume:/data" "${variables[@]}" $image ;;
+    # Its `run` takes a command instead of the entrypoint.
+    buildah) build run --isolation chroot --volume "$volume:/data" "${variables[@]}" "$container" -- "${entrypoint[@]}" ;;
+    esac >"$log" 2>&1 &
+    service=$!
+}
+
+# inside COMMAND…: runs a command next to the service, as the image's user.
+inside() {
+    case $engine in
+    docker) docker exec $image "$@" ;;
+    buildah) build run --isolation chroot --volume "$volume:/data" --env "CUCKOOD__SERVER__LISTEN=0.0.0.0:$port" "$container" -- "$@" ;;
+    esac
+}
+
+terminate() {
+    case $engine in
+    docker) docker kill --signal "$stop_signal" $image >/dev/null ;;
+    buildah) pkill "-$stop_signal" -u "$user" -x cuckood ;;
+    esac
+}
+
+# configured PATH: a field of the image's configuration, as lines.
+configured() {
+    case $engine in
+    docker) docker image inspect $image ;;
+    buildah) build inspect --type image "localhost/$image" ;;
+    esac | python3 -c '
+import json, sys
+found = json.load(sys.stdin)
+found = found[0]["Config"] if isinstance(found, list) else found["Docker"]["config"]
+for name in sys.argv[1].split("."):
+    found = found.get(name) or {}
+print("\n".join(found) if isinstance(found, (list, dict)) else found)' "$1"
+}
+mapfile -t entrypoint < <(configured Entrypoint)
+mapfile -t healthcheck < <(configured Healthcheck.Test)
+user=$(configured User) user=${user%%:*} stop_signal=$(configured StopSignal)
+
+until_ready() {
+    for _ in $(seq 300); do
+        ! curl --silent --fail "$url/readyz" >/dev/null || return 0
+        kill -0 "$service" 2>/dev/null || { cat "$log"; fail "the service exited"; }
+        sleep 0.1
+    done
+    cat "$log"
+    fail "the service is not ready"
+}
+
+# status WANTED CURL-ARGUMENTS…
+status() {
+    local wanted=$1 found
+    found=$(curl --silent --output /dev/null --write-out '%{http_code}' "${@:2}")
+    [ "$found" = "$wanted" ] || fail "expected status $wanted, got $found: ${*:2}"
+}
+
+say "it has a user, a volume, a health check and SIGTERM"
+[ "$user" = 10001 ] || fail "the image's user is $user"
+[ "$(configured Volumes)" = /data ] || fail "the image's volume is $(configured Volumes)"
+[ "$stop_signal" = SIGTERM ] || fail "the image's signal is $stop_signal"
+
+say "without keys it does not start"
+start
+! wait "$service" || fail "it served without keys"
+grep --quiet 'auth.keys' "$log" || { cat "$log"; fail "the message does not name auth.keys"; }
+
+say "with a key it serves, as its user, over the volume"
+key=container-test
+sha256=$(printf %s "$key" | sha256sum | cut -d' ' -f1)
+keys="CUCKOOD__AUTH__KEYS=[{name=\"admin\", sha256=\"$sha256\", scopes=[\"admin\"]}]"
+authorized=(--header "Authorization: Bearer $key" --header 'Content-Type: application/json')
+start "$keys"
+until_ready
+status 401 "$url/v1/campaigns"
+status 201 "${authorized[@]}" --request PUT "$url/v1/campaigns/spring" --data '{"capacity":1000}'
+status 200 "${authorized[@]}" "$url/v1/campaigns/spring/users" --data '{"users":["u1"]}'
+[ "$(inside id -u)" = 10001 ] || fail "commands run as $(inside id -u)"
+[ "$(inside stat -c '%u %a' /data/cuckood)" = "10001 700" ] || fail "the data have $(inside stat -c '%u %a' /data/cuckood)"
+inside "${healthcheck[@]:1}" || fail "the health check failed"
+
+say "SIGTERM drains it"
+terminate
+until curl --silent "$url/readyz" | grep --quiet draining; do kill -0 "$service" 2>/dev/null || fail "it did not drain"; done
+code=0
+wait "$service" || code=$?
+[ "$code" = 0 ] || { cat "$log"; fail "it exited with status $code"; }
+
+say "a second start has the data"
+start "$keys"
+until_ready
+curl --silent --fail "${authorized[@]}" "$url/v1/campaigns/spring/users/check" --data '{"users":["u1"]}' | grep --quiet true ||
+    fail "the data are lost"
+terminate
+wait "$service" || fail "the second service failed"
+
+case $engine in
+docker) size=$(docker image inspect --format '{{.Size}}' $image) base=$(docker image inspect --format '{{.Size}}' debian:bookworm-slim) ;;
+buildah)
+    base=$(du --bytes --summarize "$place/debian" | cut -f1)
+    size=$(du --bytes --summarize "$root" | cut -f1)
+    ;;
+esac
+say "ok: $(((size - base) / 1000000)) MB beyond its base"

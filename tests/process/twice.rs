@@ -214,11 +214,11 @@ fn effects(client: &Client) -> Value {
     json!([lists, counts, valid, redemptions.collect::<Vec<_>>()])
 }
 
-/// Sends everything again: nothing is done, and every answer is the one that was given.
+/// Sends everything again: nothing is done, and every response is the same. Those that changed something come from the stored responses.
 fn assert_replayed(client: &Client, writes: &Writes, effects_of_once: &Value) {
     for Sent { key, request, answer, .. } in &writes.sent {
         let again = request.send(client, Some(key));
-        assert!(again.replayed, "{request:?}: {again:?}");
+        assert_eq!(again.replayed, answer.status < 400, "{request:?}: {again:?}");
         assert_eq!((again.status, without_request_id(&again)), (answer.status, without_request_id(answer)));
     }
     assert_eq!(effects(client), *effects_of_once);
@@ -257,7 +257,8 @@ fn every_write_has_one_effect_across_kills() {
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();
     assert_replayed(&client, &writes, &effects_of_once);
-    for sent in &writes.sent {
+    // A rejected write leaves its key unused.
+    for sent in writes.sent.iter().filter(|sent| sent.answer.status < 400) {
         let Some(other) = &sent.other else { continue };
         let refused = other.send(&client, Some(&sent.key));
         let code = &refused.body["code"];

@@ -11,6 +11,9 @@ pub const ALGORITHM: u32 = 1;
 /// The most images that may be on their way in at once.
 pub const IMAGES_MAX: usize = 16;
 
+/// The most of them that one API key may send.
+pub const IMAGES_OF_KEY_MAX: usize = 4;
+
 /// How long an image that is on its way in may make no progress, in seconds.
 pub const IMAGE_IDLE_SECONDS: u64 = 600;
 

@@ -109,7 +109,9 @@ fn bad(fault: ImageFault) -> Failure {
 fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken => Failure::err("item exists"),
-        Refusal::TooManyImages => Failure::new(Code::Busy, "too many dumps are being loaded: try again"),
+        Refusal::TooManyImages => {
+            Failure::new(Code::Busy, "too many dumps are being loaded, by this key or in all; retry later")
+        }
         Refusal::ImageNotFound => {
             Failure::err("no dump is being loaded into this key: begin with its first piece")
         }

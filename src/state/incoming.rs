@@ -11,7 +11,7 @@ use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::{Tables, slot_state};
 use super::view::{Counters, FilterView};
-use crate::domain::image::{ALGORITHM, IMAGE_IDLE_SECONDS, IMAGES_MAX};
+use crate::domain::image::{ALGORITHM, IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, FilterChange, FilterId, ImageFault, ImageHead, ImagePart, Kind, Name, Outcome, PlacedRedemption,
@@ -51,6 +51,13 @@ impl State {
         self.shared.loading.iter().map(move |(upload, id)| (*upload, changed_at(id).unwrap_or_default()))
     }
 
+    /// How many images the API key of this entry is sending. Requests without a key have no share of their own.
+    fn images_of_key(&self) -> usize {
+        let Some(by) = &self.shared.events.by else { return 0 };
+        let loading = self.shared.loading.values().filter_map(|id| self.filters.get(id)?.loading.as_ref());
+        loading.filter(|loading| loading.by.as_ref() == Some(by)).count()
+    }
+
     /// How many images are coming in.
     pub fn images_loading(&self) -> u64 {
         self.shared.loading.len() as u64
@@ -67,7 +74,8 @@ impl State {
             Command::ImageBegin { upload, id, kind, name, head, checksum } => {
                 self.give_image_up(*upload);
                 self.image_begin(&Beginning { id: *id, kind: *kind, name, head })?;
-                let loading = Loading::begun(*upload, head, *checksum, self.shared.now);
+                let loading =
+                    Loading::begun(*upload, self.shared.events.by.clone(), head, *checksum, self.shared.now);
                 self.shared.loading.insert(*upload, *id);
                 if let Some(filter) = self.filters.get_mut(id) {
                     filter.loading = Some(Box::new(loading));
@@ -97,7 +105,7 @@ impl State {
         if self.filters.len() as u64 >= self.shared.settings.filters_max || self.filters.contains_key(&id) {
             return Err(Refusal::TooManyFilters);
         }
-        if self.shared.loading.len() >= IMAGES_MAX {
+        if self.shared.loading.len() >= IMAGES_MAX || self.images_of_key() >= IMAGES_OF_KEY_MAX {
             return Err(Refusal::TooManyImages);
         }
         check(head, kind).map_err(Refusal::ImageDamaged)?;

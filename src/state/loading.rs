@@ -1,6 +1,6 @@
 //! How far an image has come in of which a filter is made.
 
-use crate::domain::{ImageHead, Timestamp, UploadId};
+use crate::domain::{ImageHead, KeyName, Timestamp, UploadId};
 use crate::filter::Filled;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Loading {
     pub(super) upload: UploadId,
+    /// The API key of the request that began it.
+    pub(super) by: Option<KeyName>,
     /// How far the tables are filled.
     pub(super) filled: Filled,
     /// Items that each table is to have.
@@ -22,8 +24,14 @@ pub(super) struct Loading {
 
 impl Loading {
     /// An image whose head has come.
-    pub(super) fn begun(upload: UploadId, head: &ImageHead, checksum: u128, now: Timestamp) -> Self {
+    pub(super) fn begun(
+        upload: UploadId,
+        by: Option<KeyName>,
+        head: &ImageHead,
+        checksum: u128,
+        now: Timestamp,
+    ) -> Self {
         let (filled, items) = (Filled::default(), head.tables.items());
-        Self { upload, filled, items, checksum, redemptions: 0, changed_at: now }
+        Self { upload, by, filled, items, checksum, redemptions: 0, changed_at: now }
     }
 }

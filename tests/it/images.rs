@@ -3,10 +3,10 @@
 
 use crate::random_images::{Image, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog, code};
-use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX};
+use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::{
-    Command, Entry, FilterId, ImageFault, ImagePart, Kind, Name, Outcome, Proposal, Refusal, Seq, Target,
-    Timestamp, UploadId,
+    Command, Entry, FilterId, ImageFault, ImagePart, KeyName, Kind, Name, Outcome, Proposal, Refusal, Seq,
+    Target, Timestamp, UploadId,
 };
 use cuckood::filter::Digest;
 use cuckood::state::{RedemptionQuery, State};
@@ -277,6 +277,26 @@ fn an_image_of_the_other_kind_or_another_algorithm_is_refused() {
     head.algorithm = 9;
     assert_eq!(machine.apply(begin), refused(ImageFault::Algorithm(9)));
     machine.assert_nothing_came();
+}
+
+/// One key can't keep the others from sending images.
+#[test]
+fn images_of_one_key_are_limited() {
+    let mut machine = Machine::new();
+    let image = &images()[0];
+    let mut begin = |number: u64, by: &str| {
+        let name = Name::new(&format!("moved-{number}")).unwrap();
+        let command = image.command(0, UploadId(number.into()), FilterId(number), image.head.kind, &name);
+        let proposal = Proposal { by: Some(KeyName::new(by)), ..Proposal::new(machine.at, command) };
+        machine.state.apply(Entry { seq: machine.state.applied().next(), proposal }).outcome
+    };
+    for number in 1..=IMAGES_OF_KEY_MAX as u64 {
+        assert_eq!(begin(number, "greedy"), Outcome::ImageReceived);
+    }
+    assert_eq!(begin(100, "greedy"), Outcome::Refused(Refusal::TooManyImages));
+    assert_eq!(begin(100, "other"), Outcome::ImageReceived);
+    // Restarting one takes no further place.
+    assert_eq!(begin(1, "greedy"), Outcome::ImageReceived);
 }
 
 #[test]

@@ -71,9 +71,11 @@ fn image(refusal: &Refusal) -> Problem {
         Refusal::NameTaken => {
             Problem::new(Code::AlreadyExists, "the name is taken, and an image comes in under a new one")
         }
-        Refusal::TooManyImages => {
-            Problem::new(Code::Overloaded, "as many images are coming in as may").retry_after(retry::MINUTE)
-        }
+        Refusal::TooManyImages => Problem::new(
+            Code::Overloaded,
+            "too many image uploads in progress, of this key or in all; retry later",
+        )
+        .retry_after(retry::MINUTE),
         Refusal::ImageDamaged(fault) => {
             Problem::new(Code::ImageDamaged, format!("{fault}: nothing is left of it"))
         }

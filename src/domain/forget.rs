@@ -19,9 +19,25 @@ pub const FORGET_STEPS_DEFAULT: u32 = 8;
 
 /// After what time a campaign forgets, and in how many steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Wire")]
 pub struct Forget {
     after_seconds: u64,
     steps: u32,
+}
+
+/// What is read before it is checked.
+#[derive(Deserialize)]
+struct Wire {
+    after_seconds: u64,
+    steps: u32,
+}
+
+impl TryFrom<Wire> for Forget {
+    type Error = ForgetError;
+
+    fn try_from(Wire { after_seconds, steps }: Wire) -> Result<Self, ForgetError> {
+        Self::new(after_seconds, steps)
+    }
 }
 
 /// Why a campaign can't forget like that.
@@ -134,6 +150,16 @@ mod tests {
                 prop_assert_eq!(forget.step_at(gone), step + u64::from(steps) + 1);
                 prop_assert_eq!(forget.step_at(Timestamp(gone.0 - 1)), step + u64::from(steps));
             }
+        }
+    }
+
+    #[test]
+    fn decoded_value_obeys_constructor() {
+        for (seconds, steps, is_possible) in
+            [(0, 8, false), (1, 8, false), (u64::MAX, 8, false), (60, 0, false), (60, 2, true)]
+        {
+            let bytes = postcard::to_stdvec(&(seconds, steps)).unwrap();
+            assert_eq!(postcard::from_bytes::<Forget>(&bytes).is_ok(), is_possible, "{seconds} {steps}");
         }
     }
 

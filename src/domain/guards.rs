@@ -7,8 +7,16 @@ use thiserror::Error;
 
 /// A share from 0 to 1, stored as a whole number of millionths, so that it is equal on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u32")]
 pub struct Share(u32);
+
+impl TryFrom<u32> for Share {
+    type Error = InvalidShare;
+
+    fn try_from(millionths: u32) -> Result<Self, InvalidShare> {
+        (millionths <= WHOLE).then_some(Self(millionths)).ok_or(InvalidShare)
+    }
+}
 
 /// The error for a number that is not a [`Share`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -138,6 +146,14 @@ impl Guards {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn decoded_share_is_at_most_one() {
+        for (millionths, is_possible) in [(0, true), (WHOLE, true), (WHOLE + 1, false), (u32::MAX, false)] {
+            let bytes = postcard::to_stdvec(&millionths).unwrap();
+            assert_eq!(postcard::from_bytes::<Share>(&bytes).is_ok(), is_possible, "{millionths}");
+        }
+    }
 
     #[test]
     fn the_share_itself_is_allowed() {

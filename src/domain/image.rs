@@ -14,6 +14,13 @@ pub const IMAGES_MAX: usize = 16;
 /// The most of them that one API key may send.
 pub const IMAGES_OF_KEY_MAX: usize = 4;
 
+/// The greatest position of a last change that an image may have. Positions begin with a time in milliseconds above 20 bits, so this is in
+/// the year 2248, and leaves room for later changes.
+pub const LAST_CHANGE_MAX: u64 = 1 << 63;
+
+/// The most tables that the filter of an image may have had. A filter goes on counting from there.
+pub const TABLES_HAD_MAX: u64 = 1 << 32;
+
 /// How long an image that is on its way in may make no progress, in seconds.
 pub const IMAGE_IDLE_SECONDS: u64 = 600;
 

@@ -39,7 +39,16 @@ impl KeyName {
 
 /// An import's id, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Box<str>")]
 pub struct ImportId(Box<str>);
+
+impl TryFrom<Box<str>> for ImportId {
+    type Error = InvalidImportId;
+
+    fn try_from(text: Box<str>) -> Result<Self, InvalidImportId> {
+        Self::new(&text)
+    }
+}
 
 /// The error for a text that is not an [`ImportId`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -50,7 +50,19 @@ impl fmt::Debug for RedemptionId {
 
 /// The caller's own id of a redemption, such as an order number: 1 to 128 bytes, stored as given.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Box<str>")]
 pub struct Reference(Box<str>);
+
+impl TryFrom<Box<str>> for Reference {
+    type Error = InvalidReference;
+
+    fn try_from(text: Box<str>) -> Result<Self, InvalidReference> {
+        match text.len() {
+            1..=REFERENCE_BYTES_MAX => Ok(Self(text)),
+            _ => Err(InvalidReference),
+        }
+    }
+}
 
 /// The error for a text that is not a [`Reference`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -60,11 +72,7 @@ pub struct InvalidReference;
 impl Reference {
     /// Parses a reference.
     pub fn new(text: &str) -> Result<Self, InvalidReference> {
-        if (1..=REFERENCE_BYTES_MAX).contains(&text.len()) {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidReference)
-        }
+        Box::<str>::from(text).try_into()
     }
 
     /// The reference as text.
@@ -161,6 +169,14 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "ab", &"AB".repeat(16), &"+b".repeat(16), &"ab".repeat(17)] {
             assert_eq!(bad.parse::<RedemptionId>(), Err(InvalidRedemptionId), "{bad}");
+        }
+    }
+
+    #[test]
+    fn decoded_reference_obeys_constructor() {
+        for (length, is_possible) in [(0, false), (1, true), (128, true), (129, false), (5_000, false)] {
+            let bytes = postcard::to_stdvec(&"r".repeat(length)).unwrap();
+            assert_eq!(postcard::from_bytes::<Reference>(&bytes).is_ok(), is_possible, "{length}");
         }
     }
 

@@ -11,14 +11,16 @@ use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::{Tables, slot_state};
 use super::view::{Counters, FilterView};
-use crate::domain::image::{ALGORITHM, IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
+use crate::domain::image::{
+    ALGORITHM, IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX, TABLES_HAD_MAX,
+};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, FilterChange, FilterId, ImageFault, ImageHead, ImagePart, Kind, Name, Outcome, PlacedRedemption,
     Refusal, Sizing, Spec, Timestamp, UploadId,
 };
 use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN};
-use crate::filter::{Filter, Mode};
+use crate::filter::{Filter, Layout, Mode};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -278,7 +280,11 @@ impl Subject<'_> {
             && loading.redemptions == redemptions
             && self.due.holds.len() as u64 == held
             && self.view.ledger.read().is_loaded();
-        is_whole.then_some(()).ok_or(ImageFault::Contradiction)
+        if !is_whole {
+            return Err(ImageFault::Contradiction);
+        }
+        self.view.ledger.write().finish_loading();
+        Ok(())
     }
 }
 
@@ -294,8 +300,13 @@ fn check(head: &ImageHead, kind: Kind) -> Result<(), ImageFault> {
     let sizing_fits = match (sizing, mode) {
         (Sizing::Exact, Mode::Strict) => true,
         (Sizing::ErrorRate(rate), Mode::Compact) => (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(rate),
-        (Sizing::Layout { .. }, Mode::Compact) => true,
-        _ => false,
+        (&Sizing::Layout { fingerprint_bits, bucket_size, max_search }, Mode::Compact) => {
+            let asked = Layout { fingerprint_bits, bucket_size, max_search, ..head.layout };
+            asked.check(*mode).is_ok()
+        }
+        (Sizing::Exact, Mode::Compact) | (Sizing::ErrorRate(_) | Sizing::Layout { .. }, Mode::Strict) => {
+            false
+        }
     };
     let steps = forget.map(|forget| forget.steps());
     let steps_fit = match steps {
@@ -310,6 +321,8 @@ fn check(head: &ImageHead, kind: Kind) -> Result<(), ImageFault> {
         && head.layout.check(*mode).is_ok()
         && steps_fit
         && head.window.is_ordered()
+        && head.last_change <= LAST_CHANGE_MAX
+        && head.tables.tables_had() <= TABLES_HAD_MAX
         && head.tables.growth() == *growth
         && head.tables.forgets_after() == steps
         && head.tables.step_bits() == head.layout.step_bits;

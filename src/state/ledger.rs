@@ -118,11 +118,12 @@ impl Ledger {
         redemptions: Slab<Kept>,
         last_change: Change,
         ordinals: Option<Ordinals>,
+        is_loading: bool,
     ) -> Option<Self> {
         let mut ledger = Self::over(epoch, redemptions, last_change);
         if let Some(ordinals) = ordinals {
             let redemptions = ledger.redemptions.iter().map(|(_, kept)| &kept.redemption);
-            ledger.pool = Some(Pool::restore(ordinals, redemptions)?);
+            ledger.pool = Some(Pool::restore(ordinals, redemptions, is_loading)?);
         }
         Some(ledger)
     }
@@ -170,7 +171,7 @@ impl Ledger {
             || self.by_change.contains_key(&change)
             || self.last_change < change
             || (stands && self.current.contains_key(&digest))
-            || !self.pool.as_mut().is_none_or(|pool| pool.load(redemption))
+            || !self.pool.as_mut().map_or(redemption.ordinal.is_none(), |pool| pool.load(redemption))
         {
             return false;
         }
@@ -183,6 +184,13 @@ impl Ledger {
             self.current.insert(digest, slot);
         }
         true
+    }
+
+    /// Forgets what only the image needed that has come.
+    pub(super) fn finish_loading(&mut self) {
+        if let Some(pool) = &mut self.pool {
+            pool.finish_loading();
+        }
     }
 
     /// Whether the ordinals that an image has brought can be all.
@@ -386,11 +394,11 @@ impl Ledger {
         if self.current.contains_key(&digest) {
             return false;
         }
-        let pool = &mut self.pool;
+        let (pool, redemptions) = (&mut self.pool, self.redemptions.len() as u64);
         self.redemptions.update(slot, |kept| {
             kept.redemption.status = Status::Held;
             if let Some(pool) = pool {
-                pool.hold_again(&mut kept.redemption);
+                pool.hold_again(&mut kept.redemption, redemptions);
             }
         });
         self.current.insert(digest, slot);

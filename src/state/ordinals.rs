@@ -68,13 +68,13 @@ impl Ordinals {
         number
     }
 
-    /// Takes a number again that was given back or, if another has it by now, the lowest free one.
-    pub(super) fn take_again(&mut self, number: u64) -> u64 {
-        if self.is_taken(number) {
-            return self.take();
+    /// Takes this number. Returns whether it was free.
+    pub(super) fn take_this(&mut self, number: u64) -> bool {
+        let is_free = !self.is_taken(number);
+        if is_free {
+            self.set(number);
         }
-        self.set(number);
-        number
+        is_free
     }
 
     fn set(&mut self, number: u64) {
@@ -245,9 +245,7 @@ mod tests {
                     }
                     (_, Some(_)) => {
                         let wanted = which as u64 % 20 + 1;
-                        let number = if taken.contains(&wanted) { lowest } else { wanted };
-                        prop_assert_eq!(ordinals.take_again(wanted), number);
-                        taken.insert(number);
+                        prop_assert_eq!(ordinals.take_this(wanted), taken.insert(wanted));
                     }
                 }
                 prop_assert_eq!(ordinals.taken(), taken.len() as u64);

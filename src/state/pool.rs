@@ -2,6 +2,7 @@
 
 use super::ordinals::Ordinals;
 use super::piece::Piece;
+use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Redemption, RedemptionId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -16,6 +17,8 @@ pub(super) const ENDED_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     pub(super) ordinals: Ordinals,
+    /// While an image comes in: the ordinals of its redemptions that stand. No two have the same one.
+    loaded: Ordinals,
     /// Held redemptions by the time at which they expire.
     holds: BTreeSet<(Timestamp, RedemptionId)>,
 }
@@ -29,23 +32,28 @@ impl Pool {
     /// Restores a pool from its ordinals. None if the redemptions contradict them.
     pub(super) fn restore<'a>(
         ordinals: Ordinals,
-        redemptions: impl Iterator<Item = &'a Redemption>,
+        mut redemptions: impl Iterator<Item = &'a Redemption>,
+        is_loading: bool,
     ) -> Option<Self> {
-        let mut holds = BTreeSet::new();
-        for redemption in redemptions {
-            if redemption.stands() && !redemption.ordinal.is_some_and(|own| ordinals.is_taken(own)) {
-                return None;
-            }
-            holds.extend(hold(redemption));
+        let mut pool = Self { ordinals, ..Self::default() };
+        let is_right = redemptions.all(|redemption| pool.load(redemption));
+        if !is_loading {
+            pool.loaded = Ordinals::default();
         }
-        Some(Self { ordinals, holds })
+        is_right.then_some(pool)
     }
 
-    /// Takes a redemption of an image. Returns whether that can be.
+    /// Takes a redemption of an image. Returns whether that can be: its ordinal is one that a pool can give, and taken by it alone if it
+    /// stands.
     pub(super) fn load(&mut self, redemption: &Redemption) -> bool {
-        let is_taken = redemption.ordinal.is_some_and(|own| self.ordinals.is_taken(own));
+        let Some(own) = redemption.ordinal.filter(|own| (1..=STOCK_MAX).contains(own)) else { return false };
         self.holds.extend(hold(redemption));
-        is_taken || !redemption.stands()
+        !redemption.stands() || self.ordinals.is_taken(own) && self.loaded.take_this(own)
+    }
+
+    /// Forgets what only the image needed.
+    pub(super) fn finish_loading(&mut self) {
+        self.loaded = Ordinals::default();
     }
 
     /// Notes that a redemption has changed; `before` is what it was, `after` what it is. The code of one that is forgotten stays redeemed, so
@@ -63,9 +71,15 @@ impl Pool {
         }
     }
 
-    /// Takes the ordinal of a hold that stands again, or another one if that is taken.
-    pub(super) fn hold_again(&mut self, redemption: &mut Redemption) {
-        redemption.ordinal = redemption.ordinal.map(|ordinal| self.ordinals.take_again(ordinal));
+    /// Takes the ordinal of a hold that stands again, or another one if that is taken, or so high that a pool with this many redemptions
+    /// can't have given it.
+    pub(super) fn hold_again(&mut self, redemption: &mut Redemption, redemptions: u64) {
+        let highest = self.ordinals.taken().saturating_add(redemptions);
+        redemption.ordinal =
+            redemption.ordinal.map(|ordinal| match ordinal <= highest && self.ordinals.take_this(ordinal) {
+                true => ordinal,
+                false => self.ordinals.take(),
+            });
         self.holds.extend(hold(redemption));
     }
 
@@ -93,17 +107,19 @@ impl Pool {
 
     /// Memory that it takes, in bytes, approximately.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.ordinals.memory_bytes() + self.holds.len() as u64 * HOLD_BYTES
+        self.ordinals.memory_bytes() + self.loaded.memory_bytes() + self.holds.len() as u64 * HOLD_BYTES
     }
 
     /// The most memory that so many redemptions can ask for, in bytes.
     pub(super) fn growth_bytes(redemptions: u64) -> u64 {
-        Ordinals::growth_bytes(redemptions).saturating_add(redemptions.saturating_mul(HOLD_BYTES))
+        // Twice while an image comes in.
+        (2 * Ordinals::growth_bytes(redemptions)).saturating_add(redemptions.saturating_mul(HOLD_BYTES))
     }
 
     /// Its parts, to be freed a little at a time.
     pub(super) fn into_pieces(self) -> Vec<Piece> {
         let mut pieces = self.ordinals.into_pieces();
+        pieces.extend(self.loaded.into_pieces());
         pieces.push(Piece::new(self.holds, 1, HOLD_BYTES));
         pieces
     }

@@ -183,7 +183,8 @@ fn restore_ledger<S: Sections>(
         };
         ordinals.ok_or(RestoreStateError::Slab(DamagedSlab("the ordinals can't be read")))
     });
-    let ledger = Ledger::restore(image.epoch, redemptions, image.last_change, ordinals.transpose()?);
+    let ledger =
+        Ledger::restore(image.epoch, redemptions, image.last_change, ordinals.transpose()?, is_loading);
     ledger.ok_or(RestoreStateError::Slab(DamagedSlab("a redemption has an ordinal that is free")))
 }
 

@@ -38,16 +38,22 @@ pub(super) fn open(
 }
 
 /// A directory in which a restore has begun. Nothing else opens it until the restore is complete, even if this process is killed.
-pub struct RestoreTarget(Directory);
+pub struct RestoreTarget {
+    directory: Directory,
+    /// Whether the directory was created for this restore.
+    is_new: bool,
+}
 
 impl RestoreTarget {
     /// Marks an empty or absent directory.
     pub(super) fn begin(dir: &Path) -> Result<Self, StoreError> {
+        let is_new = !dir.exists();
         let directory = Directory::lock(dir)?;
-        match found_format(&directory)? {
-            Some(_) => Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() }),
-            None => directory.mark(layout::RESTORING_FILE).map(|()| Self(directory)),
+        if found_format(&directory)?.is_some() {
+            return Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() });
         }
+        directory.mark(layout::RESTORING_FILE)?;
+        Ok(Self { directory, is_new })
     }
 
     /// Opens it for writing. It can't be served before [`Store::seal`].
@@ -55,15 +61,22 @@ impl RestoreTarget {
     /// # Errors
     /// As [`Store::open`].
     pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
-        open_locked(self.0, options, Purpose::Restore, |backing| backing)
+        open_locked(self.directory, options, Purpose::Restore, |backing| backing)
     }
 
-    /// Removes the mark. The directory is as empty as before.
+    /// Removes the mark: the directory is as empty, or absent, as before.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn abandon(self) -> Result<(), StoreError> {
-        self.0.remove(layout::RESTORING_FILE)
+        self.directory.remove(layout::RESTORING_FILE)?;
+        let dir = self.directory.path();
+        if self.is_new {
+            let lock = self.directory.file(layout::LOCK_FILE);
+            fs::remove_file(&lock).map_err(StoreError::io(&lock, "remove"))?;
+            fs::remove_dir(dir).map_err(StoreError::io(dir, "remove"))?;
+        }
+        Ok(())
     }
 }
 

@@ -3,14 +3,23 @@
 
 use crate::random_images::{Image, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog, code};
+use crate::state::{restore, snapshot};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
+use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::{
-    Command, Entry, FilterId, ImageFault, ImagePart, KeyName, Kind, Name, Outcome, Proposal, Refusal, Seq,
-    Target, Timestamp, UploadId,
+    Command, Digests, Entry, FilterId, ImageFault, ImagePart, KeyName, Kind, Name, Outcome, PlacedRedemption,
+    Proposal, Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp, UploadId,
+    Window,
 };
-use cuckood::filter::Digest;
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 const UPLOAD: UploadId = UploadId(7);
 
@@ -325,4 +334,186 @@ fn images_are_few_and_do_not_stay_for_ever() {
     machine.apply(Command::TurnBack);
     machine.assert_nothing_came();
     assert!(machine.state.applied() > Seq(0));
+}
+
+/// The paths of all numbers and strings in a document, but for those that may have any value, and sizes of tables: memory is judged
+/// before a command is logged.
+fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        _ if ["/secret", "/id", "/digest", "/buckets", "/base_buckets"]
+            .iter()
+            .any(|free| path.ends_with(free)) => {}
+        Value::Number(_) | Value::String(_) | Value::Null => found.push(path.to_owned()),
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(at, value)| fields(value, &format!("{path}/{at}"), found));
+        }
+        Value::Object(values) => {
+            values.iter().for_each(|(name, value)| fields(value, &format!("{path}/{name}"), found));
+        }
+        Value::Bool(_) => {}
+    }
+}
+
+/// A copy with one field set to a value, if there are so many fields; none in it if a constructor rejects the value.
+fn forge<T: Serialize + DeserializeOwned>(whole: &T, field: usize, value: &Value) -> Option<Option<T>> {
+    let mut document = serde_json::to_value(whole).unwrap();
+    assert!(serde_json::from_value::<T>(document.clone()).is_ok());
+    let mut paths = Vec::new();
+    fields(&document, "", &mut paths);
+    *document.pointer_mut(paths.get(field)?).unwrap() = value.clone();
+    Some(serde_json::from_value(document).ok())
+}
+
+/// What may come after an image.
+fn operation(kind: u8, item: u64, serial: u64, target: Target) -> Command {
+    let digests = Digests((item..item + 3).map(code).collect());
+    match kind % 9 {
+        0 => Command::Clear { target },
+        1 => Command::Insert { target, digests, if_absent: false, revive: false },
+        2 => Command::Remove { target, digests, all: item.is_multiple_of(2) },
+        3 => Command::Replace { target, from: digests.clone(), to: digests },
+        4..=6 => Command::Redeem {
+            target,
+            digest: code(item),
+            redemption: RedemptionId(u128::from(serial).to_be_bytes()),
+            reference: Reference::new("order").unwrap(),
+            hold_seconds: item % 60,
+        },
+        7 => Command::TurnBack,
+        _ => Command::Advance { buckets_max: 50 },
+    }
+}
+
+/// Values at which something may break.
+fn boundaries() -> Vec<Value> {
+    let numbers =
+        [0, 1, 2, 59, 255, 1 << 32, 1 << 33, 1 << 48, (1 << 48) + 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let numbers = numbers.into_iter().map(Value::from);
+    numbers
+        .chain([0, 129, 5_000].map(|length| Value::from("x".repeat(length))))
+        .chain([Value::Null])
+        .collect()
+}
+
+/// What is forged of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Forgery {
+    Head,
+    Redemption,
+    /// A second redemption that differs from the first by its id and one field.
+    Copy,
+}
+
+/// Sends an image with one field set to a value, and something after it. Returns whether there is such a field.
+fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value) -> bool {
+    let (mut machine, target) = (Machine::new(), Target(FilterId(7)));
+    let (mut is_forged, mut is_possible) = (false, true);
+    for mut command in image.all(UPLOAD, target.0, &Name::new("forged").unwrap()) {
+        match (&mut command, forgery) {
+            (Command::ImageBegin { head, .. }, Forgery::Head) => {
+                let Some(forged) = forge(&**head, field, value) else { return false };
+                (is_forged, is_possible) = (true, forged.is_some());
+                **head = forged.unwrap_or_else(|| image.head.clone());
+            }
+            (
+                Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. },
+                Forgery::Redemption | Forgery::Copy,
+            ) if !is_forged => {
+                let Some(first) = redemptions.first_mut() else { continue };
+                let before = first.clone();
+                let Some(forged) = forge(first, field, value) else { return false };
+                (is_forged, is_possible) = (true, forged.is_some());
+                *first = forged.unwrap_or_else(|| before.clone());
+                if forgery == Forgery::Copy {
+                    let redemption = Redemption { id: RedemptionId([7; 16]), ..before.redemption };
+                    redemptions.push(PlacedRedemption { redemption, ..before });
+                }
+            }
+            _ => {}
+        }
+        machine.apply(command);
+    }
+    // A constructor has rejected it.
+    if !is_forged || !is_possible {
+        return is_forged;
+    }
+    for serial in 0..20_u64 {
+        machine.at = machine.at.plus_seconds(20);
+        let random = xxh3_64(&[field as u64, serial].map(u64::to_le_bytes).concat());
+        machine.apply(operation(random as u8, random >> 8 & 63, 1_000 + serial, target));
+    }
+    machine.state.publish();
+    let stored = snapshot(&mut machine.state, |_| ());
+    let mut restored = restore(&stored);
+    assert!(
+        snapshot(&mut restored, |_| ()).0 == stored.0,
+        "{forgery:?}, field {field} = {value}: the heads differ"
+    );
+    true
+}
+
+/// Whatever one field of an image says: it is rejected, or the filter works, and is the same after a restart.
+#[test]
+fn forged_image_is_rejected_or_works() {
+    // Of each sort, the images with the most in them.
+    let mut sorts: BTreeMap<_, Vec<&Image>> = BTreeMap::new();
+    for image in images() {
+        let spec = &image.head.spec;
+        sorts
+            .entry((spec.mode == Mode::Strict, spec.forget.is_some(), spec.stock.is_some()))
+            .or_default()
+            .push(image);
+    }
+    assert_eq!(sorts.len(), 4, "{:?}", sorts.keys());
+    let mut forged = 0;
+    for image in sorts.values_mut().flat_map(|images| {
+        images.sort_by_key(|image| Reverse((image.redemptions, image.commands(), image.head.adds)));
+        images.iter().take(2)
+    }) {
+        for forgery in [Forgery::Head, Forgery::Redemption, Forgery::Copy] {
+            for value in boundaries() {
+                forged += (0..).take_while(|field| send_forged(image, forgery, *field, &value)).count();
+            }
+        }
+    }
+    assert!(forged > 5_000, "{forged} forgeries");
+}
+
+/// Two redemptions of an open pool that stand can't have one ordinal; 0 and numbers above the largest stock are none.
+#[test]
+fn image_with_impossible_ordinal_is_rejected() {
+    let (mut source, target) = (Machine::new(), Target(FilterId(1)));
+    let spec = Spec {
+        capacity: 100,
+        mode: Mode::Strict,
+        growth: Growth::Auto,
+        sizing: Sizing::Exact,
+        ignore_case: false,
+        stock: Some(50),
+        forget: None,
+    };
+    let (name, layout) = (Name::new("pool").unwrap(), Layout::strict(100).unwrap());
+    let (secret, window) = (Secret::new([7; 192]), Window::default());
+    let create = Command::Create { kind: Kind::Coupon, name, id: target.0, secret, spec, layout, window };
+    assert!(matches!(source.apply(create), Outcome::Created(_)));
+    for serial in 1..=3 {
+        assert!(matches!(source.apply(operation(4, 20 * serial, serial, target)), Outcome::Redeemed(_)));
+    }
+    let cancel = Command::Cancel { target, redemption: RedemptionId(3_u128.to_be_bytes()) };
+    assert!(matches!(source.apply(cancel), Outcome::Settled(_)));
+    let image = Image::of(&mut source.state, target.0);
+    // The place of a redemption in the image, and the ordinal that it is given.
+    for (at, ordinal) in [(0, 1), (1, 1), (0, 2), (0, 0), (1, 51), (2, 0), (2, STOCK_MAX + 1), (2, u64::MAX)]
+    {
+        let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
+        for mut command in image.all(UPLOAD, FilterId(7), &Name::new("forged").unwrap()) {
+            if let Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. } = &mut command {
+                is_same = redemptions[at].redemption.ordinal == Some(ordinal);
+                redemptions[at].redemption.ordinal = Some(ordinal);
+            }
+            last = Some(machine.apply(command));
+        }
+        let is_rejected = matches!(last, Some(Outcome::Refused(_)));
+        assert_eq!(is_rejected, !is_same, "redemption {at} with ordinal {ordinal}: {last:?}");
+    }
 }

@@ -15,7 +15,7 @@ const CHUNKS: usize = 3;
 pub struct Image {
     pub head: ImageHead,
     pub parts: Vec<ImagePart>,
-    redemptions: u64,
+    pub redemptions: u64,
 }
 
 impl Image {

@@ -72,6 +72,11 @@ impl FilterImage {
         self.forgetting.is_some()
     }
 
+    /// How many tables its filter has had.
+    pub fn tables_had(&self) -> u64 {
+        self.next_table
+    }
+
     /// How its filter takes more memory.
     pub fn expansion(&self) -> Expansion {
         let doubles = |table: &TableImage| table.plan.expansion() == Expansion::Doubling;

@@ -45,7 +45,7 @@ impl Serialize for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Bytes;
-        impl serde::de::Visitor<'_> for Bytes {
+        impl<'de> serde::de::Visitor<'de> for Bytes {
             type Value = Secret;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,6 +55,15 @@ impl<'de> Deserialize<'de> for Secret {
             fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Secret, E> {
                 let bytes = bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))?;
                 Ok(Secret::new(bytes))
+            }
+
+            // Formats without byte strings, such as JSON.
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut values: A) -> Result<Secret, A::Error> {
+                let mut bytes = Vec::with_capacity(SECRET_BYTES);
+                while let Some(byte) = values.next_element()?.filter(|_| bytes.len() <= SECRET_BYTES) {
+                    bytes.push(byte);
+                }
+                self.visit_bytes(&bytes)
             }
         }
         deserializer.deserialize_bytes(Bytes)

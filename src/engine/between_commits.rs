@@ -23,6 +23,7 @@ impl Writer {
     /// Whether there is something to do while no command comes.
     pub(super) fn has_quiet_work(&self) -> bool {
         self.snapshotter.has_work()
+            || self.is_snapshot_asked()
             || self.has_old_events()
             || self.state.has_discarded() && !self.held_up.freeing
             || self.buckets_to_advance().is_some()
@@ -64,7 +65,10 @@ impl Writer {
     }
 
     fn go_on_with_snapshot(&mut self, quiet: bool) {
-        if !self.failed && self.snapshotter.is_due(&self.state) {
+        // Leftovers of the last one go first: they would never go while callers ask for one after the other.
+        let is_wanted =
+            self.snapshotter.is_due(&self.state) || !self.snapshotter.has_work() && self.is_snapshot_asked();
+        if !self.failed && is_wanted {
             self.begin_snapshot();
         }
         if self.snapshotter.has_work() {

@@ -197,8 +197,6 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
     pub async fn image(&self, filter: FilterId) -> Result<Option<ImageDownload>, SubmitError> {
-        // One at a time: a snapshot that is asked for begins anew if another one is being written.
-        let _turn = self.inner.image_turn.lock().await;
         self.snapshot().await?;
         let token = Arc::new(());
         let (reply, answer) = oneshot::channel();

@@ -256,8 +256,6 @@ struct Inner {
     /// The number of the last event.
     events_last: watch::Sender<u64>,
     event_waiters: Semaphore,
-    /// Held by whoever takes a snapshot for an image.
-    image_turn: tokio::sync::Mutex<()>,
     requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
 }

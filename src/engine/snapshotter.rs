@@ -258,10 +258,13 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Gives up the running snapshot.
+    /// Aborts the running snapshot, if there is one. What it has written is removed, as after a snapshot that is complete.
     pub(super) fn abort(&mut self, state: &mut State) {
         state.end_snapshot();
-        self.running = None;
+        if self.running.take().is_some() {
+            self.store.abandon_snapshot();
+            self.leftovers = Leftovers::FindLog;
+        }
     }
 }
 

@@ -33,6 +33,9 @@ pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 /// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
+/// The most callers that may wait for the next snapshot.
+const SNAPSHOTS_ASKED_MAX: usize = 1_024;
+
 /// How long after an answer the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
@@ -61,7 +64,10 @@ pub(super) struct Writer {
     pub(super) patience: Duration,
     /// Wakes the writer when the journal has news.
     pub(super) waker: Waker,
+    /// The callers whom the running snapshot serves: they asked before it began.
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
+    /// The callers whom the next snapshot serves.
+    pub(super) snapshots_asked: Vec<Reply<SnapshotReport>>,
     pub(super) sharing: Sharing,
     pub(super) downloads: Downloads,
     pub(super) held_up: HeldUp,
@@ -437,14 +443,7 @@ impl Writer {
     fn serve(&mut self, request: Request) {
         match request {
             Request::Snapshot(reply) if self.failed => drop(reply.send(Err(SubmitError::StorageFailed))),
-            Request::Snapshot(reply) => {
-                self.snapshot_waiters.push(reply);
-                // A running snapshot may have begun before the last write that the caller saw acknowledged.
-                if self.snapshotter.is_running() {
-                    self.snapshotter.abort(&mut self.state);
-                }
-                self.begin_snapshot();
-            }
+            Request::Snapshot(reply) => self.ask_for_snapshot(reply),
             Request::Backup(token, reply) => {
                 drop(reply.send(self.downloads.begin_backup(&self.store, self.state.applied(), token)));
             }
@@ -471,7 +470,24 @@ impl Writer {
         }
     }
 
+    /// Has the next snapshot serve a caller. One that is running may have begun before the last write that the caller saw acknowledged; it
+    /// goes on, so that callers who give up and ask again can't keep any snapshot from completing.
+    fn ask_for_snapshot(&mut self, reply: Reply<SnapshotReport>) {
+        self.snapshots_asked.retain(|asked| !asked.is_closed());
+        if self.snapshots_asked.len() >= SNAPSHOTS_ASKED_MAX {
+            drop(reply.send(Err(SubmitError::Overloaded)));
+        } else {
+            self.snapshots_asked.push(reply);
+        }
+    }
+
+    /// Whether a caller waits for the next snapshot.
+    pub(super) fn is_snapshot_asked(&self) -> bool {
+        self.snapshots_asked.iter().any(|asked| !asked.is_closed())
+    }
+
     pub(super) fn begin_snapshot(&mut self) {
+        self.snapshot_waiters.append(&mut self.snapshots_asked);
         let (now, began) = (self.time.read(), Instant::now());
         let noted = self.journal.note_snapshot(self.state.applied());
         let begun =
@@ -531,6 +547,11 @@ impl Writer {
     fn answer_snapshot(&mut self, result: Result<SnapshotReport, SubmitError>) {
         for reply in self.snapshot_waiters.drain(..) {
             let _ = reply.send(result.clone());
+        }
+        if self.failed {
+            for reply in self.snapshots_asked.drain(..) {
+                let _ = reply.send(Err(SubmitError::StorageFailed));
+            }
         }
     }
 

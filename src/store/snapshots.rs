@@ -232,6 +232,11 @@ impl Store {
         })
     }
 
+    /// Leaves the snapshot that was begun last incomplete: [`Self::sweep`] removes its chunks.
+    pub(crate) fn abandon_snapshot(&self) {
+        self.set_writing(0);
+    }
+
     /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and logged. Whether the chunks are
     /// intact shows only when they are read.
     pub fn manifests(&self) -> Result<Vec<Manifest>, StoreError> {

@@ -8,6 +8,7 @@ use cuckood::domain::{
 use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status};
 use cuckood::filter::{Digest, Growth, Mode};
 use cuckood::journal::MemoryLog;
+use futures_util::FutureExt;
 use tempfile::TempDir;
 
 async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
@@ -70,6 +71,44 @@ async fn the_end_of_a_hold_is_told_though_no_command_comes() {
     let held = hold(&engine).await;
     until_expired(&engine, &held).await;
     engine.shutdown().await;
+}
+
+/// Clients that give up and ask again after every write, for a snapshot or an image, keep none from completing: a running one goes on.
+#[tokio::test]
+async fn snapshot_completes_while_clients_give_up() {
+    /// A snapshot of the filter takes some hundred steps, and a commit pays for one at least.
+    const COMMITS_MAX: u64 = 10_000;
+    let (engine, _directory) = start(None).await;
+    let spec = Spec {
+        capacity: 1_000_000,
+        mode: Mode::Strict,
+        growth: Growth::Fixed,
+        sizing: Sizing::Exact,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
+    let creation =
+        engine.creation(Kind::Coupon, Name::new("large").unwrap(), spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    engine.submit(creation, None).await.unwrap();
+    let before = engine.info().snapshot.map(|snapshot| snapshot.seq);
+    for number in 0..COMMITS_MAX {
+        let digests = Digests(vec![Digest(number << 40)]);
+        let insert = Command::Insert { target: Target(id), digests, if_absent: false, revive: false };
+        engine.submit(insert, None).await.unwrap();
+        // Both are dropped once they have been sent.
+        assert!(engine.snapshot().now_or_never().is_none());
+        assert!(engine.image(id).now_or_never().is_none());
+        if engine.info().snapshot.map(|snapshot| snapshot.seq) > before {
+            // One that waits for its end is served.
+            let report = engine.snapshot().await.unwrap();
+            assert!(Some(report.seq) > before && report.seq.0 >= number);
+            engine.shutdown().await;
+            return;
+        }
+    }
+    panic!("no snapshot was completed within {COMMITS_MAX} commits");
 }
 
 /// Each node is told, whichever has logged it.

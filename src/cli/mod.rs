@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod client;
+pub mod cluster;
 pub mod completions;
 pub mod healthcheck;
 pub mod import;

@@ -13,7 +13,7 @@ pub use local::{LocalJournal, LocalOptions};
 pub use memory::{MemoryJournal, MemoryLog};
 pub use nats::{
     LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication,
-    ReplicationFigures,
+    ReplicationFigures, init_log,
 };
 pub use snapshots::{Check, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared, read_shared};
 

@@ -3,6 +3,8 @@
 
 use crate::nats::Servers;
 use crate::service::{Client, Service};
+use async_nats::jetstream::Context;
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,8 +98,7 @@ impl Nodes {
     /// Puts other bytes in the place of a shared snapshot: the newest is number 0.
     fn damage(&self, number: usize) {
         self.servers.speak(async |context| {
-            let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
-            let list: Value = serde_json::from_slice(&list.get("newest").await.unwrap().unwrap()).unwrap();
+            let list = listed(&context).await;
             let name = list["snapshots"][number]["name"].as_str().unwrap();
             let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
             archives.put(name, &mut &b"something else"[..]).await.unwrap();
@@ -122,6 +123,13 @@ impl Nodes {
         });
         step
     }
+}
+
+/// The list of shared snapshots.
+async fn listed(context: &Context) -> Value {
+    let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
+    let key = list.keys().await.unwrap().next().await.unwrap().unwrap();
+    serde_json::from_slice(&list.get(key).await.unwrap().unwrap()).unwrap()
 }
 
 fn create(client: &Client) {
@@ -277,8 +285,7 @@ fn a_node_that_dies_while_it_shares_is_replaced() {
         write(&second.client(), step);
         let (listed, stored) = nodes.servers.speak(async |context| {
             use futures_util::TryStreamExt;
-            let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
-            let list: Value = serde_json::from_slice(&list.get("newest").await.unwrap().unwrap()).unwrap();
+            let list = listed(&context).await;
             let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
             let stored: Vec<(String, usize)> =
                 stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap();

@@ -6,10 +6,11 @@ use crate::store_support::{append, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{
     Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
-    SharedSnapshots, Taken, check_shared,
+    SharedSnapshots, Taken, check_shared, init_log,
 };
 use cuckood::store::archive::ArchiveWriter;
 use cuckood::store::{Manifest, Store};
+use futures_util::StreamExt;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -218,8 +219,9 @@ fn what_is_not_whole_is_never_listed() {
         if part.is_none() {
             servers.speak(async |context| {
                 let list = context.get_key_value(format!("{LOG}-snapshots")).await.unwrap();
-                let same = list.get("newest").await.unwrap().unwrap();
-                list.put("newest", same).await.unwrap();
+                let key = list.keys().await.unwrap().next().await.unwrap().unwrap();
+                let same = list.get(&key).await.unwrap().unwrap();
+                list.put(key, same).await.unwrap();
             });
         }
         Ok(part)
@@ -291,25 +293,60 @@ fn a_damaged_archive_is_noticed() {
     assert!(check_shared(&older, node.shared.open(&older).unwrap()).is_err());
 }
 
-/// The snapshots of a log that had the same name are not this log's.
+/// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and
+/// codes that they have redeemed would be valid again. Its archives may be the only copy of what was acknowledged.
 #[test]
-fn another_log_of_the_same_name_shares_nothing() {
+fn empty_node_creates_no_log_where_another_was() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     let others = [node.take(5), node.take(5)];
-    node.share(&others[0]).unwrap();
+    let old = node.share(&others[0]).unwrap();
     drop(node);
     servers.speak(async |context| {
         context.delete_stream(LOG).await.unwrap();
     });
+    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "empty") };
+    let dir = tempfile::tempdir().unwrap();
+    let store = || Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    let Err(rejected) = NatsJournal::open(store(), &impatient) else { panic!("it has created the stream") };
+    let why = rejected.to_string();
+    assert!(why.contains("OBJ_shop-snapshots") && why.contains("cuckood cluster init"), "{why}");
+    assert_eq!(stored(&servers), std::slice::from_ref(&old.name));
+
+    // Deliberately, and only once.
+    let log = init_log(&impatient).unwrap();
+    assert_eq!(log.len(), 32);
+    let again = init_log(&impatient).unwrap_err().to_string();
+    assert!(again.contains("it exists"), "{again}");
     let mut node = Node::join(&servers, "node");
     assert!(node.shared.list().unwrap().is_empty());
     // By a node that has not noticed.
     assert!(node.share(&others[1]).is_err());
-    let taken = node.take(2);
-    let shared = node.share(&taken).unwrap();
-    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&shared));
-    assert_eq!(stored(&servers), [shared.name]);
+    let taken = [node.take(2), node.take(2), node.take(2)];
+    let shared = taken.map(|taken| node.share(&taken).unwrap());
+    assert_eq!(node.shared.list().unwrap(), [shared[2].clone(), shared[1].clone()]);
+    let mut left = vec![old.name, shared[1].name.clone(), shared[2].name.clone()];
+    left.sort();
+    assert_eq!(stored(&servers), left, "archives of the old log stay");
+}
+
+/// A node that stops between the two steps leaves a stream without the object store.
+#[test]
+fn opening_log_creates_missing_object_store() {
+    let servers = Servers::start(1);
+    drop(journal(&servers, "node").unwrap());
+    let delete = async |context: async_nats::jetstream::Context, name: &str| {
+        context.delete_stream(name).await.unwrap();
+    };
+    servers.speak(async |context| delete(context, "OBJ_shop-snapshots").await);
+    drop(journal(&servers, "other").unwrap());
+    servers.speak(async |context| delete(context, LOG).await);
+    let (dir, impatient) = (
+        tempfile::tempdir().unwrap(),
+        NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "empty") },
+    );
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    assert!(NatsJournal::open(store, &impatient).is_err());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::status::Replication;
 use crate::journal::JournalError;
 use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use std::sync::Arc;
@@ -87,29 +87,90 @@ pub(super) async fn find_stream(
             Some(log) => Ok(Some((stream, log))),
             None => Err(JournalError::Damaged(NOT_OURS.to_owned())),
         },
-        Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                Ok(None)
-            }
-            _ => Err(failed(options, &error.to_string())),
-        },
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(JournalError::Failed(error.to_string())),
     }
 }
 
-/// Opens the stream or creates it.
+/// Creates the stream, and the object store whose presence shows from now on that there is a log of this name. Returns the stream that
+/// exists if another node was faster.
 ///
 /// # Errors
 /// [`JournalError::Failed`].
-pub(super) async fn make_stream(
+pub(super) async fn create_stream(
     context: &Context,
     options: &NatsOptions,
 ) -> Result<(Stream, LogId), JournalError> {
+    let created = context.get_or_create_stream(wanted_stream(options)).await;
+    let stream = created.map_err(|error| {
+        let why = error.to_string();
+        let too_many = options.replicas > 1 && (why.contains("replicas") || why.contains("peers"));
+        let hint = if too_many { "; set nats.replicas to the number of servers" } else { "" };
+        JournalError::Failed(format!("{why}{hint}"))
+    })?;
+    let log = log_id(&stream.cached_info().config);
+    let log = log.ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))?;
+    ensure_bucket(context, options).await?;
+    Ok((stream, log))
+}
+
+/// Creates the object store of shared snapshots, unless it exists.
+///
+/// # Errors
+/// [`JournalError::Failed`].
+pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> Result<Stream, JournalError> {
+    let bucket = format!("{}-snapshots", options.stream);
+    let config = stream::Config {
+        name: format!("OBJ_{bucket}"),
+        subjects: vec![format!("$O.{bucket}.C.>"), format!("$O.{bucket}.M.>")],
+        description: Some("snapshots that cuckood's nodes share".to_owned()),
+        discard: DiscardPolicy::New,
+        allow_rollup: true,
+        // An upload is read back immediately, and servers other than the leader may not have it yet.
+        allow_direct: false,
+        num_replicas: options.replicas,
+        ..stream::Config::default()
+    };
+    context.get_or_create_stream(config).await.map_err(|error| JournalError::Failed(error.to_string()))
+}
+
+/// A stream that indicates an earlier log of this name, if there is one.
+///
+/// # Errors
+/// [`JournalError::Failed`] if that can't be determined.
+async fn find_trace(context: &Context, options: &NatsOptions) -> Result<Option<String>, JournalError> {
+    let stream = &options.stream;
+    for name in
+        [format!("OBJ_{stream}-snapshots"), format!("KV_{stream}-snapshots"), format!("KV_{stream}-lease")]
+    {
+        match context.get_stream(&name).await {
+            Ok(_) => return Ok(Some(name)),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(JournalError::Failed(error.to_string())),
+        }
+    }
+    Ok(None)
+}
+
+fn is_not_found(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+/// Creates an empty log deliberately: `cuckood cluster init`. Returns its identity.
+///
+/// # Errors
+/// [`JournalError::Failed`] if there is a stream of this name already, or the servers can't be used.
+pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
     patiently(options, async || {
-        let wanted = wanted_stream(options);
-        let subject = wanted.subjects[0].clone();
-        let stream = context.get_or_create_stream(wanted).await.map_err(now)?;
-        let log = check_stream(&stream.cached_info().config, &subject, options.replicas);
-        Ok((stream, log.map_err(Refused::Final)?))
+        let client = connect(options, None).await?;
+        check_server(&client)?;
+        let context = ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client);
+        if find_stream(&context, options).await?.is_some() {
+            return Err(Refused::Final(
+                "it exists; remove it first, or set nats.stream to another name".to_owned(),
+            ));
+        }
+        Ok(create_stream(&context, options).await?.1)
     })
     .await
 }
@@ -175,17 +236,10 @@ async fn attempt(
     let client = connect(options, Some(status)).await?;
     check_server(&client)?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
-    let wanted = wanted_stream(options);
-    let subject = wanted.subjects[0].clone();
-    let stream = if may_create {
-        context(ANSWER_TIMEOUT).get_or_create_stream(wanted).await.map_err(now)?
-    } else {
-        let why =
-            |error| format!("{error} (it is not created, because this node's directory belongs to a log)");
-        context(ANSWER_TIMEOUT).get_stream(&options.stream).await.map_err(|error| now(why(error)))?
-    };
+    let stream = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
     let info = stream.cached_info();
-    let log = check_stream(&info.config, &subject, options.replicas).map_err(Refused::Final)?;
+    let log = check_stream(&info.config, &format!("{}.log", options.stream), options.replicas);
+    let log = log.map_err(Refused::Final)?;
     let server = client.server_info();
     tracing::info!(
         server = server.server_name,
@@ -210,7 +264,29 @@ async fn attempt(
         );
     }
     status.opened(&server.server_name, &server.version, info.config.num_replicas);
+    let subject = format!("{}.log", options.stream);
     Ok(Link { publishing: context(ACK_TIMEOUT), stream, subject, log, client })
+}
+
+/// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
+/// stop, and what they acknowledged would be undone.
+async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool) -> Result<Stream, Refused> {
+    if let Some((stream, _)) = find_stream(context, options).await? {
+        ensure_bucket(context, options).await?;
+        return Ok(stream);
+    }
+    let trace = match may_create {
+        true => find_trace(context, options).await?,
+        false => Some("this node's directory".to_owned()),
+    };
+    match trace {
+        None => Ok(create_stream(context, options).await?.0),
+        // Servers that were just started may not have found the stream yet, and another node may be creating it.
+        Some(trace) => Err(Refused::Now(format!(
+            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
+             `cuckood cluster init`"
+        ))),
+    }
 }
 
 /// Connects; `status` is told how the connection is.

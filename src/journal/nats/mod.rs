@@ -119,7 +119,7 @@ impl NatsJournal {
         let status = Arc::new(Replication::new(&options.node, &options.stream));
         let (orders, taken) = mpsc::unbounded_channel();
         let (deliveries, live) = mpsc::channel(DELIVERIES_MAX);
-        // A log that was lost must not be begun anew by a node that has a part of it.
+        // A log that was lost must not be started again by a node that has a part of it.
         let may_create = kept.is_none();
         let (thread, opened) = start_thread(options.clone(), may_create, status.clone(), taken, deliveries)?;
         let known = match kept {
@@ -258,6 +258,17 @@ impl NatsJournal {
         self.order(Order::Read(place.clone(), sink))?;
         Ok(Apart { next, used_at: Instant::now(), entries, rest: VecDeque::new() })
     }
+}
+
+/// Creates an empty log deliberately, although something may indicate an earlier one. Returns its identity.
+///
+/// # Errors
+/// [`JournalError::Failed`] if the stream exists already, or the servers can't be used.
+pub fn init_log(options: &NatsOptions) -> Result<String, JournalError> {
+    check_names(options)?;
+    let io = |error: std::io::Error| JournalError::Failed(format!("can't start a runtime: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
+    runtime.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
 }
 
 /// Waits for the next value, but not for ever: the servers may be gone.

@@ -3,6 +3,7 @@
 
 use super::failure::failed;
 use crate::domain::Seq;
+use crate::journal::nats::link::ensure_bucket;
 use crate::journal::nats::options::NatsOptions;
 use crate::journal::nats::places::LogId;
 use crate::journal::{JournalError, Parts, SharedSnapshot};
@@ -10,7 +11,7 @@ use async_nats::HeaderMap;
 use async_nats::header::NATS_ROLLUP;
 use async_nats::jetstream::context::{Context, PublishAckFuture};
 use async_nats::jetstream::object_store::{self, GetErrorKind, InfoErrorKind, Object, ObjectStore};
-use async_nats::jetstream::stream::{self, DiscardPolicy, Stream};
+use async_nats::jetstream::stream::Stream;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE;
 use bytes::Bytes;
@@ -89,18 +90,7 @@ impl Archives {
         runtime: Handle,
     ) -> Result<Archives, JournalError> {
         let bucket = format!("{}-snapshots", options.stream);
-        let config = stream::Config {
-            name: format!("OBJ_{bucket}"),
-            subjects: vec![format!("$O.{bucket}.C.>"), format!("$O.{bucket}.M.>")],
-            description: Some("snapshots that cuckood's nodes share".to_owned()),
-            discard: DiscardPolicy::New,
-            allow_rollup: true,
-            // What was just uploaded is read back, and another server than the leader may not have it yet.
-            allow_direct: false,
-            num_replicas: options.replicas,
-            ..stream::Config::default()
-        };
-        let stream = context.get_or_create_stream(config).await.map_err(failed)?;
+        let stream = ensure_bucket(context, options).await?;
         let objects = context.get_object_store(&bucket).await.map_err(failed)?;
         Ok(Archives { context: context.clone(), bucket, objects, stream, runtime })
     }
@@ -226,7 +216,8 @@ impl Archives {
         Ok(())
     }
 
-    /// Removes all archives, and what uploads have left, of positions before this one and of other logs, but for these.
+    /// Removes the archives of this log for positions before this one, and what its uploads have left, except these. Archives of other
+    /// logs stay: they may be the only copy of what was acknowledged there.
     ///
     /// # Errors
     /// [`JournalError::Failed`].
@@ -239,7 +230,7 @@ impl Archives {
         let all = self.stream.info_with_subjects(format!("$O.{}.>", self.bucket)).await.map_err(failed)?;
         let all: Vec<(String, usize)> = all.try_collect().await.map_err(failed)?;
         let names: BTreeSet<String> = all.iter().filter_map(|(subject, _)| self.name_in(subject)).collect();
-        let is_old = |name: &str| Name::parse(name).is_some_and(|of| of.seq < seq || of.log != log);
+        let is_old = |name: &str| Name::parse(name).is_some_and(|of| of.log == log && of.seq < seq);
         let old = names.into_iter().filter(|name| is_old(name));
         for name in old.filter(|name| kept.iter().all(|kept| kept.name != *name)) {
             tracing::info!(name, "removing an archive that is not needed any more");

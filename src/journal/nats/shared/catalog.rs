@@ -1,4 +1,4 @@
-//! Which snapshots are shared: a list under one key, newest first, replaced by compare-and-set.
+//! Which snapshots of a log are shared: a list under the log's identity, newest first, replaced by compare-and-set.
 
 use super::failure::failed;
 use crate::domain::{Seq, Timestamp};
@@ -10,14 +10,11 @@ use async_nats::jetstream::kv::{self, Store};
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use serde::{Deserialize, Serialize};
 
-const KEY: &str = "newest";
-
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
-    log: String,
     snapshots: Vec<StoredSnapshot>,
 }
 
@@ -38,7 +35,6 @@ pub(super) struct Catalog {
     log: LogId,
     /// The list's revision; 0 if there is none yet.
     revision: u64,
-    /// The snapshots of this log. Those of another one that had the same name don't count.
     pub(super) snapshots: Vec<SharedSnapshot>,
 }
 
@@ -62,9 +58,9 @@ impl Catalog {
             Ok(store) => store,
             Err(_) => context.create_key_value(config).await.map_err(failed)?,
         };
-        let subject = format!("{}{KEY}", store.prefix);
+        let subject = format!("{}{}", store.prefix, key_of(log));
         let (revision, snapshots) = match store.stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => (message.sequence, decode(&message.payload, log)?),
+            Ok(message) => (message.sequence, decode(&message.payload)?),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => (0, Vec::new()),
             Err(error) => return Err(failed(error)),
         };
@@ -80,13 +76,18 @@ impl Catalog {
     /// # Errors
     /// [`JournalError::Failed`]. Whether it is replaced may be unknown then.
     pub(super) async fn replace(&self, snapshots: Vec<SharedSnapshot>) -> Result<(), JournalError> {
-        let value = encode(self.log, &snapshots);
-        let replaced = self.store.update(KEY, value.into(), self.revision).await;
+        let value = encode(&snapshots);
+        let replaced = self.store.update(key_of(self.log), value.into(), self.revision).await;
         replaced.map(drop).map_err(failed)
     }
 }
 
-fn encode(log: LogId, snapshots: &[SharedSnapshot]) -> String {
+/// The key of a log's list. Lists of other logs that had the same stream name stay.
+fn key_of(log: LogId) -> String {
+    format!("{:032x}", log.0)
+}
+
+fn encode(snapshots: &[SharedSnapshot]) -> String {
     let snapshots = snapshots.iter().map(|snapshot| StoredSnapshot {
         name: snapshot.name.clone(),
         position: snapshot.seq.0,
@@ -96,19 +97,15 @@ fn encode(log: LogId, snapshots: &[SharedSnapshot]) -> String {
         digest: snapshot.digest.clone(),
         place: hex::encode(&snapshot.place),
     });
-    let stored = Stored { version: VERSION, log: format!("{:032x}", log.0), snapshots: snapshots.collect() };
+    let stored = Stored { version: VERSION, snapshots: snapshots.collect() };
     serde_json::to_string(&stored).expect("texts and numbers are JSON")
 }
 
-fn decode(value: &[u8], log: LogId) -> Result<Vec<SharedSnapshot>, JournalError> {
+fn decode(value: &[u8]) -> Result<Vec<SharedSnapshot>, JournalError> {
     let damaged = |why: String| JournalError::Damaged(format!("the list of shared snapshots: {why}"));
     let stored: Stored = serde_json::from_slice(value).map_err(|error| damaged(error.to_string()))?;
     if stored.version != VERSION {
         return Err(damaged(format!("it has format {}, which a later version has written", stored.version)));
-    }
-    if stored.log != format!("{:032x}", log.0) {
-        tracing::warn!("the shared snapshots are of another log, and don't count");
-        return Ok(Vec::new());
     }
     let snapshots = stored.snapshots.into_iter().map(|snapshot| {
         Ok(SharedSnapshot {
@@ -129,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_comes_back_and_that_of_another_log_does_not_count() {
+    fn list_round_trips_and_newer_version_is_rejected() {
         let snapshot = |seq| SharedSnapshot {
             name: format!("snapshot-{seq}"),
             seq: Seq(seq),
@@ -140,11 +137,10 @@ mod tests {
             place: vec![0, 1, 255],
         };
         let list = [snapshot(9), snapshot(4)];
-        let value = encode(LogId(3), &list);
-        assert_eq!(decode(value.as_bytes(), LogId(3)).unwrap(), list);
-        assert!(decode(value.as_bytes(), LogId(4)).unwrap().is_empty());
+        let value = encode(&list);
+        assert_eq!(decode(value.as_bytes()).unwrap(), list);
         let newer = value.replace("\"version\":1", "\"version\":2");
-        assert!(decode(newer.as_bytes(), LogId(3)).is_err());
-        assert!(decode(b"{}", LogId(3)).is_err());
+        assert!(decode(newer.as_bytes()).is_err());
+        assert!(decode(b"{}").is_err());
     }
 }

@@ -10,7 +10,7 @@ mod failure;
 mod lease;
 mod runtime;
 
-use super::link::{connect_beside, find_stream, make_stream, patiently};
+use super::link::{connect_beside, create_stream, find_stream, patiently};
 use super::options::NatsOptions;
 use super::places::{self, LogId};
 use super::sequencer::Place;
@@ -141,7 +141,9 @@ impl NatsSnapshots {
         taken: &Taken,
         parts: &mut Parts<'_>,
     ) -> Result<SharedSnapshot, JournalError> {
-        let (stream, log) = self.runtime.block_on(make_stream(&self.context, &self.options))?;
+        let NatsSnapshots { context, options, .. } = self;
+        let create = patiently(options, async || Ok(create_stream(context, options).await?));
+        let (stream, log) = self.runtime.block_on(create)?;
         let (archives, catalog) = (self.archives()?, self.catalog(log)?);
         if self.is_used(&stream)? {
             return Err(self.not_empty());

@@ -1,0 +1,59 @@
+//! `cuckood cluster init`: creates an empty log for several nodes, deliberately.
+
+use super::serve::configuration;
+use crate::config::ConfigError;
+use crate::journal::{JournalError, JournalOptions, init_log};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Manage the log that nodes share.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Operation.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// Operations on the log that nodes share.
+#[derive(clap::Subcommand, Debug)]
+pub enum Action {
+    /// Create the stream of an empty log, although snapshots of an earlier log may exist. Nothing of the earlier log is removed, and
+    /// nothing of it is served: to continue with its data, use `cuckood restore --into-cluster`.
+    Init {
+        /// Configuration file; without one, only the environment applies.
+        #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
+        config: Option<PathBuf>,
+    },
+}
+
+/// Why `cuckood cluster` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The configuration names no log that nodes share.
+    #[error("journal.kind is not \"nats\"; set it to create a log for several nodes")]
+    NotShared,
+    /// The log can't be created.
+    #[error(transparent)]
+    Log(#[from] JournalError),
+}
+
+/// Creates the log and prints its identity.
+///
+/// # Errors
+/// [`ClusterError`].
+pub fn run(args: &Args) -> Result<(), ClusterError> {
+    let Action::Init { config } = &args.action;
+    let journal = configuration(config.as_deref())?.engine_options().journal;
+    let JournalOptions::Nats(options) = journal else { return Err(ClusterError::NotShared) };
+    let log = init_log(&options)?;
+    // A closed terminal is no reason to fail after the work is done.
+    let _ = writeln!(
+        io::stdout(),
+        "created the stream {}, log {log}: start its nodes with empty directories",
+        options.stream
+    );
+    Ok(())
+}

@@ -41,6 +41,8 @@ enum Command {
 fn main() -> ExitCode {
     // Files that anything here creates, sled included, are for their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    #[cfg(debug_assertions)]
+    cli::take_faults();
     let arguments = Arguments::parse();
     let ended = match arguments.command {
         None => cli::serve::run(&arguments.serve).map_err(Into::into),

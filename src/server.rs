@@ -68,6 +68,9 @@ pub enum ServerError {
     /// The data directory can't be served.
     #[error("{0}")]
     Recovery(String),
+    /// The state can't be trusted any more.
+    #[error("{0}")]
+    Panicked(String),
     /// Storage has failed, and writes were refused from then on.
     #[error("storage failed: {0}")]
     Storage(String),
@@ -125,6 +128,7 @@ pub async fn run(
         () = stop => Ok(()),
         () = rereading.run() => Ok(()),
         reason = failed_recovery(&engine) => Err(ServerError::Recovery(reason)),
+        reason = engine.panicked() => Err(ServerError::Panicked(reason)),
     };
     doors.close();
     if ended.is_ok() {
@@ -135,7 +139,8 @@ pub async fn run(
     ended?;
     match engine.status() {
         Status::Failed(reason) | Status::Diverged(reason) => Err(ServerError::Storage(reason)),
-        _ => Ok(()),
+        Status::Panicked(reason) => Err(ServerError::Panicked(reason)),
+        Status::Recovering(_) | Status::Ready | Status::Draining => Ok(()),
     }
 }
 
@@ -156,7 +161,9 @@ fn tell_resp(address: Option<SocketAddr>, tls: bool) {
 async fn failed_recovery(engine: &Engine) -> String {
     match engine.recovered().await {
         Status::Failed(reason) | Status::Diverged(reason) => reason,
-        _ => std::future::pending().await,
+        Status::Recovering(_) | Status::Ready | Status::Draining | Status::Panicked(_) => {
+            std::future::pending().await
+        }
     }
 }
 

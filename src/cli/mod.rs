@@ -19,3 +19,10 @@ pub mod shadow;
 mod source;
 mod upload;
 pub mod verify;
+
+/// Takes the faults that a test of the real program asks for from its environment.
+#[cfg(debug_assertions)]
+pub fn take_faults() {
+    let entries = std::env::var("CUCKOOD_TEST_PANIC_AT").unwrap_or_default();
+    crate::engine::applying::fault::panic_at(entries.split(',').filter_map(|entry| entry.parse().ok()));
+}

@@ -1,6 +1,7 @@
-//! `cuckood repair clock DIR`: for a service that does not trust the clock, when the clock is right.
+//! `cuckood repair`: for a service that does not trust the clock, when the clock is right, or that can't apply an entry of its log.
 
 use crate::clock::{Clock, ClockLimits};
+use crate::domain::Seq;
 use crate::engine::repair::{self, ClockRepair, RepairError};
 use crate::store::StoreOptions;
 use std::io::{self, Write};
@@ -20,6 +21,15 @@ pub enum Action {
     /// Declare this machine's clock right. Check it first! Entries that were stamped in the future are moved back to now, and
     /// holds that had expired too soon become active again where their codes are still free.
     Clock {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Skip an entry that can't be applied. Its write is lost. Update cuckood first: a newer version may apply it. Every later
+    /// `cuckood verify` of the directory lists the entry.
+    Skip {
+        /// The position of the entry, from the message of the service.
+        #[arg(long, value_name = "N")]
+        entry: u64,
         /// The data directory.
         dir: PathBuf,
     },
@@ -44,12 +54,22 @@ pub enum RepairCommandError {
 /// # Errors
 /// [`RepairCommandError`].
 pub fn run(args: &Args) -> Result<(), RepairCommandError> {
-    let Action::Clock { dir } = &args.action;
+    let (Action::Clock { dir } | Action::Skip { dir, .. }) = &args.action;
     if !dir.join("format").exists() {
         return Err(RepairCommandError::NotOurs(dir.clone()));
     }
     let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
     let clock = Clock::system(ClockLimits::default());
+    if let Action::Skip { entry, .. } = &args.action {
+        let last = repair::skip(dir, &options, &clock, Seq(*entry))?;
+        tell(&format!("entry {entry} is skipped; its write has had no effect"));
+        tell(&format!(
+            "{}: a snapshot covers it, up to position {}; the service can be started",
+            dir.display(),
+            last.0
+        ));
+        return Ok(());
+    }
     tell(&format!("the clock says {}, which is taken as right", clock.reading().wall));
     let repair = repair::clock(dir, &options, &clock)?;
     told(&repair).iter().for_each(|line| tell(line));

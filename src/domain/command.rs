@@ -312,6 +312,36 @@ impl Command {
         }
     }
 
+    /// What it is called in messages.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Command::Configure(_) => "settings",
+            Command::Create { .. } => "create",
+            Command::Update { .. } => "update",
+            Command::Delete { .. } => "delete",
+            Command::Insert { .. } => "insert",
+            Command::Remove { .. } => "remove",
+            Command::Replace { .. } => "replace",
+            Command::Clear { .. } => "clear",
+            Command::Redeem { .. } => "redeem",
+            Command::Confirm { .. } => "confirm",
+            Command::Cancel { .. } => "cancel",
+            Command::ImportBegin { .. } => "import start",
+            Command::ImportLines { .. } => "import lines",
+            Command::ImportEnd { .. } => "import end",
+            Command::Advance { .. } => "advance",
+            Command::TurnBack => "turn back",
+            Command::PutLineUp { .. } => "put line-up",
+            Command::DeleteLineUp { .. } => "delete line-up",
+            Command::Restored { .. } => "restored",
+            Command::ImageBegin { .. } => "image start",
+            Command::ImagePart { .. } => "image part",
+            Command::ImageEnd { .. } => "image end",
+            Command::ImageAbandon { .. } => "image abandon",
+            Command::Enable { .. } => "enable",
+        }
+    }
+
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         let beyond = match self {

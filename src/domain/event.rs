@@ -86,6 +86,11 @@ pub enum Happened<'a> {
     },
     /// The data directory was restored from a backup: what the numbers before this one stood for may not have happened here.
     Restored,
+    /// An entry of the log can't be applied, and `cuckood repair skip` has marked it.
+    Skipped {
+        /// Its position.
+        entry: u64,
+    },
 }
 
 /// A change of a campaign or coupon as a whole, or of its items by one request.
@@ -216,6 +221,7 @@ mod tests {
             },
             Happened::TurnedBack { redemptions: u64::MAX, holds: u64::MAX },
             Happened::Restored,
+            Happened::Skipped { entry: u64::MAX },
         ];
         for what in all {
             let event = Event { at: most, by: Some(long()), what };

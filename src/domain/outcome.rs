@@ -176,6 +176,8 @@ pub enum Outcome {
     ImageAbandoned,
     /// Entries of the version may follow.
     Enabled,
+    /// The entry can't be applied, and `cuckood repair skip` has marked it.
+    Skipped,
 }
 
 /// An outcome, and whether it was replayed.

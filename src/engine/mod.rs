@@ -4,6 +4,7 @@
 //! to the filters and take no lock.
 
 mod admission;
+pub mod applying;
 mod backup;
 mod barriers;
 mod between_commits;
@@ -96,6 +97,8 @@ pub enum Status {
     Failed(String),
     /// The state is not that of the other nodes, so nothing is served any more.
     Diverged(String),
+    /// The writer has panicked, so the state can't be trusted: the process ends.
+    Panicked(String),
 }
 
 /// The newest snapshot.
@@ -287,6 +290,19 @@ impl Engine {
         }
     }
 
+    /// Waits until the writer has panicked, and returns why.
+    pub async fn panicked(&self) -> String {
+        let mut status = self.inner.status.subscribe();
+        loop {
+            if let Status::Panicked(reason) = &*status.borrow_and_update() {
+                return reason.clone();
+            }
+            if status.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
     /// The time that reads go by.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.read()
@@ -414,7 +430,7 @@ impl Engine {
             Status::Ready => Ok(()),
             Status::Recovering(_) => Err(SubmitError::Recovering),
             Status::Draining => Err(SubmitError::Draining),
-            Status::Failed(_) | Status::Diverged(_) => Err(SubmitError::StorageFailed),
+            Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) => Err(SubmitError::StorageFailed),
         }
     }
 

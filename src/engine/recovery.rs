@@ -1,11 +1,12 @@
 //! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
+use super::applying::{self, Unappliable};
 use super::event_log::EventLog;
 use super::formats;
 use crate::domain::{Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, SectionId, Sections, State};
 use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
@@ -51,6 +52,16 @@ pub enum RecoveryError {
         path: String,
         /// The request for memory that was refused.
         refused: OutOfMemory,
+    },
+    /// An entry can't be applied, so no later one can be.
+    #[error("{path}: {unappliable}; {next_step}")]
+    Unappliable {
+        /// The data directory.
+        path: String,
+        /// The entry.
+        unappliable: Unappliable,
+        /// What helps.
+        next_step: String,
     },
     /// No snapshot is whole, and the log does not reach back to the beginning.
     #[error(
@@ -249,18 +260,30 @@ fn replay(
     // A replicated log does not know its end before it has come to it.
     let total = journal.last().0.checked_sub(from).filter(|total| *total > 0);
     let mut replayed = 0;
-    let (mut admission, mut refused) = (Admission::new(u64::MAX, SPARE_BYTES), None);
+    let skipped = store.skipped_entries()?;
+    let (mut admission, mut refused, mut unappliable) = (Admission::new(u64::MAX, SPARE_BYTES), None, None);
     let read = journal.read(Seq(from), &mut |entry| {
         if replayed % REPORT_EVERY == 0 {
             report(Progress { phase: "replay", done: replayed, total });
         }
         formats::check(&entry, understands)?;
+        if skipped.contains_key(&entry.seq) {
+            tracing::warn!(entry = entry.seq.0, "`cuckood repair skip` has marked this entry; skipping it");
+            state.skip(&entry);
+            events.take(store, state)?;
+            replayed += 1;
+            return Ok(ControlFlow::Continue(()));
+        }
         let Proposal { command, idempotency, .. } = &entry.proposal;
         if let Verdict::NoMemory(bytes) = admission.judge(state, command, idempotency.is_some()) {
             refused = Some(bytes);
             return Err(JournalError::Failed(bytes.to_string()));
         }
-        state.apply(entry);
+        if let Err(panicked) = applying::apply(state, entry) {
+            let why = panicked.to_string();
+            unappliable = Some(panicked);
+            return Err(JournalError::Failed(why));
+        }
         events.take(store, state)?;
         admission.settle();
         // Nobody waits for a command.
@@ -270,6 +293,14 @@ fn replay(
     });
     if let Some(refused) = refused {
         return Err(out_of_memory(store, refused));
+    }
+    if let Some(unappliable) = unappliable {
+        let path = store.path().display().to_string();
+        let next_step = match is_of_replicated_log(store) {
+            true => "update cuckood on every node (docs/CLUSTER.md)".to_owned(),
+            false => unappliable.next_step(&path),
+        };
+        return Err(RecoveryError::Unappliable { path, unappliable, next_step });
     }
     read?;
     state.publish();

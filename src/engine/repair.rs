@@ -1,14 +1,20 @@
-//! `cuckood repair clock`: declares this machine's clock right, and repairs entries that were stamped in the future.
+//! `cuckood repair`: repairs of a data directory that no service has open. If one is interrupted it can be run again.
 //!
-//! The repair only adds to the log: an entry that turns the time back, then a snapshot. If it is interrupted it can be run again.
+//! `clock` declares this machine's clock right, and repairs entries that were stamped in the future. It only adds to the log: an entry
+//! that turns the time back, then a snapshot.
+//!
+//! `skip` marks an entry that can't be applied, then takes a snapshot after it. The log keeps the entry. Every replay that comes to it
+//! sees the mark, so the state and its hash are the same each time.
 
+use super::event_log::EventLog;
 use super::recovery::{RecoveryError, recover};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use crate::clock::Clock;
 use crate::domain::{Command, Outcome, Proposal, Seq, Timestamp};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
-use crate::store::{Store, StoreError, StoreOptions};
-use std::path::Path;
+use crate::state::State;
+use crate::store::{Manifest, Store, StoreError, StoreOptions};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -24,6 +30,30 @@ pub enum RepairError {
     /// Its state can't be built.
     #[error(transparent)]
     Recovery(#[from] RecoveryError),
+    /// The directory has no log of its own.
+    #[error("{path} belongs to a replicated log: {next_step}")]
+    ReplicatedLog {
+        /// The data directory.
+        path: PathBuf,
+        /// What helps instead.
+        next_step: &'static str,
+    },
+    /// Nothing is wrong with the entry.
+    #[error("{path}: entry {} can be applied, or a snapshot covers it: nothing is skipped", .entry.0)]
+    Applicable {
+        /// The data directory.
+        path: PathBuf,
+        /// The entry.
+        entry: Seq,
+    },
+    /// The entry is marked, and a later one can't be applied either.
+    #[error("entry {} is skipped; {next}", .entry.0)]
+    Next {
+        /// The marked entry.
+        entry: Seq,
+        /// The later one.
+        next: RecoveryError,
+    },
 }
 
 /// What the repair found and did.
@@ -54,12 +84,8 @@ pub struct TurnedBack {
 /// # Errors
 /// [`RepairError`]; nothing acknowledged has changed then.
 pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<ClockRepair, RepairError> {
-    let store = Arc::new(Store::open(path, options)?);
-    if is_of_replicated_log(&store) {
-        let what = "the directory belongs to a replicated log, whose nodes compare their clocks: set this machine's clock right";
-        return Err(JournalError::Failed(what.to_owned()).into());
-    }
-    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
+    let (store, mut journal) =
+        open(path, options, "its nodes compare their clocks, so set this machine's clock right")?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
     let (mut state, mut events) = (recovered.state, recovered.events);
     let now = clock.reading().wall;
@@ -76,12 +102,61 @@ pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<Clock
     }
     let is_ahead = recovered.manifest.as_ref().is_some_and(|manifest| manifest.taken_at > now);
     if repair.turned_back.is_some() || is_ahead {
-        let options = SnapshotOptions::default();
-        let mut snapshotter = Snapshotter::new(store.clone(), options, recovered.manifest, 0);
-        snapshotter.begin(&mut state, &mut events, now)?;
-        while snapshotter.step(&mut state, true)?.is_none() {}
+        take_snapshot(&store, &mut state, &mut events, recovered.manifest, now)?;
     }
     journal.settle()?;
     store.keep_clock(clock.reading());
     Ok(repair)
+}
+
+/// Marks an entry that can't be applied as skipped, and takes a snapshot after it. Returns the position of the snapshot.
+///
+/// # Errors
+/// [`RepairError::Applicable`] if the entry can be applied, [`RecoveryError::Unappliable`] if another one can't; nothing has changed
+/// then. [`RepairError::Next`] if a later one can't be applied either.
+pub fn skip(path: &Path, options: &StoreOptions, clock: &Clock, entry: Seq) -> Result<Seq, RepairError> {
+    let (store, mut journal) =
+        open(path, options, "its nodes must all apply the same entries, see docs/CLUSTER.md")?;
+    let now = clock.reading().wall;
+    if !store.skipped_entries()?.contains_key(&entry) {
+        match recover(&store, &mut journal, &mut |_| ()) {
+            Ok(_) => return Err(RepairError::Applicable { path: path.to_owned(), entry }),
+            Err(RecoveryError::Unappliable { unappliable, .. }) if unappliable.entry == entry => {}
+            Err(other) => return Err(other.into()),
+        }
+        store.mark_skipped(entry, now)?;
+    }
+    let recovered =
+        recover(&store, &mut journal, &mut |_| ()).map_err(|next| RepairError::Next { entry, next })?;
+    let (mut state, mut events) = (recovered.state, recovered.events);
+    take_snapshot(&store, &mut state, &mut events, recovered.manifest, now)?;
+    journal.settle()?;
+    Ok(state.applied())
+}
+
+/// Opens a directory that has a log of its own.
+fn open(
+    path: &Path,
+    options: &StoreOptions,
+    next_step: &'static str,
+) -> Result<(Arc<Store>, LocalJournal), RepairError> {
+    let store = Arc::new(Store::open(path, options)?);
+    if is_of_replicated_log(&store) {
+        return Err(RepairError::ReplicatedLog { path: path.to_owned(), next_step });
+    }
+    let journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
+    Ok((store, journal))
+}
+
+fn take_snapshot(
+    store: &Arc<Store>,
+    state: &mut State,
+    events: &mut EventLog,
+    latest: Option<Manifest>,
+    now: Timestamp,
+) -> Result<(), RepairError> {
+    let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), latest, 0);
+    snapshotter.begin(state, events, now)?;
+    while snapshotter.step(state, true)?.is_none() {}
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down.
 
 use super::admission::Admission;
+use super::applying::{Unappliable, message};
 use super::bootstrap::{Bootstrap, Opened};
 use super::cluster::ClusterOptions;
 use super::downloads::Downloads;
@@ -22,6 +23,7 @@ use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOpt
 use crate::state::State;
 use crate::store::StoreOptions;
 use arc_swap::ArcSwapOption;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -173,8 +175,9 @@ impl Engine {
 /// shutdown request ends it.
 fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
     let inbox = Inbox::new(requests);
-    match prepare(inner, inbox.waker()) {
-        Ok(writer) => {
+    let prepared = catch_unwind(AssertUnwindSafe(|| prepare(inner, inbox.waker())));
+    match prepared.map_err(|panic| panic_reason(inner, panic)) {
+        Ok(Ok(writer)) => {
             inner.status.send_if_modified(|status| {
                 let recovering = matches!(status, Status::Recovering(_));
                 if recovering {
@@ -191,17 +194,37 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
                 // Answered only now that the store is closed: the caller may open it again at once.
                 Ok(Some(done)) => drop(done.send(())),
                 Ok(None) => {}
-                Err(_) => {
-                    let reason = "the writer has panicked, see the log; restart the service".to_string();
-                    inner.status.send_replace(Status::Failed(reason));
+                Err(panic) => {
+                    let reason = panic_reason(inner, panic);
+                    inner.status.send_replace(Status::Panicked(reason));
                 }
             }
         }
-        Err(error) => {
+        Err(reason) => drop(inner.status.send_replace(Status::Failed(reason))),
+        Ok(Err(error)) => {
             tracing::error!(%error, "the engine can't start");
             inner.status.send_replace(Status::Failed(error.to_string()));
         }
     }
+}
+
+/// What is reported of a panic of the writer's thread.
+fn panic_reason(inner: &Inner, panic: Box<dyn Any + Send>) -> String {
+    let dir = inner.options.path.display().to_string();
+    let reason = match panic.downcast::<Unappliable>() {
+        Ok(unappliable) => {
+            let next_step = match inner.options.journal.is_shared() {
+                true => "update cuckood on every node (docs/CLUSTER.md)".to_owned(),
+                false => unappliable.next_step(&dir),
+            };
+            format!("{dir}: {unappliable}; {next_step}")
+        }
+        Err(panic) => {
+            format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", message(&*panic))
+        }
+    };
+    tracing::error!(reason, "the writer has panicked");
+    reason
 }
 
 fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {

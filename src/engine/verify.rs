@@ -1,5 +1,6 @@
 //! Verifies a data directory: its log, its snapshots and events, and that the state can be rebuilt from them.
 
+use super::applying::catch;
 use super::recovery::{RecoveryError, load, recover};
 use crate::domain::{Event, Seq};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
@@ -35,10 +36,17 @@ pub fn verify(store: &Arc<Store>) -> Findings {
     if let Err(error) = check_events(store, &mut findings) {
         findings.faults.push(error.to_string());
     }
+    match store.skipped_entries() {
+        Ok(skipped) => findings.notes.extend(skipped.into_iter().map(|(entry, at)| {
+            format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0)
+        })),
+        Err(error) => findings.faults.push(error.to_string()),
+    }
     if findings.faults.is_empty() {
-        match rebuild(store, &mut journal, &mut findings) {
-            Ok(note) => findings.notes.push(note),
-            Err(error) => findings.faults.push(error.to_string()),
+        match catch(|| rebuild(store, &mut journal, &mut findings)) {
+            Ok(Ok(note)) => findings.notes.push(note),
+            Ok(Err(error)) => findings.faults.push(error.to_string()),
+            Err(panic) => findings.faults.push(rebuild_panicked(store, &panic)),
         }
     }
     findings
@@ -52,12 +60,18 @@ fn verify_without_log(store: &Store, findings: &mut Findings) {
     match checked.map(|manifests| manifests.into_iter().next()) {
         Err(error) => findings.faults.push(error.to_string()),
         Ok(Some(newest)) if findings.faults.is_empty() => {
-            if let Err(error) = load(store, &newest, &mut |_| ()) {
-                findings.faults.push(error.to_string());
+            match catch(|| load(store, &newest, &mut |_| ()).map(drop)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => findings.faults.push(error.to_string()),
+                Err(panic) => findings.faults.push(rebuild_panicked(store, &panic)),
             }
         }
         Ok(_) => {}
     }
+}
+
+fn rebuild_panicked(store: &Store, panic: &str) -> String {
+    format!("{}: the state can't be rebuilt: {panic}", store.path().display())
 }
 
 fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), JournalError> {

@@ -3,6 +3,7 @@
 //! a thread of its own because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
+use super::applying;
 use super::downloads::Downloads;
 use super::event_log::EventLog;
 use super::held_up::HeldUp;
@@ -21,6 +22,7 @@ use crate::journal::{Committed, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -349,7 +351,9 @@ impl Writer {
                 others_bytes += entry.proposal.command.weight_bytes();
             }
             self.held_up.advance.take_if(|advance| Some(*advance) == ticket);
-            let applied = self.state.apply(entry);
+            let applied = applying::apply(&mut self.state, entry);
+            // Unwinds without another message: the engine reports this one, and the process ends.
+            let applied = applied.unwrap_or_else(|unappliable| resume_unwind(Box::new(unappliable)));
             stored = stored.and(self.events.take(&self.store, &mut self.state));
             if let Some(waiting) = ticket.and_then(|ticket| self.waiting.take(ticket)) {
                 answers.push((waiting, applied));

@@ -138,6 +138,9 @@ pub(super) enum EventName {
     /// The data was restored from a backup: earlier events that are not kept here may be undone.
     #[serde(rename = "backup.restored")]
     BackupRestored,
+    /// `cuckood repair skip` has marked an entry of the log: its write has had no effect.
+    #[serde(rename = "entry.skipped")]
+    EntrySkipped,
 }
 
 /// Something that has happened. It never names a code or a user.
@@ -224,6 +227,9 @@ pub(super) struct EventAnswer {
     /// How many holds are active again.
     #[serde(skip_serializing_if = "Option::is_none")]
     holds: Option<u64>,
+    /// The position of the entry that was skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<u64>,
 }
 
 impl EventAnswer {
@@ -259,6 +265,7 @@ impl EventAnswer {
             replaced: None,
             redemptions: None,
             holds: None,
+            entry: None,
         }
     }
 
@@ -305,6 +312,7 @@ impl From<NumberedEvent> for EventAnswer {
                 EventAnswer { redemptions: Some(redemptions), holds: Some(holds), ..plain }
             }
             Happened::Restored => plain,
+            Happened::Skipped { entry } => EventAnswer { entry: Some(entry), ..plain },
         }
     }
 }
@@ -358,6 +366,7 @@ fn name(what: &Happened<'_>) -> EventName {
         },
         Happened::TurnedBack { .. } => EventName::ClockTurnedBack,
         Happened::Restored => EventName::BackupRestored,
+        Happened::Skipped { .. } => EventName::EntrySkipped,
     }
 }
 

@@ -54,7 +54,7 @@ impl StateFigures {
     fn readiness(&self, figures: &mut Figures<'_>) -> fmt::Result {
         let now = match self.engine.status() {
             Status::Recovering(_) => "recovering",
-            Status::Failed(_) => "failed",
+            Status::Failed(_) | Status::Panicked(_) => "failed",
             Status::Diverged(_) => "diverged",
             Status::Draining => "draining",
             Status::Ready if self.stopping.is_announced() => "draining",

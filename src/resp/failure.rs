@@ -152,11 +152,15 @@ impl Failure {
     /// One of several nodes answers nothing then: others have what it can't get any more.
     pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
         match status {
-            Status::Failed(_) | Status::Diverged(_) if is_shared => {
+            Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) if is_shared => {
                 Some(Self::new(Code::MisConf, "this node can't follow the log any more: use another"))
             }
             Status::Recovering(_) => Some(SubmitError::Recovering.into()),
-            Status::Ready | Status::Draining | Status::Failed(_) | Status::Diverged(_) => None,
+            Status::Ready
+            | Status::Draining
+            | Status::Failed(_)
+            | Status::Diverged(_)
+            | Status::Panicked(_) => None,
         }
     }
 

@@ -31,6 +31,15 @@ impl State {
         applied
     }
 
+    /// Passes over the entry that follows the last one, which can't be applied: it changes nothing, not even the time.
+    pub fn skip(&mut self, entry: &Entry) {
+        assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
+        self.applied = entry.seq;
+        self.history.begin(entry);
+        self.shared.events.tell_unasked(self.shared.now, || Happened::Skipped { entry: entry.seq.0 });
+        self.note_applied(&Applied { outcome: Outcome::Skipped, replayed: false });
+    }
+
     /// Adds an entry and what it came to to the hash of everything applied.
     fn note_applied(&mut self, applied: &Applied) {
         let shared = &self.shared;

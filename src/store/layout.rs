@@ -9,7 +9,7 @@
 //! DIR/diverged       why a node over this directory has stopped
 //! DIR/sled/          sled's own files
 //!
-//! tree meta               identity, log-base, migration/NNNN, events/FIRST
+//! tree meta               identity, log-base, migration/NNNN, events/FIRST, skipped/SEQ
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
 //! tree log-places         where snapshots lie in a replicated log (`journal/nats`); key: position
 //! tree manifests          key: generation, part
@@ -67,6 +67,8 @@ pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
 pub(crate) const MANIFESTS_TREE: &str = "manifests";
+/// What the keys of skipped entries in [`META_TREE`] start with.
+pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
 const CHUNK_TREES: &str = "chunks/";
 const EVENT_TREES: &str = "events/";
 
@@ -134,6 +136,16 @@ pub(crate) fn chunk_key(chunk: u64) -> [u8; 8] {
 /// The inverse of [`chunk_key`].
 pub(crate) fn chunk_of_key(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The key in [`META_TREE`] of the mark of a skipped entry.
+pub(crate) fn skipped_key(entry: u64) -> Vec<u8> {
+    [SKIPPED_KEYS, format!("{entry:016x}").as_bytes()].concat()
+}
+
+/// The inverse of [`skipped_key`].
+pub(crate) fn skipped_of_key(key: &[u8]) -> Option<u64> {
+    number(std::str::from_utf8(key.strip_prefix(SKIPPED_KEYS)?).ok()?)
 }
 
 pub(crate) fn migration_key(number: u32) -> Vec<u8> {

@@ -17,6 +17,7 @@ mod migrations;
 mod open;
 mod record_file;
 pub(crate) mod removal;
+mod skipped;
 mod sled_backing;
 mod snapshots;
 mod space;

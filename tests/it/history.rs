@@ -244,3 +244,48 @@ fn filters_that_double_are_the_same_on_every_node() {
         (Seq(466), 83_766_031_141_543_812_774_206_730_892_457_901_653)
     );
 }
+
+/// A directory whose log has one entry that `cuckood repair skip` has marked.
+#[test]
+fn skipped_entry_gives_same_state_each_time() {
+    use cuckood::engine::recovery::recover;
+    use cuckood::journal::{LocalJournal, LocalOptions};
+    use cuckood::store::{Store, StoreOptions};
+    use std::sync::Arc;
+
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { ballast_bytes: 0, free_space_min_bytes: 0, ..StoreOptions::default() };
+    let store = Arc::new(Store::open(dir.path(), &options).unwrap());
+    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
+    let proposals = script().into_iter().map(|command| Proposal::new(Timestamp(1_000_000), command));
+    let entries: Vec<Entry> =
+        journal.append(proposals.collect()).unwrap().into_iter().map(|committed| committed.entry).collect();
+    let skipped = Seq(8);
+    store.mark_skipped(skipped, Timestamp(7)).unwrap();
+    let mut expected = State::new();
+    for entry in &entries {
+        match entry.seq == skipped {
+            true => expected.skip(entry),
+            false => drop(expected.apply(entry.clone())),
+        }
+    }
+    let without = entries.iter().filter(|entry| entry.seq != skipped).count();
+    assert_eq!(without + 1, entries.len());
+    drop(journal);
+    drop(store);
+    for start in 0..2 {
+        let store = Arc::new(Store::open(dir.path(), &options).unwrap());
+        assert_eq!(
+            store.skipped_entries().unwrap().into_iter().collect::<Vec<_>>(),
+            [(skipped, Timestamp(7))]
+        );
+        let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
+        let mut state = recover(&store, &mut journal, &mut |_| ()).unwrap().state;
+        assert_eq!(state.hash(), expected.hash(), "start {start}");
+        assert_eq!(snapshot(&mut state, |_| ()), snapshot(&mut expected, |_| ()), "start {start}");
+    }
+    // The mark is a part of the history: a state that has applied the entry differs.
+    let mut applied = State::new();
+    entries.into_iter().for_each(|entry| drop(applied.apply(entry)));
+    assert_ne!(applied.hash(), expected.hash());
+}

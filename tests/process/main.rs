@@ -17,6 +17,7 @@ mod full_disk;
 mod images;
 mod importing;
 mod memory;
+mod panics;
 mod patience;
 mod permissions;
 mod recovery;

@@ -312,7 +312,7 @@ pub(crate) fn unready(status: Status) -> Option<Problem> {
             Some(Problem::new(Code::Recovering, detail).retry_after(retry::MOMENT))
         }
         Status::Draining => Some(SubmitError::Draining.into()),
-        Status::Failed(reason) => Some(Problem::new(Code::StorageFailed, reason)),
+        Status::Failed(reason) | Status::Panicked(reason) => Some(Problem::new(Code::StorageFailed, reason)),
         Status::Diverged(reason) => Some(Problem::new(Code::Diverged, reason)),
     }
 }

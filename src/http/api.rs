@@ -197,6 +197,25 @@ impl Sender {
         Ok(Self { caller: caller(request)?, idempotency_key })
     }
 
+    /// The sender of one of the commands that a request consists of. The first has the request's own key, so that another request with
+    /// that key is recognized; a space, which no header has, separates the others' numbers.
+    pub(super) fn part(&self, number: u64) -> Self {
+        let numbered = |key: &HeaderValue| {
+            let key = [key.as_bytes(), b" ", number.to_string().as_bytes()].concat();
+            HeaderValue::from_bytes(&key).expect("visible ASCII and a space may stand in a header")
+        };
+        let idempotency_key = match number {
+            0 => self.idempotency_key.clone(),
+            _ => self.idempotency_key.as_ref().map(numbered),
+        };
+        Self { caller: self.caller.clone(), idempotency_key }
+    }
+
+    /// The `Idempotency-Key` of the request.
+    pub(super) fn idempotency_key(&self) -> Option<&[u8]> {
+        self.idempotency_key.as_ref().map(HeaderValue::as_bytes)
+    }
+
     /// Whether the request has an `Idempotency-Key`.
     pub(super) fn may_repeat(&self) -> bool {
         self.idempotency_key.is_some()

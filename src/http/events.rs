@@ -1,9 +1,9 @@
 //! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
 
 use super::answer::problem::{Code, Problem};
-use super::answer::reply;
 use super::api::{Api, caller};
 use super::imports::representation::{ImportModeName, ImportStateName, failure};
+use super::lines::Lines;
 use super::redemptions::RedemptionStatus;
 use super::request::query;
 use super::request::time::Time;
@@ -26,6 +26,39 @@ use utoipa::{IntoParams, ToSchema};
 /// The default and the largest number of events in one answer.
 const LIMIT_DEFAULT: usize = 1_000;
 const LIMIT_MAX: usize = 10_000;
+
+/// The columns of events as CSV.
+const COLUMNS: &[&str] = &[
+    "seq",
+    "at",
+    "key",
+    "event",
+    "campaign",
+    "coupon",
+    "line_up",
+    "capacity",
+    "stock",
+    "starts_at",
+    "ends_at",
+    "id",
+    "reference",
+    "status",
+    "expires_at",
+    "ordinal",
+    "import",
+    "mode",
+    "state",
+    "failure",
+    "lines",
+    "added",
+    "already_present",
+    "already_redeemed",
+    "rejected",
+    "removed",
+    "replaced",
+    "redemptions",
+    "holds",
+];
 
 /// The longest time to wait for the next event, in seconds.
 const WAIT_MAX: u64 = 30;
@@ -374,7 +407,7 @@ fn name(what: &Happened<'_>) -> EventName {
 ///
 /// What has happened, in order, one event per line: campaigns, coupons and line-ups created, changed, cleared or deleted, imports ended,
 /// redemptions, and how many items requests have added or removed. To follow them, ask again with `after` set to the last `seq`,
-/// and with `wait`. Events are kept for `events.retention`.
+/// and with `wait`. `Accept: text/csv` returns them as CSV with a header row. Events are kept for `events.retention`.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -385,8 +418,10 @@ fn name(what: &Happened<'_>) -> EventName {
         (
             status = 200,
             description = "The events, one `EventLine` per line; none if there are no new ones",
-            body = inline(Bytes),
-            content_type = "application/x-ndjson"
+            content(
+                (inline(Bytes) = "application/x-ndjson"),
+                (String = "text/csv"),
+            )
         ),
         (status = 410, description = "`events-gone`: the event after `after` is no longer kept, or none are kept at all"),
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),
@@ -394,6 +429,7 @@ fn name(what: &Happened<'_>) -> EventName {
 )]
 pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
     caller(&request)?.require_all_names()?;
+    let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Problem::invalid_at("/limit", format!("expected 1 to {LIMIT_MAX}")));
@@ -418,37 +454,30 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
             () = api.stopping.uploads_end() => {}
         }
     }
-    Ok(answer(reader, events, limit))
+    Ok(answer(reader, events, limit, lines))
 }
 
 /// Streams up to `limit` events, of which the first are read already.
-fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize) -> Response {
-    let pieces = stream::unfold((reader, Some(first), limit), async |(mut reader, first, limit)| {
+fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: Lines) -> Response {
+    let start = (reader, Some(first), limit, lines.header());
+    let parts = stream::unfold(start, move |(mut reader, first, limit, mut part)| async move {
         let events = match first {
             Some(first) => Ok(first),
             None if limit == 0 => return None,
             None => reader.read().await,
         };
-        let piece = match events {
-            Ok(events) if events.is_empty() => return None,
+        let (part, left) = match events {
+            Ok(events) if events.is_empty() && part.is_empty() => return None,
             Ok(mut events) => {
                 events.truncate(limit);
-                let left = limit - events.len();
-                (lines(events), left)
+                let left = if events.is_empty() { 0 } else { limit - events.len() };
+                let written = lines.write(events.into_iter().map(EventAnswer::from), &mut part);
+                (written.map(|()| part).map_err(io::Error::from), left)
             }
-            // The client learns of it because the answer is broken off.
+            // The client notices, because the response breaks off.
             Err(error) => (Err(io::Error::other(error)), 0),
         };
-        Some((piece.0, (reader, None, piece.1)))
+        Some((part, (reader, None, left, Vec::new())))
     });
-    reply::ndjson(Body::from_stream(pieces.fuse()))
-}
-
-fn lines(events: Vec<NumberedEvent>) -> io::Result<Vec<u8>> {
-    let mut lines = Vec::new();
-    for event in events {
-        serde_json::to_writer(&mut lines, &EventAnswer::from(event))?;
-        lines.push(b'\n');
-    }
-    Ok(lines)
+    lines.response(Body::from_stream(parts.fuse()))
 }

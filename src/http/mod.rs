@@ -22,6 +22,7 @@ mod gate;
 mod health;
 mod imports;
 mod items;
+mod lines;
 mod metrics;
 pub mod openapi;
 pub mod options;

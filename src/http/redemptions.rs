@@ -2,13 +2,14 @@
 
 use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
-use super::answer::reply::{self, NDJSON};
+use super::answer::reply;
 use super::api::{Api, Decided, Sender, target};
+use super::lines::Lines;
 use super::request::faults::Faults;
 use super::request::item_lists::Item;
 use super::request::object::{self, Fields, Scalar};
 use super::request::time::Time;
-use super::request::{accept, page, query};
+use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status};
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
@@ -18,7 +19,7 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use serde::de::MapAccess;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -201,13 +202,17 @@ struct ListQuery {
     /// Only those that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Time>,
-    /// The most entries on a page. NDJSON has no pages.
+    /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
     #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
+
+/// The columns of the list as CSV.
+const COLUMNS: &[&str] =
+    &["id", "status", "reference", "created_at", "expires_at", "redeemed_at", "cancelled_at", "ordinal"];
 
 /// How many parts of the ledger one request reads before it answers with what it has found.
 const LOOKS_MAX: usize = 100;
@@ -288,9 +293,9 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
 
 /// List redemptions
 ///
-/// In the order of their last change, so a client that keeps asking for the next page sees every change. With `Accept:
-/// application/x-ndjson` all of them come in one answer, one per line; a redemption that changes meanwhile comes again at the
-/// end, in its new state.
+/// In the order of their last change, so a client that keeps requesting the next page sees every change. With `Accept:
+/// application/x-ndjson` or `text/csv`, one response has all of them, one per line; a redemption that changes during the export
+/// appears again at the end, in its new state.
 #[utoipa::path(
     get,
     path = "/v1/coupons/{coupon}/redemptions",
@@ -300,10 +305,11 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
     responses(
         (
             status = 200,
-            description = "The redemptions on record: a page, or all as NDJSON",
+            description = "The redemptions on record: a page, or all as NDJSON or CSV (with a header row)",
             content(
                 (RedemptionList = "application/json"),
                 (RedemptionAnswer = "application/x-ndjson"),
+                (String = "text/csv"),
             )
         ),
         (status = 404, description = "`coupon-not-found`"),
@@ -325,8 +331,8 @@ pub(super) async fn list(
         changed_after: changed_after.map(|time| time.0),
     };
     let mut next = cursor.as_deref().map(change_of).transpose()?;
-    if prefers_ndjson(request.headers()) {
-        return Ok(export(api, view, query, next));
+    if let Some(lines) = Lines::preferred(request.headers(), COLUMNS) {
+        return Ok(export(api, view, query, next, lines));
     }
     let mut redemptions = Vec::new();
     for _ in 0..LOOKS_MAX {
@@ -343,32 +349,24 @@ pub(super) async fn list(
     Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
 }
 
-/// Whether the client prefers NDJSON to JSON.
-fn prefers_ndjson(headers: &HeaderMap) -> bool {
-    accept::wish(headers, NDJSON) > accept::wish(headers, "application/json")
-}
-
-/// Streams all redemptions that match a query, one per line. The ledger is read piece by piece, as fast as the client accepts
-/// them.
-fn export(api: Arc<Api>, view: Arc<FilterView>, query: RedemptionQuery, after: Option<Change>) -> Response {
-    let pieces = stream::unfold(Some(after), move |after| {
+/// Streams all redemptions that match a query, one per line. The ledger is read in parts, as fast as the client accepts them.
+fn export(
+    api: Arc<Api>,
+    view: Arc<FilterView>,
+    query: RedemptionQuery,
+    after: Option<Change>,
+    lines: Lines,
+) -> Response {
+    let parts = stream::unfold((lines.header(), Some(after)), move |(mut part, after)| {
         let page = after.map(|after| view.redemptions(&query, after, usize::MAX, api.engine.now()));
         async move {
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
-            Some((lines(redemptions), next.map(Some)))
+            let written = lines.write(redemptions.into_iter().map(RedemptionAnswer::from), &mut part);
+            Some((written.map(|()| part), (Vec::new(), next.map(Some))))
         }
     });
-    reply::ndjson(Body::from_stream(pieces.fuse()))
-}
-
-fn lines(redemptions: Vec<Redemption>) -> serde_json::Result<Vec<u8>> {
-    let mut lines = Vec::new();
-    for redemption in redemptions {
-        serde_json::to_writer(&mut lines, &RedemptionAnswer::from(redemption))?;
-        lines.push(b'\n');
-    }
-    Ok(lines)
+    lines.response(Body::from_stream(parts.fuse()))
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {

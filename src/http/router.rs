@@ -3,7 +3,7 @@
 use super::api::Api;
 use super::filters::{campaigns, coupons, images, line_ups};
 use super::imports::routes as imports;
-use super::items::{codes, users};
+use super::items::{codes, generate, users};
 use super::{admin, cluster, docs, eligibility, events, health, redemptions};
 use crate::access::Scope;
 use std::sync::Arc;
@@ -45,6 +45,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(write(routes!(coupons::clear)))
         .routes(admin(routes!(images::get_coupon, images::put_coupon)))
         .routes(write(routes!(codes::add)))
+        .routes(write(routes!(generate::generate)))
         .routes(read(routes!(codes::check)))
         .routes(read(routes!(codes::count)))
         .routes(redeem(routes!(codes::look_up)))

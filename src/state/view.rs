@@ -63,6 +63,12 @@ pub struct FilterView {
 }
 
 impl FilterView {
+    /// Returns the secret of its hash function. Codes that are generated on request derive from it; it never leaves the service but in an
+    /// image or a backup.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
     #[inline]
     pub fn digest(&self, item: &str) -> Digest {

@@ -23,6 +23,11 @@ impl Secret {
         Self(Box::new(bytes))
     }
 
+    /// Returns its bytes, from which other secrets of the filter can be derived.
+    pub fn as_bytes(&self) -> &[u8; SECRET_BYTES] {
+        &self.0
+    }
+
     /// The digest of an item, whose bytes are taken exactly as they are.
     #[inline]
     pub fn digest(&self, item: &[u8]) -> Digest {

@@ -11,6 +11,9 @@ use serde::Serialize;
 /// The media type of one JSON value per line.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 
+/// The media type of comma-separated values.
+pub(crate) const CSV: &str = "text/csv";
+
 /// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
@@ -32,11 +35,6 @@ pub(crate) fn json_bytes(status: StatusCode, replayed: bool, body: Vec<u8>) -> R
         mark_replayed(&mut response);
     }
     response
-}
-
-/// Builds an answer of one JSON value per line.
-pub(crate) fn ndjson(body: Body) -> Response {
-    with_type(NDJSON, body)
 }
 
 /// Builds an answer that says no more than that it is done.
@@ -62,7 +60,7 @@ fn as_json(body: impl IntoResponse) -> Response {
     with_type("application/json", body)
 }
 
-fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
+pub(crate) fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
     let mut response = body.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     response

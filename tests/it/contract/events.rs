@@ -398,3 +398,34 @@ async fn metrics_tell_how_many_events_there_are() {
     let bytes = text.lines().find_map(|line| line.strip_prefix("cuckood_events_bytes ")).unwrap();
     assert!(bytes.parse::<u64>().unwrap() > 50, "{bytes}");
 }
+
+/// Each field of an event has a column.
+#[tokio::test]
+async fn events_as_csv_have_a_column_per_field() {
+    let service = Service::start().await;
+    service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
+    let csv = async |path: &str| {
+        let wanted = request(Method::GET, path, &[("accept", "text/csv")], Body::empty());
+        service.send(wanted).await
+    };
+    let answer = csv("/v1/events").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, "text/csv"));
+    let text = answer.text();
+    let rows: Vec<&str> = text.split_terminator("\r\n").collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    let document = service.get("/openapi.json").await.json(200);
+    let fields: Vec<&str> = document["components"]["schemas"]["EventLine"]["properties"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let mut columns: Vec<&str> = rows[0].split(',').collect();
+    columns.sort_unstable();
+    let mut sorted = fields.clone();
+    sorted.sort_unstable();
+    assert_eq!(columns, sorted);
+    assert!(rows[1].starts_with("1,2026-11-21T12:00:00Z,,coupon.created,,p,,"), "{text}");
+    let none = csv("/v1/events?after=1").await;
+    assert_eq!(none.text().split_terminator("\r\n").count(), 1);
+}

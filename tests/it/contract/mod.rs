@@ -11,6 +11,7 @@ mod document;
 mod eligibility;
 mod events;
 mod forgetting;
+mod generate;
 mod guessing;
 mod images;
 mod import_guards;

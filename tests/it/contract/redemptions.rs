@@ -401,3 +401,22 @@ async fn a_restart_changes_nothing() {
     service.pass(60);
     redeem(&service, "B", "order-3", 0).await.json(201);
 }
+
+#[tokio::test]
+async fn export_as_csv_has_a_header_and_a_row_each() {
+    let service = service().await;
+    redeem(&service, "A", "order,1", 0).await.json(201);
+    redeem(&service, "B", "say \"hi\"", 60).await.json(201);
+    let wanted = request(Method::GET, REDEMPTIONS, &[("accept", "text/csv")], Body::empty());
+    let answer = service.send(wanted).await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, "text/csv"));
+    let text = answer.text();
+    let rows: Vec<&str> = text.split_terminator("\r\n").collect();
+    assert_eq!(rows[0], "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal");
+    assert!(rows[1].contains(",redeemed,\"order,1\",2026-11-21T12:00:00Z,,2026-11-21T12:00:00Z,,"), "{text}");
+    assert!(
+        rows[2].contains(",held,\"say \"\"hi\"\"\",2026-11-21T12:00:00Z,2026-11-21T12:01:00Z,,,"),
+        "{text}"
+    );
+    assert_eq!(rows.len(), 3);
+}

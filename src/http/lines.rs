@@ -1,0 +1,125 @@
+//! Responses of any length: one value per line, as NDJSON or CSV.
+
+use super::answer::reply::{CSV, NDJSON, with_type};
+use super::request::accept;
+use axum::body::Body;
+use axum::response::Response;
+use http::HeaderMap;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The format of a response with one value per line.
+#[derive(Clone, Copy)]
+pub(crate) enum Lines {
+    /// One JSON object per line.
+    Ndjson,
+    /// RFC 4180, with a header row. The columns are the fields of the JSON object; an absent field is an empty cell.
+    Csv(&'static [&'static str]),
+}
+
+impl Lines {
+    /// Returns the format that the client prefers to JSON, if any.
+    pub(crate) fn preferred(headers: &HeaderMap, columns: &'static [&'static str]) -> Option<Self> {
+        let json = accept::wish(headers, "application/json");
+        let (ndjson, csv) = (accept::wish(headers, NDJSON), accept::wish(headers, CSV));
+        match csv > ndjson {
+            true => (csv > json).then_some(Lines::Csv(columns)),
+            false => (ndjson > json).then_some(Lines::Ndjson),
+        }
+    }
+
+    /// Returns what precedes the first value: the header row of CSV.
+    pub(crate) fn header(self) -> Vec<u8> {
+        let mut header = Vec::new();
+        if let Lines::Csv(columns) = self {
+            write_row(columns.iter().copied(), &mut header);
+        }
+        header
+    }
+
+    /// Appends a line for each value.
+    ///
+    /// # Errors
+    /// A value that can't be represented as JSON.
+    pub(crate) fn write<T: Serialize>(
+        self,
+        values: impl IntoIterator<Item = T>,
+        out: &mut Vec<u8>,
+    ) -> serde_json::Result<()> {
+        for value in values {
+            match self {
+                Lines::Ndjson => {
+                    serde_json::to_writer(&mut *out, &value)?;
+                    out.push(b'\n');
+                }
+                Lines::Csv(columns) => {
+                    let value = serde_json::to_value(&value)?;
+                    let cells = columns.iter().map(|column| match &value[column] {
+                        Value::Null => String::new(),
+                        Value::String(text) => text.clone(),
+                        other => other.to_string(),
+                    });
+                    write_row(cells, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the response.
+    pub(crate) fn response(self, body: Body) -> Response {
+        let media_type = match self {
+            Lines::Ndjson => NDJSON,
+            Lines::Csv(_) => CSV,
+        };
+        with_type(media_type, body)
+    }
+}
+
+/// Appends a row. A cell is quoted if it contains a separator, a quote or a line break.
+fn write_row<T: AsRef<str>>(cells: impl IntoIterator<Item = T>, out: &mut Vec<u8>) {
+    for (index, cell) in cells.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let cell = cell.as_ref();
+        match cell.contains([',', '"', '\r', '\n']) {
+            true => out.extend_from_slice(format!("\"{}\"", cell.replace('"', "\"\"")).as_bytes()),
+            false => out.extend_from_slice(cell.as_bytes()),
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn csv_quotes_cells_and_leaves_absent_fields_empty() {
+        let lines = Lines::Csv(&["id", "note", "count"]);
+        let mut out = lines.header();
+        let values = [json!({"id": "a", "note": "say \"hi\", twice"}), json!({"id": "b\nc", "count": 7})];
+        lines.write(values, &mut out).unwrap();
+        let wanted = "id,note,count\r\na,\"say \"\"hi\"\", twice\",\r\n\"b\nc\",,7\r\n";
+        assert_eq!(String::from_utf8(out).unwrap(), wanted);
+    }
+
+    #[test]
+    fn preferred_format_follows_quality() {
+        for (accept, wanted) in [
+            ("application/json", None),
+            ("*/*", None),
+            ("text/csv", Some(CSV)),
+            ("application/x-ndjson", Some(NDJSON)),
+            ("text/csv;q=0.5, application/x-ndjson", Some(NDJSON)),
+            ("text/csv;q=0.5, application/json", None),
+        ] {
+            let headers = HeaderMap::from_iter([(http::header::ACCEPT, accept.parse().unwrap())]);
+            let preferred = Lines::preferred(&headers, &[]).map(|lines| lines.response(Body::empty()));
+            let found = preferred.as_ref().map(|response| &response.headers()[http::header::CONTENT_TYPE]);
+            assert_eq!(found.map(|found| found.to_str().unwrap()), wanted, "{accept}");
+        }
+    }
+}

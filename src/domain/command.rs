@@ -312,6 +312,37 @@ impl Command {
         }
     }
 
+    /// Whether it frees disk space in the long run, so that it is accepted while space is short.
+    pub fn frees_space(&self) -> bool {
+        match self {
+            Command::Delete { .. }
+            | Command::Clear { .. }
+            | Command::DeleteLineUp { .. }
+            | Command::ImageAbandon { .. }
+            | Command::ImportEnd { ending: Ending::BrokenOff | Ending::Stopped, .. } => true,
+            Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Update { .. }
+            | Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Replace { .. }
+            | Command::Redeem { .. }
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImportBegin { .. }
+            | Command::ImportLines { .. }
+            | Command::ImportEnd { ending: Ending::Whole { .. }, .. }
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageBegin { .. }
+            | Command::ImagePart { .. }
+            | Command::ImageEnd { .. }
+            | Command::Enable { .. } => false,
+        }
+    }
+
     /// What it is called in messages.
     pub fn word(&self) -> &'static str {
         match self {

@@ -55,7 +55,8 @@ impl Writer {
             self.held_up.freeing = false;
         }
         self.downloads.forget_abandoned();
-        self.go_on_with_snapshot(quiet);
+        // While the disk is short of space, commits pay for nothing, and rejected clients may leave no quiet moment.
+        self.go_on_with_snapshot(quiet || self.is_disk_short);
         self.remove_old_events();
         self.free_discarded(FREED_ENTRIES);
         if let Some(buckets_max) = self.buckets_to_advance().filter(|_| quiet) {

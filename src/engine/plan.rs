@@ -4,6 +4,9 @@ use super::snapshotter::SnapshotOptions;
 use crate::domain::{Sizing, Spec};
 use crate::filter::{Growth, Layout, LayoutError};
 
+/// sled reuses a segment of its file once half of it is free.
+const SLED_FACTOR: u64 = 2;
+
 /// The most snapshots that are on the disk at once: the newest, the one before, and one that is being written.
 const SNAPSHOTS: u64 = 3;
 
@@ -57,7 +60,7 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
         error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
         load_at_capacity,
         reason: reason(spec),
-        disk_bytes: SNAPSHOTS * memory_bytes + 2 * log_bytes,
+        disk_bytes: SLED_FACTOR * (SNAPSHOTS * memory_bytes + 2 * log_bytes),
         replacement_peak_bytes: 2 * memory_bytes + REPLACEMENT_QUEUE_BYTES,
         startup_seconds: memory_bytes as f64 / LOADED_BYTES_PER_SECOND
             + log_bytes as f64 / REPLAYED_BYTES_PER_SECOND,

@@ -109,7 +109,10 @@ impl<'a> Target<'a> {
                 Ok(())
             }
             Piece::Chunk { key, index, bytes } => match &mut self.writer {
-                Some(writer) => writer.put_chunk(self.store, key, index, bytes),
+                Some(writer) => {
+                    self.store.check_space()?;
+                    writer.put_chunk(self.store, key, index, bytes)
+                }
                 None => Err(StoreError::Misuse("a chunk before the manifest".to_owned())),
             },
             Piece::Events(pack) => self.write_events(&pack),

@@ -49,6 +49,10 @@ pub(super) struct Snapshotter {
     latest: Option<Manifest>,
     running: Option<RunningSnapshot>,
     log_bytes: u64,
+    /// Bytes of log when the running snapshot started.
+    log_bytes_before: u64,
+    /// The last snapshot was aborted while the disk was short of space. Until it is not, another one is taken on request only.
+    is_out_of_space: bool,
     /// Bytes that commits have paid for since the last step.
     paid_bytes: u64,
     /// Bytes by which the last step exceeded what was paid; the next step is that much shorter.
@@ -115,6 +119,8 @@ impl Snapshotter {
             latest,
             running: None,
             log_bytes,
+            log_bytes_before: 0,
+            is_out_of_space: false,
             paid_bytes: 0,
             overdrawn_bytes: 0,
             kept_bytes: 0,
@@ -147,7 +153,9 @@ impl Snapshotter {
     /// about twice the log is written, and a replay stays short. Leftovers of the last snapshot are removed first: under steady
     /// load they would never be removed otherwise.
     pub(super) fn is_due(&self, state: &State) -> bool {
-        !self.has_work() && self.log_bytes >= self.due_after(state)
+        !self.has_work()
+            && self.log_bytes >= self.due_after(state)
+            && (!self.is_out_of_space || self.store.check_space().is_ok())
     }
 
     /// Bytes of log after which a snapshot is due.
@@ -173,7 +181,8 @@ impl Snapshotter {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         self.running = Some(RunningSnapshot::begin(&self.store, state, events, self.latest.as_ref(), now)?);
-        (self.log_bytes, self.paid_bytes, self.overdrawn_bytes) = (0, 0, 0);
+        self.log_bytes_before = std::mem::take(&mut self.log_bytes);
+        (self.paid_bytes, self.overdrawn_bytes) = (0, 0);
         (self.kept_bytes, self.count_after) = (0, (0, Seq(0)));
         Ok(())
     }
@@ -195,6 +204,7 @@ impl Snapshotter {
         let manifest = running.finish(&self.store, state)?;
         let report = SnapshotReport { seq: manifest.seq, bytes_written, duration };
         self.latest = Some(manifest);
+        (self.log_bytes_before, self.is_out_of_space) = (0, false);
         self.leftovers = Leftovers::FindLog;
         Ok(Some(report))
     }
@@ -261,10 +271,12 @@ impl Snapshotter {
     /// Aborts the running snapshot, if there is one. What it has written is removed, as after a snapshot that is complete.
     pub(super) fn abort(&mut self, state: &mut State) {
         state.end_snapshot();
-        if self.running.take().is_some() {
-            self.store.abandon_snapshot();
-            self.leftovers = Leftovers::FindLog;
-        }
+        self.running = None;
+        self.store.abandon_snapshot();
+        self.leftovers = Leftovers::FindLog;
+        // The log that it would have replaced is still there.
+        self.log_bytes += std::mem::take(&mut self.log_bytes_before);
+        self.is_out_of_space = self.store.check_space().is_err();
     }
 }
 

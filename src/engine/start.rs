@@ -279,6 +279,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         sharing,
         downloads: Downloads::default(),
         held_up: HeldUp::default(),
+        is_disk_short: false,
         failed: false,
     };
     writer.apply_committed();

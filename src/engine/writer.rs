@@ -73,6 +73,8 @@ pub(super) struct Writer {
     pub(super) sharing: Sharing,
     pub(super) downloads: Downloads,
     pub(super) held_up: HeldUp,
+    /// Too little space is free for anything but operations that free space.
+    pub(super) is_disk_short: bool,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
 }
@@ -238,6 +240,10 @@ impl Writer {
     }
 
     fn begin_batch(&mut self) -> Batch {
+        self.is_disk_short = self.store.check_space().is_err();
+        if !self.is_disk_short {
+            self.store.restore_ballast();
+        }
         Batch::new(Instant::now(), self.time.stamp(self.state.now()))
     }
 
@@ -274,6 +280,9 @@ impl Writer {
     fn judge(&mut self, batch: &Batch, submission: &Submission) -> Result<Verdict, SubmitError> {
         if self.failed {
             return Err(SubmitError::StorageFailed);
+        }
+        if self.is_disk_short && !submission.command.frees_space() {
+            return Err(SubmitError::DiskFull);
         }
         if let Err(unsure) = batch.at {
             self.metrics.clock_refused.inc();
@@ -317,9 +326,11 @@ impl Writer {
     pub(super) fn log(&mut self, first: Ticket, proposals: Vec<Proposal>) -> Result<(), JournalError> {
         let at = proposals.last().map_or_else(Timestamp::default, |proposal| proposal.at);
         let commands = proposals.iter().map(|proposal| &proposal.command);
-        let events_bytes = self.state.sweep_events_bytes(commands, at);
-        if events_bytes > 0 {
-            self.store.check_space_beyond(events_bytes)?;
+        let frees_space = proposals.iter().all(|proposal| proposal.command.frees_space());
+        match self.state.sweep_events_bytes(commands, at) {
+            0 => {}
+            events_bytes if frees_space => self.store.check_reserve(events_bytes)?,
+            events_bytes => self.store.check_space_beyond(events_bytes)?,
         }
         self.journal.propose(first, proposals)
     }
@@ -499,6 +510,7 @@ impl Writer {
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
         self.figures.note_events(self.events.figures());
         if let Err(error) = begun {
+            self.snapshotter.abort(&mut self.state);
             let error = self.storage_error(&error);
             self.answer_snapshot(Err(error));
         }

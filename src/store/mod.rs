@@ -271,6 +271,11 @@ impl Store {
         self.space.check()
     }
 
+    /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark.
+    pub(crate) fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
+        self.space.check_reserve(bytes)
+    }
+
     /// Refuses unless so many bytes are free beyond the watermark.
     ///
     /// # Errors
@@ -314,8 +319,9 @@ impl Store {
         StoreError::Failed { path: PathBuf::from(self.path()), reason }
     }
 
-    pub(crate) fn take_ballast(&self) {
-        self.space.take_ballast();
+    /// Creates the ballast again if it was deleted, once there is space for it. Cheap while it exists.
+    pub(crate) fn restore_ballast(&self) {
+        self.space.restore_ballast();
     }
 
     fn pinned(&self) -> MutexGuard<'_, Vec<Arc<Manifest>>> {

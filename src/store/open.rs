@@ -122,7 +122,7 @@ fn open_locked(
         unsynced_chunk_bytes: AtomicU64::new(0),
     };
     migrations::run(&store, format)?;
-    store.space.take_ballast();
+    store.space.restore_ballast();
     Ok(store)
 }
 

@@ -85,6 +85,8 @@ pub struct SnapshotWriter {
     /// Sections that have begun: the number of the first chunk, and how many chunks there are.
     open: BTreeMap<SectionKey, (u64, u32)>,
     chunks: u64,
+    /// Bytes that were free on the file system when it started.
+    free_before: u64,
 }
 
 impl SnapshotWriter {
@@ -118,7 +120,7 @@ impl SnapshotWriter {
         if bytes.len() > CHUNK_BYTES_MAX {
             return Err(StoreError::Misuse(format!("a chunk of {} bytes", bytes.len())));
         }
-        store.check_space()?;
+        store.space.check_snapshot(self.free_before)?;
         let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
         let chunk = *first_chunk + u64::from(index);
         if chunk != self.chunks {
@@ -194,7 +196,7 @@ impl SnapshotWriter {
         }
         let Self { generation, seq, events_last, sections, .. } = self;
         let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
-        store.check_space()?;
+        store.check_reserve(0)?;
         store.make_durable()?;
         let values = encode(&manifest)?;
         store.count_snapshot_bytes(values.iter().map(Vec::len).sum::<usize>() as u64);
@@ -214,7 +216,8 @@ impl SnapshotWriter {
 impl Store {
     /// Begins a snapshot of the state at `seq`.
     pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
-        self.check_space()?;
+        self.check_reserve(0)?;
+        let free_before = self.space.free_bytes()?;
         // A number that no snapshot has, nor any chunk that still exists.
         let trees = self.backing().tree_names();
         let used =
@@ -229,6 +232,7 @@ impl Store {
             sections: Vec::new(),
             open: BTreeMap::new(),
             chunks: 0,
+            free_before,
         })
     }
 

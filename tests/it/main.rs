@@ -9,6 +9,7 @@ mod contract;
 mod damage;
 mod deploy;
 mod directory;
+mod disk;
 mod due;
 mod eligibility;
 mod events;

@@ -148,3 +148,95 @@ fn without_a_watermark_a_full_disk_stops_writes_and_loses_nothing() {
     let answer = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(batches + 1) })).unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
 }
+
+/// Settings of a service on a small disk, whose snapshots and deletions have a few megabytes below the watermark.
+const SMALL: [(&str, &str); 2] =
+    [("CUCKOOD__STORAGE__FREE_SPACE_MIN", "48MiB"), ("CUCKOOD__STORAGE__BALLAST", "40MiB")];
+
+/// Fills what is left of a disk.
+fn fill_up(disk: &Disk) {
+    use std::io::Write;
+    let mut file = std::fs::File::create(disk.0.path().join("rest")).unwrap();
+    while file.write_all(&[1; 64 << 10]).is_ok() {}
+}
+
+#[test]
+fn operations_that_free_space_succeed_on_full_disk() {
+    let Some(disk) = Disk::mount("200m", "process::full_disk") else { return };
+    let data = disk.0.path().join("data");
+    let service = Service::start_ready(program(), &data, &SMALL);
+    let client = service.client();
+    create(&client);
+    for name in ["old", "older"] {
+        let path = format!("/v1/coupons/{name}");
+        assert_eq!(client.put(&path, &json!({ "capacity": 1_000 })).unwrap().status, 201);
+        let codes = json!({ "codes": ["a", "b"] });
+        assert_eq!(client.post(&format!("{path}/codes"), &codes).unwrap().status, 200);
+    }
+    fill_up(&disk);
+    let (_, refusal) = fill(&client, 0);
+    assert_eq!((refusal.status, &refusal.body["code"]), (507, &json!("disk-full")), "{refusal:?}");
+    assert!(data.join("ballast").exists());
+    assert_eq!(client.delete("/v1/coupons/old").unwrap().status, 204);
+    assert!(!data.join("ballast").exists(), "it makes the space that even a deletion takes");
+    let cleared = client.post("/v1/coupons/older/clear", &json!({})).unwrap();
+    assert_eq!((cleared.status, &cleared.body["removed"]), (200, &json!(2)), "{cleared:?}");
+    assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    assert_eq!(fill(&client, 0).1.status, 507);
+    service.kill();
+
+    let service = Service::start_ready(program(), &data, &SMALL);
+    let client = service.client();
+    assert_eq!(client.get("/v1/coupons/old").unwrap().status, 404);
+    assert_eq!(client.get("/v1/coupons/older").unwrap().body["stats"]["available"], 0);
+    std::fs::remove_file(disk.0.path().join("rest")).unwrap();
+    let added = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(0) })).unwrap();
+    assert_eq!(added.status, 200, "{added:?}");
+    assert!(data.join("ballast").exists(), "it is reserved again for the next time");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// A snapshot that does not fit is aborted, and what it has written is removed although clients leave the service no quiet moment.
+#[test]
+fn aborted_snapshot_leaves_nothing_on_full_disk() {
+    use cuckood::store::{Store, StoreOptions};
+    /// Rejected writes after which nothing may be left.
+    const REJECTED: usize = 4_000;
+    let Some(disk) = Disk::mount("280m", "process::full_disk") else { return };
+    let data = disk.0.path().join("data");
+    let service = Service::start_ready(program(), &data, &SMALL);
+    let client = service.client();
+    create(&client);
+    // Its snapshot takes about 150 MB: users touch all chunks of its table.
+    assert_eq!(client.put("/v1/campaigns/large", &json!({ "capacity": 100_000_000 })).unwrap().status, 201);
+    let users: String = (0..400_000).map(|user| format!("{user}\n")).collect();
+    let imported = client.import("/v1/campaigns/large/imports", std::io::Cursor::new(users)).unwrap();
+    assert_eq!(imported.status, 200, "{imported:?}");
+    fill_up(&disk);
+    let snapshot = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.another().post("/v1/snapshots", &json!({})).unwrap());
+        while !asked.is_finished() {
+            assert_eq!(fill(&client, 0).1.status, 507);
+        }
+        asked.join().unwrap()
+    });
+    assert_eq!((snapshot.status, &snapshot.body["code"]), (507, &json!("disk-full")), "{snapshot:?}");
+    for _ in 0..REJECTED {
+        assert_eq!(fill(&client, 0).1.status, 507);
+    }
+    service.kill();
+    {
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(&data, &options).unwrap();
+        assert!(!store.sweep().unwrap().step(&store, 1).unwrap(), "chunks of the aborted snapshot are left");
+    }
+    // Each start takes a part of the reserve.
+    let rest = std::fs::File::options().write(true).open(disk.0.path().join("rest")).unwrap();
+    rest.set_len(rest.metadata().unwrap().len() - (16 << 20)).unwrap();
+    // A snapshot of what remains fits.
+    let service = Service::start_ready(program(), &data, &SMALL);
+    let client = service.client();
+    assert_eq!(fill(&client, 0).1.status, 507);
+    assert_eq!(client.delete("/v1/campaigns/large").unwrap().status, 204);
+    assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+}

@@ -6,7 +6,7 @@ mod reader;
 mod segments;
 mod tail;
 
-use super::{Committed, Durability, Journal, JournalError, Ticket};
+use super::{Committed, Durability, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Entry, Proposal, Seq};
 use crate::store::removal::Removal;
 use crate::store::{Store, StoreError};
@@ -61,8 +61,6 @@ pub struct LocalJournal {
     read_to: Option<Link>,
     /// The segment that is being removed.
     removal: Option<Removal>,
-    /// Whether the last proposal was refused because the disk is full.
-    was_full: bool,
 }
 
 /// Whether the directory holds a log of its own.
@@ -88,7 +86,6 @@ impl LocalJournal {
             flush_at: None,
             read_to: None,
             removal: None,
-            was_full: false,
         })
     }
 
@@ -111,16 +108,6 @@ impl LocalJournal {
     /// The last position that was acknowledged.
     pub fn acknowledged(&self) -> Seq {
         self.acknowledged.last().seq
-    }
-
-    fn check_space(&mut self) -> Result<(), StoreError> {
-        let was_full = self.was_full;
-        let checked = self.store.check_space();
-        self.was_full = checked.is_err();
-        if was_full && !self.was_full {
-            self.store.take_ballast();
-        }
-        checked
     }
 
     /// Proposes a batch and returns it committed: for a caller that has the journal to itself and has polled everything before.
@@ -177,7 +164,7 @@ impl Journal for LocalJournal {
         if batch.is_empty() {
             return Ok(());
         }
-        self.check_space()?;
+        check_space(&self.store, &batch)?;
         let mut payload = Vec::with_capacity(batch.len() * ENTRY_BYTES);
         for proposal in &batch {
             // Every command can be encoded, so a failure means that memory ran out.

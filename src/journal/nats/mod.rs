@@ -31,7 +31,7 @@ pub(super) use places::is_of_replicated_log;
 pub use shared::NatsSnapshots;
 pub use status::{LogTime, Peer, Replication, ReplicationFigures};
 
-use super::{Committed, Journal, JournalError, Ticket};
+use super::{Committed, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Entry, Proposal, Seq, StateHash};
 use crate::store::Store;
 use driver::{DELIVERIES_MAX, Delivery, Order};
@@ -352,9 +352,12 @@ impl Drop for NatsJournal {
 
 impl Journal for NatsJournal {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         // What it will store of them, such as events, this node must have room for.
-        self.store.check_space()?;
-        if batch.is_empty() { Ok(()) } else { self.order(Order::Propose(first, batch)) }
+        check_space(&self.store, &batch)?;
+        self.order(Order::Propose(first, batch))
     }
 
     fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
@@ -448,7 +451,7 @@ impl Journal for NatsJournal {
     }
 
     fn note_snapshot(&mut self, at: Seq) -> Result<(), JournalError> {
-        self.store.check_space()?;
+        self.store.check_reserve(0)?;
         match self.places.get(&at) {
             Some(place) => Ok(places::keep(&self.store, self.log, place)?),
             // It could not be read from again.

@@ -1,0 +1,125 @@
+//! Disk space: its use is bounded whatever clients do, and operations that free space succeed while space is short.
+
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::{Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
+use cuckood::engine::{Durability, Engine, EngineOptions, SubmitError};
+use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::journal::LocalOptions;
+use futures_util::FutureExt;
+use std::path::Path;
+
+const CODES: u64 = 1_000_000;
+
+fn options(dir: &Path) -> EngineOptions {
+    let journal = LocalOptions { durability: Durability::Flush, segment_bytes: 1 << 20 };
+    let mut options = EngineOptions::new(dir).on_local_journal(journal);
+    (options.store.preallocate_bytes, options.store.ballast_bytes) = (1 << 20, 0);
+    (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (LOG_BYTES, LOG_BYTES);
+    options
+}
+
+/// Bytes of log after which a snapshot is due.
+const LOG_BYTES: u64 = 4 << 20;
+
+async fn start(options: EngineOptions) -> Engine {
+    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+    engine.recovered().await;
+    engine
+}
+
+async fn create(engine: &Engine, name: &str) -> Target {
+    let spec = Spec {
+        capacity: CODES,
+        mode: Mode::Strict,
+        growth: Growth::Fixed,
+        sizing: Sizing::Exact,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
+    let creation = engine.creation(Kind::Coupon, Name::new(name).unwrap(), spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    engine.submit(creation, None).await.unwrap();
+    Target(id)
+}
+
+fn insert(target: Target, codes: std::ops::Range<u64>) -> Command {
+    let digests = Digests(codes.map(|code| Digest(code.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect());
+    Command::Insert { target, digests, if_absent: false, revive: false }
+}
+
+/// docs/OPERATIONS.md: three snapshots, and the log of two intervals between them. Clients that ask for snapshots and images and give up
+/// change nothing about that.
+#[tokio::test(flavor = "multi_thread")]
+async fn disk_use_is_bounded_while_clients_give_up() {
+    const BATCH: u64 = 5_000;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(options(directory.path())).await;
+    let target = create(&engine, "codes").await;
+    let (mut most, mut logged, mut snapshots) = (0, 0, 0);
+    let mut latest = None;
+    for batch in 0.. {
+        let from = batch % 100 * BATCH;
+        let command = match batch / 100 % 2 {
+            0 => insert(target, from..from + BATCH),
+            _ => match insert(target, from..from + BATCH) {
+                Command::Insert { digests, .. } => Command::Remove { target, digests, all: false },
+                _ => unreachable!(),
+            },
+        };
+        logged += command.weight_bytes();
+        engine.submit(command, None).await.unwrap();
+        assert!(engine.snapshot().now_or_never().is_none());
+        assert!(engine.image(target.0).now_or_never().is_none());
+        let info = engine.info();
+        most = most.max(info.storage.disk_bytes);
+        let seq = info.snapshot.map(|snapshot| snapshot.seq);
+        snapshots += u64::from(std::mem::replace(&mut latest, seq) != seq);
+        if logged > 24 * LOG_BYTES {
+            break;
+        }
+    }
+    let info = engine.info();
+    let state = info.tables_bytes + info.records_bytes;
+    let written = info.storage.wal_bytes_written + info.storage.snapshot_bytes_written;
+    let bound = 3 * state + 2 * LOG_BYTES;
+    // sled reuses a segment of 8 MB once half of it is free, but for the last ones.
+    let bound = bound * 2 + 4 * (8 << 20);
+    assert!(most <= bound, "{most} bytes on the disk, of {bound}");
+    assert!(written > 2 * bound, "only {written} bytes were written");
+    assert!(snapshots >= 5, "{snapshots} snapshots");
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_that_free_space_succeed_below_watermark() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(options(directory.path())).await;
+    let (old, codes) = (create(&engine, "old").await, create(&engine, "codes").await);
+    for target in [old, codes] {
+        engine.submit(insert(target, 0..1_000), None).await.unwrap();
+    }
+    engine.shutdown().await;
+    drop(engine);
+
+    // No disk has so much space.
+    let mut options = options(directory.path());
+    options.store.free_space_min_bytes = u64::MAX / 2;
+    let engine = start(options).await;
+    let full = engine.submit(insert(codes, 0..1), None).await;
+    assert_eq!(full, Err(SubmitError::DiskFull));
+    // A write that is rejected does not take deletions of the same batch along.
+    let name = Name::new("old").unwrap();
+    let (rejected, deleted, cleared) = tokio::join!(
+        engine.submit(insert(codes, 0..1), None),
+        engine.submit(Command::Delete { kind: Kind::Coupon, name }, None),
+        engine.submit(Command::Clear { target: codes }, None),
+    );
+    assert_eq!(rejected, Err(SubmitError::DiskFull));
+    assert_eq!(deleted.unwrap().outcome, Outcome::Deleted);
+    assert_eq!(cleared.unwrap().outcome, Outcome::Cleared(1_000));
+    let report = engine.snapshot().await.unwrap();
+    assert_eq!(report.seq, engine.info().last_seq);
+    assert_eq!(engine.writes_refused(), Some(SubmitError::DiskFull));
+    engine.shutdown().await;
+}

@@ -11,6 +11,7 @@
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
 //! - [`state`]: the deterministic machine that the log drives.
 //! - [`journal`], [`store`]: the log as a port, and the data directory under it.
+//! - [`paged`], [`frame`]: pages that snapshots share with the state, and the frame around stored bytes.
 //! - [`domain`], [`clock`]: the domain types, and time that can be trusted.
 //! - [`filter`]: cuckoo filters, free of I/O: the package `cuckood-filter`.
 
@@ -21,8 +22,10 @@ pub mod clock;
 pub mod config;
 pub mod domain;
 pub mod engine;
+pub mod frame;
 pub mod http;
 pub mod journal;
+pub mod paged;
 pub mod resp;
 pub mod server;
 pub mod state;

@@ -5,8 +5,8 @@
 
 use cuckood::filter::codec::CHUNK_BYTES_MAX;
 use cuckood::filter::{
-    CompactFilter, Digest, Expansion, FilterImage, Growth, Layout, RestoreError, Restoring, SlotState,
-    StrictFilter, TableId,
+    CompactFilter, Digest, Expansion, FilterImage, FrozenTable, Growth, Layout, RestoreError, Restoring,
+    SlotState, StrictFilter, TableId,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -174,8 +174,8 @@ fn digests(count: u64) -> Vec<Digest> {
 fn compact(layout: Layout, items: u64) -> Snapshot {
     let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
     filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
-    let image = filter.tables_mut().begin_snapshot();
-    let chunks = all_chunks(&image, |table, chunk, out| filter.tables_mut().take_chunk(table, chunk, out));
+    let (image, frozen) = filter.tables_mut().freeze(&Default::default());
+    let chunks = all_chunks(frozen);
     Snapshot { is_strict: false, image, chunks }
 }
 
@@ -196,7 +196,7 @@ fn strict_moving() -> Snapshot {
     let mut filter = StrictFilter::new(Layout::strict(20_000).expect("a layout"), Growth::Auto);
     for digest in digests(40_000) {
         filter.insert(digest).expect("a filter that grows takes it");
-        if filter.tables_mut().begin_snapshot().tables().count() == 2 {
+        if filter.tables_mut().freeze(&Default::default()).1.len() == 2 {
             return strict_snapshot(&mut filter);
         }
     }
@@ -204,21 +204,20 @@ fn strict_moving() -> Snapshot {
 }
 
 fn strict_snapshot(filter: &mut StrictFilter) -> Snapshot {
-    let image = filter.tables_mut().begin_snapshot();
-    let chunks = all_chunks(&image, |table, chunk, out| filter.tables_mut().take_chunk(table, chunk, out));
+    let (image, frozen) = filter.tables_mut().freeze(&Default::default());
+    let chunks = all_chunks(frozen);
     Snapshot { is_strict: true, image, chunks }
 }
 
-fn all_chunks(
-    image: &FilterImage,
-    mut take: impl FnMut(TableId, u32, &mut Vec<u8>),
-) -> BTreeMap<(TableId, u32), Vec<u8>> {
+fn all_chunks(frozen: Vec<FrozenTable>) -> BTreeMap<(TableId, u32), Vec<u8>> {
     let mut chunks = BTreeMap::new();
-    for (table, _, count) in image.tables() {
-        for chunk in 0..count {
+    for mut table in frozen {
+        for chunk in 0.. {
             let mut bytes = Vec::new();
-            take(table, chunk, &mut bytes);
-            chunks.insert((table, chunk), bytes);
+            if !table.next_chunk(&mut bytes) {
+                break;
+            }
+            chunks.insert((table.id(), chunk), bytes);
         }
     }
     chunks

@@ -1,7 +1,7 @@
 //! Commands: everything that can change the state, and the log entries that carry them.
 
 use super::{
-    Digests, Ending, FilterId, Guards, ImageHead, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
+    Digests, Ending, FilterHead, FilterId, Guards, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
     LineUp, Name, RedemptionId, Reference, Seq, Settings, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Expansion, Layout, Secret};
@@ -209,7 +209,7 @@ pub enum Command {
         /// Its name.
         name: Name,
         /// What the image says of it.
-        head: Box<ImageHead>,
+        head: Box<FilterHead>,
         /// The checksum of the image up to here.
         checksum: u128,
     },

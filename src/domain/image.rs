@@ -1,6 +1,6 @@
 //! The image of one filter, by which it moves to another name or another server: its head, and the parts that follow.
 
-use super::{Kind, Name, Redemption, Seq, Spec, Timestamp, Window};
+use super::{Kind, Name, Spec, Timestamp, Window};
 use crate::filter::{FilterImage, Layout, Secret};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -29,18 +29,14 @@ pub const IMAGE_IDLE_SECONDS: u64 = 600;
 #[serde(transparent)]
 pub struct UploadId(pub u128);
 
-/// What an image begins with.
+/// A filter without what lies in its tables and its ledger: what an image begins with, and what a snapshot says of each filter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ImageHead {
+pub struct FilterHead {
     /// See [`ALGORITHM`].
     pub algorithm: u32,
-    /// The last entry of its log that it covers.
-    pub seq: Seq,
-    /// That log's time.
-    pub at: Timestamp,
     /// Campaign or coupon.
     pub kind: Kind,
-    /// The filter's name where it was taken.
+    /// Its name.
     pub name: Name,
     /// Its hash key.
     pub secret: Secret,
@@ -62,41 +58,34 @@ pub struct ImageHead {
     pub last_change: u64,
 }
 
-/// A chunk of a table.
+/// A chunk of a section.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Chunk(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
-/// A redemption, with the position of its last change among all of its coupon.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PlacedRedemption {
-    /// The redemption.
-    pub redemption: Redemption,
-    /// Where it lies in the order of changes.
-    pub change: u64,
+/// The section of an image that a part belongs to. They arrive in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ImageSection {
+    /// The tables, one after the other.
+    Tables,
+    /// Of an open pool: the ordinals that are taken.
+    Ordinals,
+    /// The redemptions.
+    Redemptions,
 }
 
-/// A part of an image. The parts come in this order: all chunks, table by table, then the ordinals, then the redemptions.
+/// A part of an image: the next chunks of a section, as a snapshot has them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ImagePart {
-    /// The next chunks of the tables.
-    Chunks(Vec<Chunk>),
-    /// Of an open pool: a bit for each of the next ordinals, whether it is taken.
-    Ordinals(Chunk),
-    /// Redemptions.
-    Redemptions(Vec<PlacedRedemption>),
+pub struct ImagePart {
+    /// The section.
+    pub section: ImageSection,
+    /// The chunks.
+    pub chunks: Vec<Chunk>,
 }
 
 impl ImagePart {
     /// Its approximate size, in bytes.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Chunks(chunks) => chunks.iter().map(|chunk| chunk.0.len() + 2).sum(),
-            Self::Ordinals(bits) => bits.0.len() + 2,
-            Self::Redemptions(redemptions) => {
-                let bytes = |placed: &PlacedRedemption| 96 + placed.redemption.reference.as_str().len();
-                redemptions.iter().map(bytes).sum()
-            }
-        }
+        self.chunks.iter().map(|chunk| chunk.0.len() + 3).sum()
     }
 }
 

@@ -27,7 +27,7 @@ pub use digests::Digests;
 pub use event::{Event, FilterChange, Happened, ImportCounts, LineUpChange, RedemptionStep};
 pub use forget::{Forget, ForgetError};
 pub use guards::{Guards, Share, Tripped};
-pub use image::{Chunk, ImageFault, ImageHead, ImagePart, PlacedRedemption, UploadId};
+pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, UploadId};
 pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
 pub use import_warnings::ImportWarning;
 pub use line_error::{LineError, LineFault};

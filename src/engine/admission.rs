@@ -108,9 +108,9 @@ mod tests {
     use super::*;
     use crate::domain::image::ALGORITHM;
     use crate::domain::{
-        Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, IdempotencyKey, ImageHead,
-        ImagePart, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, PlacedRedemption,
-        Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
+        Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget, IdempotencyKey,
+        ImagePart, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal,
+        Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
         UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
@@ -268,10 +268,8 @@ mod tests {
         let steps = spec.forget.map(|forget| forget.steps());
         let expansion = if (what / 2).is_multiple_of(2) { Expansion::Doubling } else { Expansion::Segments };
         let mut filter = Filter::new(spec.mode, layout, spec.growth, expansion, steps);
-        let head = ImageHead {
+        let head = FilterHead {
             algorithm: ALGORITHM,
-            seq: Seq(0),
-            at: Timestamp(0),
             kind,
             name: name.clone(),
             secret,
@@ -281,7 +279,7 @@ mod tests {
             created_at: Timestamp(0),
             adds: 0,
             removes: 0,
-            tables: filter.begin_snapshot(),
+            tables: filter.freeze(&Default::default()).0,
             last_change: u64::MAX,
         };
         let (upload, id, head) = (UploadId(u128::from(id)), FilterId(serial << 8), Box::new(head));
@@ -302,13 +300,18 @@ mod tests {
             ordinal: a.is_multiple_of(2).then_some(1),
         };
         let part = if a.is_multiple_of(5) {
-            ImagePart::Ordinals(Chunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]))
+            let bits = Chunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
+            ImagePart { section: ImageSection::Ordinals, chunks: vec![bits] }
         } else {
-            let placed = (0..a % 200).map(|number| PlacedRedemption {
-                redemption: redemption(number),
-                change: serial << 20 | number,
+            // Pages that are hardly used take the most memory.
+            let in_page = [1, 17, 64][(a % 3) as usize];
+            let placed: Vec<_> =
+                (0..a % 200).map(|number| (redemption(number), serial << 20 | number)).collect();
+            let pages = placed.chunks(in_page).map(|values| {
+                let taken = u64::MAX >> (64 - values.len());
+                Chunk(postcard::to_extend(values, taken.to_le_bytes().to_vec()).unwrap())
             });
-            ImagePart::Redemptions(placed.collect())
+            ImagePart { section: ImageSection::Redemptions, chunks: pages.collect() }
         };
         Command::ImagePart { upload, before, checksum: u128::from(serial), part }
     }

@@ -1,9 +1,12 @@
-//! A running backup: the newest snapshot, the events up to it and the log after it, produced piece by piece between commits.
+//! Archives on their way out, produced piece by piece between commits: a backup has the newest snapshot, the events up to it and the log
+//! after it; an image has one filter of that snapshot.
 
-use crate::domain::Seq;
+use super::running_snapshot::key;
+use crate::domain::{Chunk, FilterId, ImagePart, ImageSection, Seq};
 use crate::journal::{Journal, JournalError};
-use crate::store::archive::{ArchiveWriter, PinnedManifest};
-use crate::store::{Manifest, Store, StoreError};
+use crate::state::Export;
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, PinnedManifest};
+use crate::store::{Manifest, SectionRef, Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -40,7 +43,7 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn begin(store: &Arc<Store>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        ArchiveSource::over(store.pin_newest()?, through)
+        Ok(ArchiveSource::over(store.pin_newest()?, through))
     }
 
     /// Begins an archive of the newest snapshot alone, without the log after it. `None` if there is no snapshot.
@@ -50,7 +53,7 @@ impl ArchiveSource {
     pub fn of_newest_snapshot(store: &Arc<Store>) -> Result<Option<ArchiveSource>, StoreError> {
         let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
         let through = snapshot.seq;
-        ArchiveSource::over(Some(snapshot), through).map(Some)
+        Ok(Some(ArchiveSource::over(Some(snapshot), through)))
     }
 
     /// The snapshot in the archive.
@@ -58,13 +61,13 @@ impl ArchiveSource {
         self.snapshot.as_deref()
     }
 
-    fn over(snapshot: Option<PinnedManifest>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        let archive = ArchiveWriter::begin(snapshot.as_deref())?;
+    fn over(snapshot: Option<PinnedManifest>, through: Seq) -> ArchiveSource {
+        let archive = ArchiveWriter::begin(snapshot.as_deref());
         let next = match &snapshot {
             Some(_) => Step::Chunk { section: 0, index: 0 },
             None => Step::Events { number: 0 },
         };
-        Ok(ArchiveSource { snapshot, archive, next, through })
+        ArchiveSource { snapshot, archive, next, through }
     }
 
     /// The next piece of the archive, at most [`PART_BYTES_MAX`] bytes; `None` after the last one.
@@ -96,7 +99,7 @@ impl ArchiveSource {
             Some(found) => {
                 let mut bytes = Vec::new();
                 store.read_chunk(&found, index, &mut bytes)?;
-                self.archive.chunk(section as u32, index, &bytes);
+                self.archive.chunk(&bytes);
                 Step::Chunk { section, index: index + 1 }
             }
         };
@@ -139,5 +142,85 @@ impl ArchiveSource {
             self.next = Step::Done;
         }
         Ok(())
+    }
+}
+
+/// Records of an image that are read together: about half a megabyte.
+const RECORDS_AT_ONCE: usize = 8;
+
+/// An image that is being taken. Its snapshot is kept until it is dropped.
+pub(super) struct ImageSource {
+    _snapshot: PinnedManifest,
+    writer: ImageWriter,
+    /// `None` once it is written.
+    head: Option<ImageBody>,
+    sections: Vec<(ImageSection, SectionRef)>,
+    /// The section, and its chunk, that come next.
+    next: (usize, u32),
+    /// `None` once it is written.
+    end: Option<ImageBody>,
+}
+
+impl ImageSource {
+    /// Begins the image of a filter as the newest snapshot has it; `None` if that has not got it.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the snapshot can't be read.
+    pub(super) fn begin(store: &Arc<Store>, filter: FilterId) -> Result<Option<Self>, StoreError> {
+        let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
+        let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
+        let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
+        let find = |(kind, id)| {
+            let found = snapshot.sections.binary_search_by_key(&key(id), |section| section.key);
+            let section = found.ok().and_then(|at| snapshot.sections.get(at));
+            section.map(|section| (kind, *section))
+        };
+        let sections: Option<Vec<_>> = sections.into_iter().map(find).collect();
+        Ok(Some(Self {
+            sections: sections.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?,
+            _snapshot: snapshot,
+            writer: ImageWriter::default(),
+            head: Some(ImageBody::Head(Box::new(head))),
+            next: (0, 0),
+            end: Some(ImageBody::End { redemptions }),
+        }))
+    }
+
+    /// The next records; none after the last one.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if something can't be read. The image then lacks its end.
+    pub(super) fn next_records(&mut self, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut records = Vec::new();
+        while records.len() < RECORDS_AT_ONCE {
+            let body = match self.head.take() {
+                Some(head) => Some(head),
+                None => self.next_part(store)?.map(ImageBody::Part).or_else(|| self.end.take()),
+            };
+            let Some(body) = body else { break };
+            records.push(self.writer.record(&body));
+        }
+        Ok(records)
+    }
+
+    /// The next chunks, all of one kind.
+    fn next_part(&mut self, store: &Store) -> Result<Option<ImagePart>, StoreError> {
+        let mut part: Option<ImagePart> = None;
+        while let Some((kind, section)) = self.sections.get(self.next.0) {
+            let (index, chunk) = self.next;
+            if chunk == section.chunks {
+                self.next = (index + 1, 0);
+                continue;
+            }
+            let part = part.get_or_insert_with(|| ImagePart { section: *kind, chunks: Vec::new() });
+            if part.section != *kind || part.bytes() >= IMAGE_PART_BYTES {
+                break;
+            }
+            let mut read = Vec::new();
+            store.read_chunk(section, chunk, &mut read)?;
+            part.chunks.push(Chunk(read));
+            self.next = (index, chunk + 1);
+        }
+        Ok(part)
     }
 }

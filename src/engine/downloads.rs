@@ -1,8 +1,7 @@
 //! Backups and images that clients are downloading: the writer produces them piece by piece between commits, and each lasts until its
 //! client lets go of it.
 
-use super::backup::ArchiveSource;
-use super::image::ImageSource;
+use super::backup::{ArchiveSource, ImageSource};
 use super::request::Request;
 use super::{Engine, SubmitError};
 use crate::domain::{FilterId, Seq};

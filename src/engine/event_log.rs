@@ -1,8 +1,8 @@
 //! The log of events: takes what the state machine reports, fills packs with it, and stores them. Packs go when their retention is over.
 //!
 //! The last pack is in memory while it is being filled. It is stored when it is full, and before a snapshot that covers its events. So
-//! everything up to a snapshot is stored, and the replay of the log after it makes the rest again. What the store has of that already is
-//! compared, not written again. What it has beyond the end of the log is removed. So no event is lost, and none is there twice.
+//! everything up to a snapshot is stored, and the replay of the log after it makes the rest again. Numbers that are stored already are
+//! skipped, and what is stored beyond the end of the log is removed. So no event is lost, and none is there twice.
 
 use crate::domain::{Event, Timestamp};
 use crate::state::{FreshEvents, NewEvent, State};
@@ -31,9 +31,9 @@ pub struct EventLog {
     stored: EventTreeSize,
     /// The time of the last event.
     until: Timestamp,
-    /// During the replay: the stored pack that the tail should become.
-    known: Option<EventPack>,
-    /// Stored packs that the replay did not make again as they were.
+    /// During the replay: the stored pack that was compared last.
+    compared: Option<EventPack>,
+    /// Stored events that are not what the replay has made.
     differing: u64,
     retention_seconds: u64,
     room_bytes: u64,
@@ -81,7 +81,7 @@ impl EventLog {
             tail: EventPack::empty(next, last, state.now()),
             stored: EventTreeSize::default(),
             until: state.now(),
-            known: None,
+            compared: None,
             differing: 0,
             retention_seconds: state.settings().events_retention_seconds,
             room_bytes: u64::MAX,
@@ -98,27 +98,34 @@ impl EventLog {
             log.trees.push_back((tree, size));
         }
         log.count_total();
-        if last > 0 && log.trees.front().is_none_or(|(tree, _)| tree.first <= last) {
-            log.resume(store, last)?;
-        } else {
-            log.known = log.from(store, 0)?;
+        let is_missing = |pack: Option<EventPack>| pack.is_none_or(|pack| pack.first > last);
+        if last > 0
+            && log.trees.front().is_none_or(|(tree, _)| tree.first <= last)
+            && is_missing(log.from(store, last)?)
+        {
+            return Err(store.damaged(format!("events/: event {last} is missing")));
         }
+        log.resume(store)?;
         Ok(log)
     }
 
-    /// Goes on after the stored event of this number.
-    fn resume(&mut self, store: &Store, last: u64) -> Result<(), StoreError> {
-        let missing = || store.damaged(format!("events/: event {last} is missing"));
-        let pack = self.from(store, last)?.filter(|pack| pack.first <= last).ok_or_else(missing)?;
-        let event = pack.events().find(|(number, _)| *number == last).ok_or_else(missing)?;
-        self.until = Event::decode(event.1).ok_or_else(missing)?.at;
-        self.stored = pack.size();
-        self.tail = pack.up_to(last);
-        if pack.last() > last {
-            self.known = Some(pack);
-            return Ok(());
+    /// Goes on with the last pack that is stored, if there is one.
+    fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
+        for (tree, _) in self.trees.iter().rev() {
+            let Some(pack) = store.last_events(*tree)? else { continue };
+            let event = pack.events().last().and_then(|(_, event)| Event::decode(event));
+            let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
+            self.until = event.ok_or_else(unreadable)?.at;
+            self.stored = pack.size();
+            let is_ended =
+                pack.is_full() || self.trees.back().is_some_and(|(last, _)| last.first > pack.last());
+            self.tail = pack;
+            if is_ended {
+                self.begin_pack();
+            }
+            break;
         }
-        self.find_next(store)
+        Ok(())
     }
 
     /// The stored pack that has this number, or the first one after it.
@@ -142,7 +149,7 @@ impl EventLog {
         self.retention_seconds
     }
 
-    /// How many stored packs the replay did not make again as they were.
+    /// Number of stored events that are not what the replay has made.
     pub fn differing(&self) -> u64 {
         self.differing
     }
@@ -164,16 +171,14 @@ impl EventLog {
     }
 
     fn push(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
+        if event.number <= self.tail.last() {
+            return self.compare(store, event);
+        }
         if event.number < self.begin() {
             // It went before the restart that makes it again.
-            if self.known.is_none() {
-                self.tail = EventPack::empty(event.number + 1, event.number, event.at);
-                self.until = event.at;
-            }
+            self.tail = EventPack::empty(event.number + 1, event.number, event.at);
+            self.until = event.at;
             return Ok(());
-        }
-        if let Some(known) = self.known.take() {
-            return self.push_known(store, known, event);
         }
         let mut stored = Ok(());
         if !self.tail.is_empty() && !self.belongs_to_tail(&event) {
@@ -188,47 +193,18 @@ impl EventLog {
         if self.tail.is_full() { stored.and(self.seal(store)) } else { stored }
     }
 
-    /// Adds an event that the store should have in this pack.
-    fn push_known(&mut self, store: &Store, known: EventPack, event: NewEvent<'_>) -> Result<(), StoreError> {
-        let (number, since) = match self.tail.is_empty() {
-            true => (known.first, event.at),
-            false => (self.tail.last() + 1, self.tail.since),
-        };
-        if event.number != number || !known.continues(&self.tail, event.bytes) {
-            tracing::warn!(
-                first = known.first,
-                "stored events are not what the log says: they are made again"
-            );
-            self.differing += 1;
-            let first = if self.tail.is_empty() { known.first.min(event.number) } else { self.tail.first };
-            self.forget_from(store, first)?;
-            return self.push(store, event);
-        }
-        if self.tail.is_empty() {
-            self.tail = EventPack::empty(known.first, known.previous, since);
-            self.stored = known.size();
-        }
-        self.tail.push(event.at, event.bytes);
-        self.until = event.at;
-        if known.count > self.tail.count {
-            self.known = Some(known);
+    /// Compares an event that the replay has made with the stored one. It may have gone since.
+    fn compare(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
+        if event.number < self.begin() {
             return Ok(());
         }
-        self.find_next(store)
-    }
-
-    /// The tail is as it is stored: finds the pack that follows.
-    fn find_next(&mut self, store: &Store) -> Result<(), StoreError> {
-        let last = self.tail.last();
-        match self.from(store, last + 1)? {
-            // An empty tree follows: the pack gets no more events.
-            None if self.trees.back().is_some_and(|(tree, _)| tree.first > last) => self.begin_pack(),
-            None => {}
-            Some(pack) if pack.previous == last => {
-                self.begin_pack();
-                self.known = Some(pack);
-            }
-            Some(_) => self.forget_from(store, last + 1)?,
+        if self.compared.as_ref().is_none_or(|pack| pack.last() < event.number) {
+            self.compared = self.from(store, event.number)?;
+        }
+        let mut stored = self.compared.iter().flat_map(EventPack::events);
+        if !stored.any(|stored| stored == (event.number, event.bytes)) {
+            self.differing += 1;
+            tracing::error!(number = event.number, "stored event is not what the log says");
         }
         Ok(())
     }
@@ -239,14 +215,13 @@ impl EventLog {
     /// As for [`Self::take`].
     pub fn settle(&mut self, store: &Store, state: &State) -> Result<(), StoreError> {
         let (last, next) = (state.events_last(), state.events_next());
-        if let Some(known) = self.known.take() {
-            let first = if self.tail.is_empty() { known.first } else { self.tail.last() + 1 };
-            self.forget_from(store, first)?;
-            self.save(store)?;
+        self.compared = None;
+        if self.tail.last() > last {
+            self.forget_after(store, last, state.now())?;
         }
+        // A process that knew later events may have removed all of them.
+        self.drop_trees_after(store, next)?;
         if self.tail.is_empty() {
-            // A process that knew later events may have removed all of them.
-            self.drop_trees_after(store, next)?;
             self.tail = EventPack::empty(next, last, self.until);
             if last > 0 && self.trees.is_empty() {
                 self.begin_anew(store)?;
@@ -262,19 +237,23 @@ impl EventLog {
         Ok(())
     }
 
-    /// Removes what is stored of the event of this number and of all later ones, but for those in the tail's pack.
-    fn forget_from(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
-        let is_tail_kept = !self.tail.is_empty() && self.tail.first < number;
-        if !is_tail_kept {
-            self.stored = EventTreeSize::default();
-        }
-        // The last tree must be the tail's.
-        self.drop_trees_after(store, if is_tail_kept { self.tail.first } else { number })?;
+    /// Removes what is stored of all events after the one of this number.
+    fn forget_after(&mut self, store: &Store, last: u64, now: Timestamp) -> Result<(), StoreError> {
+        let kept = self.from(store, last)?.filter(|pack| pack.first <= last).map(|pack| pack.up_to(last));
+        self.drop_trees_after(store, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
         if let Some((tree, size)) = self.trees.back_mut() {
             // It may have been noted when a later tree began.
             store.forget_event_tree_size(*tree)?;
-            store.remove_events_from(*tree, number)?;
+            store.remove_events_from(*tree, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
             *size = store.count_events(*tree)?;
+        }
+        (self.stored, self.until) = (EventTreeSize::default(), now);
+        self.tail = EventPack::empty(last + 1, last, now);
+        if let Some(kept) = kept {
+            let event = kept.events().last().and_then(|(_, event)| Event::decode(event));
+            self.until = event.map_or(kept.since, |event| event.at);
+            self.tail = kept;
+            self.save(store)?;
         }
         self.count_total();
         Ok(())
@@ -335,7 +314,6 @@ impl EventLog {
         if self.tail.is_empty() || self.stored.events == u64::from(self.tail.count) {
             return Ok(());
         }
-        debug_assert!(self.known.is_none(), "the replay was settled");
         let Some((tree, size)) = self.trees.back_mut() else { return Ok(()) };
         store.put_events(*tree, &self.tail)?;
         let now = self.tail.size();

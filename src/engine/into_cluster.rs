@@ -41,9 +41,9 @@ pub fn restore_into_cluster(
     let Recovered { mut state, mut events, .. } = recover(&store, &mut log, &mut |_| ())?;
     let mut running = RunningSnapshot::begin(&store, &mut state, &mut events, None, clock.wall)?;
     while !running.is_whole() {
-        running.write(&store, &mut state, STEP_BYTES, Instant::now() + STEP_TIME)?;
+        running.write(&store, STEP_BYTES, Instant::now() + STEP_TIME)?;
     }
-    let manifest = running.finish(&store, &mut state)?;
+    let manifest = running.finish(&store)?;
     let source = ArchiveSource::of_newest_snapshot(&store)?;
     let mut source = source.ok_or_else(|| failed("the snapshot of the backup is gone"))?;
     let taken = Taken { seq: manifest.seq, taken_at: manifest.taken_at, place: Vec::new() };

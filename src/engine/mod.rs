@@ -16,7 +16,6 @@ pub mod event_log;
 mod event_reader;
 mod formats;
 mod held_up;
-mod image;
 pub mod imports;
 mod inbox;
 mod into_cluster;
@@ -61,7 +60,7 @@ pub use submit_error::SubmitError;
 pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
-pub use crate::store::image::{Body as ImageBody, ImageReader, RECORD_BYTES_MAX, Record as ImageRecord};
+pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageBody, ImageReader, ImageRecord};
 
 use crate::clock::Clock;
 use crate::domain::{

@@ -26,13 +26,6 @@ const SHARE_CHUNKS_MIN: u32 = 256;
 /// Bytes that must stay free beside a table while the state is built: for threads, read buffers and the store's cache.
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// The most bytes in a chunk of redemptions or answers.
-const SLAB_CHUNK_BYTES: u64 = 8_000;
-
-/// Memory for each byte of redemptions or answers in a snapshot, their own bytes included; rounded up. A ledger with few redemptions in
-/// many pages takes more, and is reserved by itself.
-const SLAB_MEMORY_FACTOR: u64 = 6;
-
 /// Why the engine can't start.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
@@ -206,7 +199,6 @@ impl Sections for StoredSections<'_> {
         let Some(section) = self.find(id) else { return Ok(false) };
         if chunk == 0 {
             self.report_one();
-            self.reserve(u64::from(section.chunks) * SLAB_CHUNK_BYTES * SLAB_MEMORY_FACTOR)?;
         }
         if chunk >= section.chunks {
             return Ok(false);

@@ -80,14 +80,8 @@ impl RunningSnapshot {
     ///
     /// # Errors
     /// As for [`SnapshotWriter::put_chunk`].
-    pub fn write(
-        &mut self,
-        store: &Store,
-        state: &mut State,
-        budget: u64,
-        until: Instant,
-    ) -> Result<(), StoreError> {
-        self.take_over(state);
+    pub fn write(&mut self, store: &Store, budget: u64, until: Instant) -> Result<(), StoreError> {
+        self.take_over();
         let mut chunk = Vec::new();
         let end = self.bytes_written + budget;
         while self.bytes_written < end {
@@ -96,7 +90,7 @@ impl RunningSnapshot {
                 self.current = Some((section, 0));
                 continue;
             };
-            if state.take_chunk(section.id, *number, &mut chunk) {
+            if section.next_chunk(&mut chunk) {
                 self.writer.put_chunk(store, key(section.id), *number, &chunk)?;
                 self.bytes_written += chunk.len() as u64;
                 *number += 1;
@@ -113,13 +107,12 @@ impl RunningSnapshot {
 
     /// Shares the sections that have not changed and are not too old; the others must be written. Sections that change often come
     /// first: what is written together is later replaced together, and leaves no holes in sled's file.
-    fn take_over(&mut self, state: &mut State) {
+    fn take_over(&mut self) {
         let young = self.writer.generation().saturating_sub(TAKEN_OVER_MAX);
         let mut fresh = Vec::new();
         for section in std::mem::take(&mut self.sections) {
             match self.stored.get(&key(section.id)) {
                 Some(stored) if stored.changes == section.changes && stored.generation >= young => {
-                    state.skip_section(section.id);
                     self.writer.carry_over(stored);
                 }
                 stored => fresh.push((stored.map(|stored| Reverse(stored.generation)), section)),
@@ -138,8 +131,7 @@ impl RunningSnapshot {
     ///
     /// # Errors
     /// As for [`SnapshotWriter::finish`].
-    pub fn finish(self, store: &Store, state: &mut State) -> Result<Manifest, StoreError> {
-        state.end_snapshot();
+    pub fn finish(self, store: &Store) -> Result<Manifest, StoreError> {
         self.writer.finish(store, self.taken_at, self.head)
     }
 }

@@ -57,10 +57,6 @@ pub(super) struct Snapshotter {
     paid_bytes: u64,
     /// Bytes by which the last step exceeded what was paid; the next step is that much shorter.
     overdrawn_bytes: u64,
-    /// Bytes that copy-on-write keeps for the running snapshot, when last counted.
-    kept_bytes: usize,
-    /// The bytes of log, or the entry, at which they are counted again.
-    count_after: (u64, Seq),
     leftovers: Leftovers,
 }
 
@@ -76,14 +72,6 @@ enum Leftovers {
     Chunks(Sweep),
     Gone,
 }
-
-/// What copy-on-write keeps is counted again whenever this fraction of its limit has been logged. Counting visits every filter,
-/// and there may be ten thousand.
-const KEPT_PARTS: usize = 64;
-
-/// It is counted again after this many entries at the latest. An entry that logs little can change much, up to about 16 KB, while
-/// a table moves or holds expire.
-const KEPT_ENTRIES: u64 = 64;
 
 /// Bytes of a step while no command comes. The next command may have to wait for it.
 const QUIET_STEP_BYTES: u64 = 64 << 10;
@@ -123,8 +111,6 @@ impl Snapshotter {
             is_out_of_space: false,
             paid_bytes: 0,
             overdrawn_bytes: 0,
-            kept_bytes: 0,
-            count_after: (0, Seq(0)),
             leftovers: Leftovers::FindLog,
         }
     }
@@ -183,14 +169,13 @@ impl Snapshotter {
         self.running = Some(RunningSnapshot::begin(&self.store, state, events, self.latest.as_ref(), now)?);
         self.log_bytes_before = std::mem::take(&mut self.log_bytes);
         (self.paid_bytes, self.overdrawn_bytes) = (0, 0);
-        (self.kept_bytes, self.count_after) = (0, (0, Seq(0)));
         Ok(())
     }
 
     /// Continues the running snapshot; `quiet` if no command has come. Returns its report if this step has finished it.
     pub(super) fn step(
         &mut self,
-        state: &mut State,
+        state: &State,
         quiet: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
         let Some(mut running) = self.running.take() else { return Ok(None) };
@@ -201,7 +186,7 @@ impl Snapshotter {
         }
         // With ten thousand filters, this takes a step of its own.
         let (bytes_written, duration) = (running.bytes_written(), running.elapsed());
-        let manifest = running.finish(&self.store, state)?;
+        let manifest = running.finish(&self.store)?;
         let report = SnapshotReport { seq: manifest.seq, bytes_written, duration };
         self.latest = Some(manifest);
         (self.log_bytes_before, self.is_out_of_space) = (0, false);
@@ -210,32 +195,20 @@ impl Snapshotter {
     }
 
     /// Writes what commits have paid for, a little if no command has come, and more if copy-on-write keeps too much.
-    fn write(
-        &mut self,
-        running: &mut RunningSnapshot,
-        state: &mut State,
-        quiet: bool,
-    ) -> Result<(), StoreError> {
+    fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
         let kept_max = self.options.kept_bytes_max;
-        let (log_bytes, seq) = self.count_after;
-        if self.log_bytes >= log_bytes || state.applied() >= seq {
-            self.kept_bytes = state.snapshot_bytes();
-            let parts = (kept_max / KEPT_PARTS) as u64;
-            self.count_after = (self.log_bytes + parts, Seq(state.applied().0 + KEPT_ENTRIES));
-        }
         // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + 16 * self.kept_bytes.saturating_sub(kept_max / 2) / kept_max.max(1);
+        let haste = 1 + 16 * state.snapshot_bytes().saturating_sub(kept_max / 2) / kept_max.max(1);
         let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.saturating_sub(self.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
         let before = running.bytes_written();
-        running.write(&self.store, state, budget, Instant::now() + STEP_TIME_MAX)?;
+        running.write(&self.store, budget, Instant::now() + STEP_TIME_MAX)?;
         let spent = running.bytes_written() - before;
         self.overdrawn_bytes = spent.saturating_sub(budget);
         self.paid_bytes = budget.saturating_sub(spent);
-        while !running.is_whole() && self.kept_bytes > kept_max {
-            running.write(&self.store, state, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
-            self.kept_bytes = state.snapshot_bytes();
+        while !running.is_whole() && state.snapshot_bytes() > kept_max {
+            running.write(&self.store, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
         }
         Ok(())
     }
@@ -269,8 +242,7 @@ impl Snapshotter {
     }
 
     /// Aborts the running snapshot, if there is one. What it has written is removed, as after a snapshot that is complete.
-    pub(super) fn abort(&mut self, state: &mut State) {
-        state.end_snapshot();
+    pub(super) fn abort(&mut self) {
         self.running = None;
         self.store.abandon_snapshot();
         self.leftovers = Leftovers::FindLog;
@@ -352,7 +324,7 @@ mod tests {
         let report = loop {
             paid += LOGGED;
             snapshotter.note_logged(LOGGED, &state);
-            if let Some(report) = snapshotter.step(&mut state, false).unwrap() {
+            if let Some(report) = snapshotter.step(&state, false).unwrap() {
                 break report;
             }
         };
@@ -370,7 +342,7 @@ mod tests {
         let late = Instant::now();
         let mut sizes = Vec::new();
         while !running.is_whole() {
-            running.write(&snapshotter.store, &mut state, STEP_BYTES_MAX, late).unwrap();
+            running.write(&snapshotter.store, STEP_BYTES_MAX, late).unwrap();
             sizes.push(running.bytes_written());
         }
         assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
@@ -398,7 +370,7 @@ mod tests {
             item += BATCH;
             most = most.max(state.snapshot_bytes());
             snapshotter.note_logged(BATCH * 8, &state);
-            snapshotter.step(&mut state, false).unwrap();
+            snapshotter.step(&state, false).unwrap();
             assert!(state.snapshot_bytes() < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 8);
         }
         assert!(!snapshotter.is_running(), "the snapshot never ended");
@@ -426,7 +398,7 @@ mod tests {
             most = most.max(state.snapshot_bytes());
             // So little that the log alone would not trigger another count.
             snapshotter.note_logged(1, &state);
-            snapshotter.step(&mut state, false).unwrap();
+            snapshotter.step(&state, false).unwrap();
         }
         assert!(most < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 2, "{most} bytes were kept");
         assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
@@ -441,7 +413,7 @@ mod tests {
         for generation in 1..=40 {
             begin(&mut snapshotter, &mut state);
             let report = loop {
-                if let Some(report) = snapshotter.step(&mut state, true).unwrap() {
+                if let Some(report) = snapshotter.step(&state, true).unwrap() {
                     break report;
                 }
             };

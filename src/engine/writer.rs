@@ -437,7 +437,7 @@ impl Writer {
         }
         tracing::error!(%error, "storage failed: nothing is written any more");
         self.failed = true;
-        self.snapshotter.abort(&mut self.state);
+        self.snapshotter.abort();
         self.answer_snapshot(Err(SubmitError::StorageFailed));
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
@@ -510,7 +510,7 @@ impl Writer {
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
         self.figures.note_events(self.events.figures());
         if let Err(error) = begun {
-            self.snapshotter.abort(&mut self.state);
+            self.snapshotter.abort();
             let error = self.storage_error(&error);
             self.answer_snapshot(Err(error));
         }
@@ -522,7 +522,7 @@ impl Writer {
             return;
         }
         let stepped = if self.snapshotter.is_running() {
-            self.snapshotter.step(&mut self.state, quiet)
+            self.snapshotter.step(&self.state, quiet)
         } else {
             self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None)
         };
@@ -535,7 +535,7 @@ impl Writer {
                 self.answer_snapshot(Ok(report));
             }
             Err(error) => {
-                self.snapshotter.abort(&mut self.state);
+                self.snapshotter.abort();
                 let error = self.storage_error(&error);
                 self.answer_snapshot(Err(error));
             }
@@ -577,7 +577,7 @@ impl Writer {
             return;
         }
         if !self.snapshotter.is_current(&self.state) && self.state.applied() > Seq(0) {
-            self.snapshotter.abort(&mut self.state);
+            self.snapshotter.abort();
             self.begin_snapshot();
             while self.snapshotter.is_running() && !self.failed {
                 self.step_snapshot(true);

@@ -57,12 +57,7 @@ pub(super) async fn load(
     let key = key.ok_or_else(|| Failure::err("a key is campaign:NAME, coupon:NAME or NAME"))?;
     visit.require_key(admitted, key)?;
     visit.settle().await;
-    let ImageRecord { before, checksum, body } = match ImageRecord::read(arguments.at(3)) {
-        Ok(Some((record, length))) if length == arguments.at(3).len() => record,
-        Ok(Some(_)) => return Err(bad(ImageFault::TooLong)),
-        Ok(None) => return Err(bad(ImageFault::CutShort)),
-        Err(fault) => return Err(bad(fault)),
-    };
+    let ImageRecord { before, checksum, body } = ImageRecord::read(arguments.at(3)).map_err(bad)?;
     let upload = upload(key, admitted.caller.name());
     let id = visit.shared.engine.filter_id();
     let command = match body {

@@ -1,63 +1,73 @@
-//! Which campaigns that forget have something to do as time passes, and when. It follows from what they are, but for whose turn it is.
+//! The agenda: what filters have to do as time passes or entries come, in the order in which it is due.
 
-use crate::domain::{FilterId, Timestamp};
+use crate::domain::{FilterId, RedemptionId, Timestamp};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// Which campaigns have something to do, and when.
-#[derive(Default)]
-pub(super) struct Agenda {
-    /// When the oldest users of a campaign are forgotten.
-    due: BTreeSet<(Timestamp, FilterId)>,
-    /// Campaigns whose tables have forgotten users.
-    retiring: BTreeSet<FilterId>,
-    /// The one of them whose turn was last.
-    pub(super) last: Option<FilterId>,
+/// Something that a filter has to do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Task {
+    /// The first of its holds expires.
+    Expire,
+    /// The first of its ended redemptions is forgotten, once its retention has passed.
+    Forget,
+    /// Its oldest users are forgotten: it goes on to its next step.
+    ForgetUsers,
+    /// The slots of forgotten users are freed.
+    Retire,
+    /// Items move to another table.
+    Move,
 }
 
-/// What one filter has to do.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Task {
-    /// When its oldest users are forgotten.
-    pub(super) due: Option<Timestamp>,
-    /// Whether its tables have forgotten users.
-    pub(super) is_retiring: bool,
+impl Task {
+    const ALL: [Task; 5] = [Task::Expire, Task::Forget, Task::ForgetUsers, Task::Retire, Task::Move];
+}
+
+/// When a filter has something to do, and for which redemption.
+pub(super) type Due = (Timestamp, RedemptionId);
+
+/// Due at any time, for no redemption.
+pub(super) const AT_ONCE: Due = (Timestamp(0), RedemptionId([0; 16]));
+
+/// The tasks of one filter, in the order of [`Task::ALL`].
+pub(super) type Tasks = [Option<Due>; Task::ALL.len()];
+
+/// The tasks of all filters.
+#[derive(Default)]
+pub(super) struct Agenda {
+    tasks: BTreeSet<(Task, Due, FilterId)>,
+    /// The campaign that was the last to free slots of forgotten users.
+    pub(super) last_retired: Option<FilterId>,
 }
 
 impl Agenda {
-    /// Notes that a filter has this to do now, where it had that before.
-    pub(super) fn change(&mut self, filter: FilterId, before: Task, now: Task) {
-        if before == now {
-            return;
-        }
-        if let Some(due) = before.due {
-            self.due.remove(&(due, filter));
-        }
-        if let Some(due) = now.due {
-            self.due.insert((due, filter));
-        }
-        if now.is_retiring {
-            self.retiring.insert(filter);
-        } else {
-            self.retiring.remove(&filter);
+    /// Notes that a filter has these tasks now, where it had those before.
+    pub(super) fn change(&mut self, filter: FilterId, before: &Tasks, now: &Tasks) {
+        for ((task, before), now) in Task::ALL.into_iter().zip(before).zip(now) {
+            if before != now {
+                if let Some(due) = *before {
+                    self.tasks.remove(&(task, due, filter));
+                }
+                self.tasks.extend(now.map(|due| (task, due, filter)));
+            }
         }
     }
 
-    /// When the oldest users of any campaign are forgotten, and the campaign.
-    pub(super) fn first(&self) -> Option<(Timestamp, FilterId)> {
-        self.due.first().copied()
-    }
-
-    /// Whether any campaign's tables have forgotten users.
-    pub(super) fn is_any_retiring(&self) -> bool {
-        !self.retiring.is_empty()
+    /// The filter whose turn it is, and when.
+    pub(super) fn first(&self, task: Task) -> Option<(Timestamp, FilterId)> {
+        let first = (task, AT_ONCE, FilterId(0));
+        let (found, (at, _), filter) = self.tasks.range(first..).next().copied()?;
+        (found == task).then_some((at, filter))
     }
 
     /// The campaign whose turn it is to free the slots of forgotten users, if there is one: they take turns, in the order of their ids.
     pub(super) fn next_retiring(&mut self) -> Option<FilterId> {
-        let after = (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let next = self.retiring.range(after).next().or(self.retiring.first()).copied()?;
-        self.last = Some(next);
-        self.last
+        let (_, first) = self.first(Task::Retire)?;
+        let after = self.last_retired.and_then(|last| {
+            let after = (Bound::Excluded((Task::Retire, AT_ONCE, last)), Bound::Unbounded);
+            self.tasks.range(after).next().filter(|(task, ..)| *task == Task::Retire)
+        });
+        self.last_retired = Some(after.map_or(first, |(.., filter)| *filter));
+        self.last_retired
     }
 }

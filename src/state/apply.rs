@@ -43,9 +43,9 @@ impl State {
     /// Adds an entry and what it came to to the hash of everything applied.
     fn note_applied(&mut self, applied: &Applied) {
         let shared = &self.shared;
-        let StateCounts { available, held, redeemed } = shared.codes;
+        let StateCounts { available, held, redeemed } = shared.totals.codes;
         let (now, events) = (shared.now.0, shared.events.next());
-        let (redemptions, records) = (shared.redemptions, self.records.len());
+        let (redemptions, records) = (shared.totals.redemptions, self.records.len());
         let figures = [now, shared.epochs, events, redemptions, records, available, held, redeemed];
         self.history.end(self.applied, applied, figures);
     }
@@ -139,11 +139,10 @@ impl State {
     /// Expires holds that have run out, and forgets redemptions, answers and imports whose retention has passed, and users of campaigns
     /// that forget.
     fn sweep(&mut self) {
-        self.sweep_redemptions();
+        self.sweep_filters();
         self.records.forget(&self.idempotency_bounds(), SWEEP_MAX);
         self.forget_unmoved_imports();
         self.forget_unmoved_images();
-        self.forget_users();
     }
 
     fn execute(&mut self, command: &Command) -> Outcome {
@@ -428,7 +427,7 @@ mod tests {
             entries_max: 10,
         });
         assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
-        assert_eq!((machine.state.tables_bytes(), machine.state.shared.kept_changes), (0, 0));
+        assert_eq!((machine.state.tables_bytes(), machine.state.shared.totals.kept_bytes), (0, 0));
     }
 
     proptest! {
@@ -459,7 +458,8 @@ mod tests {
                 let bytes: usize = fresh.iter().map(|event| event.bytes.len()).sum();
                 prop_assert!(bytes > 0 && bytes as u64 <= room, "{} bytes, room for {}", bytes, room);
                 expired = held.min(expired + SWEEP_MAX as u64);
-                prop_assert_eq!(machine.state.shared.ended.len(), expired);
+                let totals = machine.state.shared.totals;
+                prop_assert_eq!(totals.redemptions - totals.holds, expired);
                 prop_assert_eq!(machine.redemption(expired).unwrap().changed_at, Timestamp(machine.at));
                 prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
             }

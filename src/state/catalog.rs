@@ -230,7 +230,7 @@ mod tests {
             secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
             reader: reader.clone(),
             counters: Arc::default(),
-            ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false))),
+            ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false, Default::default()))),
             redemptions_retention: Arc::default(),
         })
     }

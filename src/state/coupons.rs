@@ -1,6 +1,6 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
-use super::pool::ENDED_MAX;
+use super::ledger::ENDED_MAX;
 use super::subject::Subject;
 use super::tables::slot_state;
 use crate::domain::{
@@ -134,10 +134,19 @@ impl Subject<'_> {
         }
     }
 
-    /// Drops a redemption whose retention has passed. Its code stays as it is: a redeemed code stays redeemed.
-    pub(super) fn forget_redemption(&mut self, id: &RedemptionId) {
-        if self.view.ledger.write().remove(id).is_some() {
-            self.shared.redemptions -= 1;
+    /// Ends the hold that runs out first.
+    pub(super) fn expire_next(&mut self) {
+        let first = self.view.ledger.read().first_hold();
+        if let Some((_, id)) = first {
+            self.expire_hold(&id);
+        }
+    }
+
+    /// Drops the redemption that ended first. Its code stays as it is: a redeemed code stays redeemed.
+    pub(super) fn forget_next(&mut self) {
+        let mut ledger = self.view.ledger.write();
+        if let Some((_, id)) = ledger.first_ended() {
+            ledger.remove(&id);
         }
     }
 
@@ -168,8 +177,7 @@ impl Subject<'_> {
             return Some(redemption);
         }
         if redemption.status != Status::Expired {
-            self.dequeue(&redemption);
-            self.forget_redemption(&redemption.id);
+            self.view.ledger.write().remove(&redemption.id);
         }
         None
     }
@@ -184,9 +192,7 @@ impl Subject<'_> {
 
     /// Enters a new redemption, and gives its code the state that goes with it.
     fn enter(&mut self, redemption: Redemption) {
-        self.enqueue(&redemption);
         self.set_code(redemption.digest, slot_state(redemption.status));
-        self.shared.redemptions += 1;
         self.tell_redemption(&redemption, RedemptionStep::Created);
         self.view.ledger.write().insert(redemption);
     }
@@ -198,7 +204,6 @@ impl Subject<'_> {
         status: Status,
         expires_at: Option<Timestamp>,
     ) -> Redemption {
-        self.dequeue(&redemption);
         match status {
             Status::Cancelled | Status::Expired if self.view.spec.stock.is_some() => {
                 // In an open pool a code that is not in use is as if it had never been there.
@@ -215,8 +220,7 @@ impl Subject<'_> {
         if let Some(step) = step {
             self.tell_redemption(&settled, step);
         }
-        self.view.ledger.write().settle(&settled);
-        self.enqueue(&settled);
+        self.view.ledger.write().settle(settled.clone());
         settled
     }
 }

@@ -1,10 +1,9 @@
 //! What commands have dropped. To free the redemptions of a large coupon takes seconds, so it is done a little at a time.
 //!
 //! It is no part of the state: no image has it, no command sees it, and it makes no difference when it is freed. The memory account
-//! counts it until then.
+//! counts it until then. What readers still look at, or a snapshot needs, waits.
 
 use super::ledger::Ledger;
-use super::piece::Piece;
 use crate::filter::Dropped;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -16,51 +15,35 @@ const TABLE_BYTES_AN_ENTRY: u64 = 1 << 10;
 #[derive(Default)]
 pub(super) struct Discarded {
     pub(super) tables: Dropped,
-    /// Readers may still look at them.
     ledgers: Vec<Arc<RwLock<Ledger>>>,
-    /// Nobody does any more.
-    pieces: Vec<Piece>,
 }
 
 impl Discarded {
     pub(super) fn push_ledger(&mut self, ledger: Arc<RwLock<Ledger>>) {
-        self.ledgers.push(ledger);
-    }
-
-    pub(super) fn push_piece(&mut self, piece: Piece) {
-        if !piece.is_empty() {
-            self.pieces.push(piece);
+        if ledger.read().memory_bytes() > 0 {
+            self.ledgers.push(ledger);
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.ledgers.is_empty() && self.pieces.is_empty()
+        self.tables.is_empty() && self.ledgers.is_empty()
     }
 
-    /// Bytes of ledgers and queues, estimated.
+    /// Bytes of ledgers, estimated.
     pub(super) fn records_bytes(&self) -> u64 {
-        let waiting = self.ledgers.iter().map(|ledger| ledger.read().memory_bytes());
-        waiting.sum::<u64>() + self.pieces.iter().map(Piece::memory_bytes).sum::<u64>()
+        self.ledgers.iter().map(|ledger| ledger.read().memory_bytes()).sum()
     }
 
-    /// Frees about so many entries of ledgers and queues, or as much of tables as takes as long. Returns how many entries those were; none
-    /// only if readers still look at all that is left.
+    /// Frees about this many entries of ledgers, or as much of tables as takes as long. Returns how many entries those were; none only if all
+    /// that is left has to wait.
     pub(super) fn free(&mut self, entries_max: u64) -> u64 {
-        for ledger in std::mem::take(&mut self.ledgers) {
-            match Arc::try_unwrap(ledger) {
-                Ok(ledger) => {
-                    ledger.into_inner().into_pieces().into_iter().for_each(|piece| self.push_piece(piece));
-                }
-                Err(ledger) => self.ledgers.push(ledger),
-            }
-        }
         let mut freed = 0;
-        while let Some(piece) = self.pieces.last_mut().filter(|_| freed < entries_max) {
-            match piece.free_one() {
-                Some(entries) => freed += entries,
-                None => drop(self.pieces.pop()),
+        self.ledgers.retain_mut(|ledger| {
+            if let Some(ledger) = Arc::get_mut(ledger) {
+                freed += ledger.get_mut().free(entries_max.saturating_sub(freed));
             }
-        }
+            ledger.read().memory_bytes() > 0
+        });
         let bytes_max = entries_max.saturating_sub(freed).saturating_mul(TABLE_BYTES_AN_ENTRY);
         freed + self.tables.give_back(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
     }
@@ -75,7 +58,7 @@ mod tests {
     use crate::state::ledger::REDEMPTION_BYTES;
 
     fn ledger(redemptions: u64) -> Ledger {
-        let mut ledger = Ledger::new(Epoch(1), false);
+        let mut ledger = Ledger::new(Epoch(1), false, Default::default());
         for number in 0..redemptions {
             ledger.insert(Redemption {
                 id: RedemptionId(u128::from(number).to_be_bytes()),

@@ -1,8 +1,6 @@
 //! How campaigns and coupons come, change and go.
 
-use super::agenda::Task;
-use super::due::Due;
-use super::ledger::Ledger;
+use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::Tables;
@@ -64,7 +62,7 @@ impl State {
         // An entry means the same to every build: what came with a later version begins where that was enabled.
         let expansion = if self.format < 2 { Expansion::Segments } else { Expansion::Doubling };
         let tables = Tables::new(self.shared.next_epoch(), spec, layout, expansion);
-        let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some());
+        let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some(), Change::default());
         let view = Arc::new(FilterView {
             id,
             kind,
@@ -79,12 +77,11 @@ impl State {
             ledger: Arc::new(RwLock::new(ledger)),
             redemptions_retention: self.shared.view.redemptions_retention.clone(),
         });
-        self.shared.tables_bytes += tables.memory_bytes();
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.tell_filter(&view, FilterChange::Created);
-        let filter = FilterState { view, tables, due: Due::default(), staging: None, loading: None };
-        self.shared.codes += filter.codes();
+        let mut filter = FilterState::new(view, tables, None, None);
+        self.shared.note(&mut filter);
         self.filters.insert(id, filter);
         Ok(Outcome::Created(Box::new(description)))
     }
@@ -104,25 +101,10 @@ impl State {
     /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
     pub(super) fn drop_filter(&mut self, id: FilterId) -> Option<Arc<FilterView>> {
         let filter = self.filters.remove(&id)?;
-        let (task, is_hidden) = (filter.task(), filter.is_hidden());
-        let shared = &mut self.shared;
-        shared.codes -= filter.codes();
-        shared.ledgers_bytes -= filter.ledger_bytes();
-        shared.uncounted_bytes -= filter.uncounted_bytes();
-        let FilterState { view, tables, mut due, .. } = filter;
-        shared.note_moving(id, false);
-        shared.tables_bytes -= tables.memory_bytes();
-        shared.agenda.change(id, task, Task::default());
-        shared.redemptions -= view.ledger.read().len() as u64;
-        if !is_hidden {
-            shared.holds.forsake(id, &due.holds);
-            shared.ended.forsake(id, &due.ended);
-        }
-        for queue in [std::mem::take(&mut due.holds), std::mem::take(&mut due.ended)] {
-            shared.drop_queue(queue);
-        }
-        shared.drop_ledger(view.ledger.clone());
-        shared.drop_tables(tables);
+        self.shared.forsake(&filter);
+        let FilterState { view, tables, .. } = filter;
+        self.shared.discarded.push_ledger(view.ledger.clone());
+        self.shared.drop_tables(tables);
         Some(view)
     }
 }

@@ -8,9 +8,9 @@
 //! part; the other half goes to the first that ask.
 
 use super::answers::{self, Asked};
-use super::queue::{self, ByteQueue, DamagedQueue, Extent, PAGE_BYTES};
 use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
 use crate::domain::{Command, FilterId, IdempotencyKey, KeyName, Outcome, Timestamp};
+use crate::paged::{ALIGNMENT, PAGE_BYTES, Queue, stored_bytes};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -81,7 +81,7 @@ pub struct Full {
 /// The answers that are kept for repeated requests.
 #[derive(Debug, Default)]
 pub struct Records {
-    queue: ByteQueue,
+    queue: Queue,
     index: Index,
     count: u64,
     /// Bytes of each owner's records.
@@ -147,26 +147,22 @@ impl<'a> Record<'a> {
 
     /// Bytes that it counts for its owner.
     fn bytes(&self) -> u64 {
-        queue::stored_bytes(HEADER_BYTES + self.answer.len()) as u64 + PLACE_BYTES
+        stored_bytes(HEADER_BYTES + self.answer.len()) as u64 + PLACE_BYTES
     }
 }
 
 impl Records {
-    /// Restores the records from the pages of a snapshot.
-    ///
-    /// # Errors
-    /// When the pages can't be read.
-    pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Result<Self, DamagedQueue> {
-        let queue = ByteQueue::restore(extent, pages)?;
+    /// Restores the records of a snapshot. `None` if one of them can't be read.
+    pub fn restore(queue: Queue) -> Option<Self> {
         let (mut index, mut count, mut bytes_of) = (Index::default(), 0, BTreeMap::new());
         for (position, bytes) in queue.iter() {
-            let record = Record::read(bytes).ok_or(DamagedQueue("a record is too short"))?;
+            let record = Record::read(bytes)?;
             index.append(record.key, position);
             count += 1;
             *bytes_of.entry(record.owner).or_default() += record.bytes();
         }
         index.sort();
-        Ok(Self { queue, index, count, bytes_of })
+        Some(Self { queue, index, count, bytes_of })
     }
 
     /// Answers kept.
@@ -182,7 +178,7 @@ impl Records {
 
     /// The most memory that the record of a command can take, in bytes.
     pub fn bytes_max(command: &Command) -> u64 {
-        queue::stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
+        stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
     }
 
     /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
@@ -328,12 +324,7 @@ impl Records {
     }
 
     /// The queue, for a snapshot.
-    pub(super) fn queue(&self) -> &ByteQueue {
-        &self.queue
-    }
-
-    /// The queue, for a snapshot.
-    pub(super) fn queue_mut(&mut self) -> &mut ByteQueue {
+    pub(super) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
     }
 }
@@ -360,7 +351,7 @@ fn list_of(key: u128) -> usize {
 }
 
 fn place(key: u128, position: u64) -> u64 {
-    (key as u64) << 32 | u64::from((position / queue::ALIGNMENT as u64) as u32)
+    (key as u64) << 32 | u64::from((position / ALIGNMENT as u64) as u32)
 }
 
 impl Index {
@@ -378,12 +369,12 @@ impl Index {
 
     /// The positions of all records that may have this key. The oldest record is at `head`.
     fn find(&self, key: u128, head: u64) -> impl Iterator<Item = u64> {
-        let (tag, head) = (key as u32, head / queue::ALIGNMENT as u64);
+        let (tag, head) = (key as u32, head / ALIGNMENT as u64);
         let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
         let from = list.partition_point(|place| (place >> 32) < u64::from(tag));
         let same = list[from..].iter().take_while(move |place| **place >> 32 == u64::from(tag));
         same.map(move |place| {
-            (head + u64::from((*place as u32).wrapping_sub(head as u32))) * queue::ALIGNMENT as u64
+            (head + u64::from((*place as u32).wrapping_sub(head as u32))) * ALIGNMENT as u64
         })
     }
 
@@ -424,6 +415,7 @@ mod tests {
     use super::*;
     use crate::domain::settings::IDEMPOTENCY_ROOM_MIN_BYTES;
     use crate::domain::{Digests, Target};
+    use crate::paged::{Copied, Extent};
     use proptest::prelude::*;
 
     static CLEAR: Command = Command::Clear { target: Target(FilterId(1)) };
@@ -475,16 +467,15 @@ mod tests {
         }
         assert!(records.len() > 140_000, "{} records in 8 MiB", records.len());
         assert_eq!(look_up(&records, 399_999), Lookup::Answered(Outcome::Cleared(399_999)));
-        let pages = records.queue.begin_snapshot().collect::<Vec<_>>().into_iter().map(|(page, _)| {
-            let (mut bytes, mut chunk, mut number) = (Vec::new(), Vec::new(), 0);
-            while records.queue.take_chunk(page, number, &mut chunk) {
+        let pages = records.queue.freeze(&Copied::default()).map(|(_, _, mut page)| {
+            let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
+            while page.next_chunk(&mut chunk) {
                 bytes.extend_from_slice(&chunk);
-                number += 1;
             }
             bytes
         });
         let pages = pages.collect();
-        let restored = Records::restore(records.queue.extent(), pages).unwrap();
+        let restored = Records::restore(Queue::restore(records.queue.extent(), pages).unwrap()).unwrap();
         assert_eq!((restored.len(), restored.memory_bytes()), (records.len(), records.memory_bytes()));
         assert!(real_bytes(&restored) <= restored.memory_bytes());
         for number in 0..400_000 {
@@ -499,7 +490,7 @@ mod tests {
     #[test]
     fn positions_may_go_round() {
         let extent = Extent { first: (1 << 35) / PAGE_BYTES as u64 - 1, pages: 1, head: 0 };
-        let mut records = Records::restore(extent, vec![Vec::new()]).unwrap();
+        let mut records = Records::restore(Queue::restore(extent, vec![Vec::new()]).unwrap()).unwrap();
         (0..10_000).for_each(|number| store(&mut records, number));
         for number in 0..10_000 {
             assert_eq!(look_up(&records, number), Lookup::Answered(Outcome::Cleared(number)));

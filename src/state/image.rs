@@ -1,29 +1,24 @@
-//! The image of the state that a snapshot stores: a small head, and sections that are taken chunk by chunk while commands go on.
-//! Every chunk is as it was when the snapshot began.
+//! The image of the state that a snapshot stores: a small head, and sections, which own what they consist of as it was when the snapshot
+//! began. So commands go on while their chunks are taken.
 //!
-//! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored
-//! answers. A part that a command drops meanwhile (a filter, a table, what an import builds aside) lives on until the snapshot ends.
+//! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored answers.
 
 use super::catalog::NamedLineUp;
 use super::epoch::Epoch;
-use super::idempotency::Records;
-use super::kept::{KeptChanges, KeptImage};
-use super::ledger::{Change, Ledger};
+use super::ledger::Ledger;
 use super::loading::Loading;
-use super::machine::{FilterState, Shared, State};
-use super::ordinals::Ordinals;
-use super::queue::Extent;
-use super::running_snapshot::{Retired, RunningSnapshot};
+use super::machine::{FilterState, State};
 use super::section::{RECORDS, Section, SectionId};
-use super::staging::Staging;
-use super::tables::{Tables, TablesImage};
+use super::tables::Tables;
 use crate::domain::{
-    FORMAT_VERSION, FilterId, Import, ImportId, Kind, Name, Seq, Settings, Spec, StateHash, Timestamp, Window,
+    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Seq, Settings, StateHash, Timestamp,
 };
-use crate::filter::{Layout, Secret, TableId, Walk};
-use parking_lot::RwLock;
+use crate::filter::{FilterImage, RestoreError, Walk};
+use crate::paged::{Copied, Extent, Queue};
 use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
+use thiserror::Error;
 
 /// The version of the head's encoding: as that of the entries that are enabled, for these decide what can be in it. A build that does not know
 /// one can tell that it is newer, not damaged.
@@ -37,14 +32,6 @@ pub struct SnapshotImage {
     pub head: Vec<u8>,
     /// The sections that belong to it.
     pub sections: Vec<Section>,
-}
-
-/// A part of the state that has sections of its own.
-enum Part<'a> {
-    Records(&'a mut Records),
-    Ledger(&'a RwLock<Ledger>),
-    Changes(&'a mut KeptChanges),
-    Tables(&'a mut Tables),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,17 +63,9 @@ pub(super) struct Beginning {
 #[derive(Serialize, Deserialize)]
 pub(super) struct FilterStateImage {
     pub(super) id: FilterId,
-    pub(super) kind: Kind,
-    pub(super) name: Name,
-    pub(super) secret: Secret,
-    pub(super) spec: Spec,
-    pub(super) layout: Layout,
-    pub(super) window: Window,
-    pub(super) created_at: Timestamp,
-    pub(super) adds: u64,
-    pub(super) removes: u64,
+    pub(super) head: FilterHead,
+    pub(super) tables: Epoch,
     pub(super) ledger: LedgerImage,
-    pub(super) tables: TablesImage,
     pub(super) staging: Option<StagingImage>,
     /// Of a hidden filter.
     pub(super) loading: Option<Loading>,
@@ -95,8 +74,8 @@ pub(super) struct FilterStateImage {
 #[derive(Serialize, Deserialize)]
 pub(super) struct LedgerImage {
     pub(super) epoch: Epoch,
+    pub(super) redemptions: u64,
     pub(super) changes: u64,
-    pub(super) last_change: Change,
     /// Memory that it takes. Its chunks don't tell, for they have no free slots.
     pub(super) memory_bytes: u64,
     /// Of an open pool: how often its ordinals have changed.
@@ -106,25 +85,56 @@ pub(super) struct LedgerImage {
 #[derive(Serialize, Deserialize)]
 pub(super) struct StagingImage {
     pub(super) import: ImportId,
-    pub(super) tables: TablesImage,
-    pub(super) changes: KeptImage,
+    pub(super) tables: (Epoch, FilterImage),
+    pub(super) changes: (Epoch, Extent),
     pub(super) cleared: bool,
     pub(super) walk: Option<Walk>,
 }
 
+/// Why a state can't be built from a snapshot.
+#[derive(Debug, Error)]
+pub enum RestoreStateError<E> {
+    /// The head can't be read.
+    #[error("the snapshot's head can't be read: {0}")]
+    Head(postcard::Error),
+    /// A newer program wrote the head.
+    #[error("the snapshot's head has version {0}, this program reads 1 to {IMAGE_VERSION}")]
+    Newer(u16),
+    /// A filter's tables can't be read.
+    #[error(transparent)]
+    Tables(RestoreError<E>),
+    /// Redemptions, stored answers or changes kept for an import can't be read.
+    #[error("the snapshot is damaged: {0}")]
+    Damaged(&'static str),
+    /// A chunk could not be loaded.
+    #[error(transparent)]
+    Load(E),
+}
+
+/// The version of entries that is enabled in a snapshot.
+///
+/// # Errors
+/// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
+pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
+    Ok(beginning(head)?.format)
+}
+
+/// What a head begins with. The imports and line-ups behind it may be many.
+fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
+    let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
+    if !(1..=IMAGE_VERSION).contains(&version) {
+        return Err(RestoreStateError::Newer(version));
+    }
+    let (beginning, _) = postcard::take_from_bytes(rest).map_err(RestoreStateError::Head)?;
+    Ok(beginning)
+}
+
 impl State {
-    /// Begins a snapshot of the state as it is now. Its sections are taken with [`Self::take_chunk`] while commands go on; then
-    /// it is ended.
+    /// Begins a snapshot of the state as it is now. Whoever drops a section leaves it out.
     pub fn begin_snapshot(&mut self) -> SnapshotImage {
-        self.end_snapshot();
-        let pages = self.records.queue_mut().begin_snapshot();
-        // A page only grows: its length tells its contents.
-        let mut sections: Vec<Section> =
-            pages.map(|(page, length)| Section { id: SectionId::records(page), changes: length }).collect();
-        self.shared.snapshot.is_running = true;
-        let snapshot = &mut self.shared.snapshot;
-        let filters =
-            self.filters.values_mut().map(|filter| filter.begin_snapshot(snapshot, &mut sections)).collect();
+        let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
+        let records = freeze_queue(self.records.queue_mut(), RECORDS, &copied, &mut sections);
+        let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
         let shared = &self.shared;
         let beginning = Beginning {
             applied: self.applied,
@@ -134,178 +144,110 @@ impl State {
             settings: shared.settings.clone(),
             epochs: shared.epochs,
             events: (shared.events.last(), shared.events.next()),
-            records: self.records.queue().extent(),
+            records,
             filters,
         };
         let head = Head {
             beginning,
             imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
             line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
-            last_retired: shared.agenda.last,
+            last_retired: shared.agenda.last_retired,
         };
         let head =
             postcard::to_stdvec(&(self.format.min(IMAGE_VERSION), head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }
     }
 
-    /// Replaces `out` with the section's chunk of this number, counted from 0 without a gap; false, and nothing, after its last.
-    pub fn take_chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        let chunks = self.shared.snapshot.table_chunks.get(&section).copied();
-        match self.part(section.epoch) {
-            None => false,
-            Some(Part::Records(records)) => records.queue_mut().take_chunk(section.table, chunk, out),
-            Some(Part::Ledger(ledger)) if section == SectionId::ordinals(section.epoch) => {
-                ledger.write().ordinals_mut().is_some_and(|ordinals| ordinals.take_chunk(out))
-            }
-            Some(Part::Ledger(ledger)) => ledger.write().slab_mut().take_chunk(out),
-            Some(Part::Changes(changes)) => changes.take_chunk(out),
-            Some(Part::Tables(tables)) => {
-                let is_there = chunks.is_some_and(|chunks| chunk < chunks);
-                if is_there {
-                    tables.filter.tables_mut().take_chunk(TableId(section.table), chunk, out);
-                }
-                is_there
-            }
-        }
-    }
-
-    /// Leaves a section out of the running snapshot, because the store has an equal one.
-    pub fn skip_section(&mut self, section: SectionId) {
-        match self.part(section.epoch) {
-            None => {}
-            Some(Part::Records(records)) => records.queue_mut().skip_page(section.table),
-            Some(Part::Ledger(ledger)) if section == SectionId::ordinals(section.epoch) => {
-                ledger.write().ordinals_mut().into_iter().for_each(Ordinals::end_snapshot);
-            }
-            Some(Part::Ledger(ledger)) => ledger.write().slab_mut().end_snapshot(),
-            Some(Part::Changes(changes)) => changes.end_snapshot(),
-            Some(Part::Tables(tables)) => tables.filter.tables_mut().skip_table(TableId(section.table)),
-        }
-    }
-
-    /// The part of the running snapshot under this epoch, wherever it is by now.
-    fn part(&mut self, epoch: Epoch) -> Option<Part<'_>> {
-        if epoch == RECORDS {
-            return Some(Part::Records(&mut self.records));
-        }
-        let snapshot = &mut self.shared.snapshot;
-        let filter = snapshot.parts.get(&epoch)?;
-        if let Some(retired) = snapshot.retired.get_mut(&epoch) {
-            return Some(match retired {
-                Retired::Ledger(ledger) => Part::Ledger(ledger),
-                Retired::Changes(changes) => Part::Changes(changes),
-                Retired::Tables(tables) => Part::Tables(tables),
-            });
-        }
-        self.filters.get_mut(filter)?.part(epoch)
-    }
-
-    /// Bytes kept for the running snapshot, about: undo logs, and changes whose import is over. Dropped tables and ledgers are not
-    /// counted: they only go later.
+    /// Bytes that only running snapshots need: records of changed words, and pages that have changed since. Tables and ledgers that were
+    /// dropped are not among them: they only go later.
     pub fn snapshot_bytes(&self) -> usize {
-        let filters: usize = self.filters.values().map(FilterState::snapshot_bytes).sum();
-        let retired = self.shared.snapshot.changes_bytes() as usize;
-        filters + retired + self.records.queue().snapshot_bytes()
+        self.shared.copied.load(Ordering::Relaxed) as usize
     }
+}
 
-    /// Ends the running snapshot, whether all of it was taken or not.
-    pub fn end_snapshot(&mut self) {
-        if !self.shared.snapshot.is_running {
-            return;
-        }
-        let snapshot = std::mem::take(&mut self.shared.snapshot);
-        snapshot.retired.into_values().for_each(|part| self.shared.free_later(part));
-        self.records.queue_mut().end_snapshot();
-        for filter in self.filters.values_mut() {
-            filter.end_snapshot(&mut self.shared);
-        }
-        // Tables that only the snapshot needed are gone now.
-        self.shared.tables_bytes = self.filters.values().map(FilterState::tables_bytes).sum();
+/// Adds a section for each page of a queue.
+fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> Extent {
+    // A page only grows: its length tells its contents.
+    sections.extend(queue.freeze(copied).map(|(number, length, mut page)| {
+        Section::new(SectionId::page(epoch, number), length, move |out| page.next_chunk(out))
+    }));
+    queue.extent()
+}
+
+impl Tables {
+    /// Adds a section for each table.
+    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> (Epoch, FilterImage) {
+        let epoch = self.epoch;
+        let (image, tables) = self.filter.freeze(copied);
+        sections.extend(tables.into_iter().map(|mut table| {
+            let id = SectionId::table(epoch, table.id());
+            Section::new(id, table.changes(), move |out| table.next_chunk(out))
+        }));
+        (epoch, image)
+    }
+}
+
+impl Ledger {
+    /// Adds sections for the redemptions and the ordinals.
+    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
+        let (epoch, redemptions, memory_bytes) = (self.epoch(), self.len() as u64, self.memory_bytes());
+        let slab = self.slab_mut();
+        let (changes, mut frozen) = (slab.changes(), slab.freeze(copied));
+        let id = SectionId::redemptions(epoch);
+        sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
+        let ordinals_changes = self.ordinals_mut().map(|ordinals| {
+            let (changes, mut frozen) = (ordinals.changes(), ordinals.freeze(copied));
+            let id = SectionId::ordinals(epoch);
+            sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
+            changes
+        });
+        LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
 }
 
 impl FilterState {
-    fn begin_snapshot(
-        &mut self,
-        snapshot: &mut RunningSnapshot,
-        sections: &mut Vec<Section>,
-    ) -> FilterStateImage {
-        let id = self.view.id;
-        let ledger = {
-            let mut ledger = self.view.ledger.write();
-            let (changes, ordinals_changes) = ledger.begin_snapshot();
-            let (epoch, last_change) = (ledger.epoch(), ledger.last_change());
-            LedgerImage { epoch, changes, last_change, memory_bytes: ledger.memory_bytes(), ordinals_changes }
-        };
-        sections.push(snapshot.add(id, ledger.epoch, ledger.changes));
-        let ordinals = |changes| Section { id: SectionId::ordinals(ledger.epoch), changes };
-        sections.extend(ledger.ordinals_changes.map(ordinals));
-        let tables = self.tables.begin_snapshot();
-        sections.extend(snapshot.add_tables(id, &tables));
+    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> FilterStateImage {
+        let ledger = self.view.ledger.write().freeze(copied, sections);
+        let (tables, image) = self.tables.freeze(copied, sections);
         let staging = self.staging.as_mut().map(|staging| {
-            let image = StagingImage {
+            let changes = &mut staging.changes;
+            StagingImage {
                 import: staging.import.clone(),
-                tables: staging.tables.begin_snapshot(),
-                changes: staging.changes.begin_snapshot(),
+                tables: staging.tables.freeze(copied, sections),
+                changes: (changes.epoch, freeze_queue(&mut changes.queue, changes.epoch, copied, sections)),
                 cleared: staging.cleared,
                 walk: staging.walk,
-            };
-            sections.extend(snapshot.add_tables(id, &image.tables));
-            sections.push(snapshot.add(id, image.changes.epoch, image.changes.changes()));
-            image
+            }
         });
-        let view = &self.view;
-        FilterStateImage {
-            id,
-            kind: view.kind,
-            name: view.name.clone(),
-            secret: view.secret.clone(),
-            spec: view.spec.clone(),
-            layout: view.layout,
-            window: view.window,
-            created_at: view.created_at,
-            adds: view.counters.adds.load(Ordering::Relaxed),
-            removes: view.counters.removes.load(Ordering::Relaxed),
-            ledger,
-            tables,
-            staging,
-            loading: self.loading.as_deref().cloned(),
-        }
+        let (head, loading) = (self.view.head(image), self.loading.as_deref().cloned());
+        FilterStateImage { id: self.view.id, head, tables, ledger, staging, loading }
     }
+}
 
-    fn part(&mut self, epoch: Epoch) -> Option<Part<'_>> {
-        if self.tables.epoch == epoch {
-            return Some(Part::Tables(&mut self.tables));
-        }
-        if self.view.ledger.read().epoch() == epoch {
-            return Some(Part::Ledger(&self.view.ledger));
-        }
-        let Staging { tables, changes, .. } = self.staging.as_mut()?;
-        if tables.epoch == epoch {
-            return Some(Part::Tables(tables));
-        }
-        (changes.epoch() == epoch).then_some(Part::Changes(changes))
-    }
+/// What an image of one filter consists of.
+pub struct Export {
+    /// What it begins with.
+    pub head: FilterHead,
+    /// The sections of the snapshot that follow, in order.
+    pub sections: Vec<(ImageSection, SectionId)>,
+    /// Number of redemptions.
+    pub redemptions: u64,
+}
 
-    fn snapshot_bytes(&self) -> usize {
-        let staging = self.staging.as_ref().map_or(0, |staging| {
-            staging.tables.filter.tables().undo_bytes() + staging.changes.snapshot_bytes() as usize
-        });
-        let ledger_bytes = self.view.ledger.read().snapshot_bytes();
-        self.tables.filter.tables().undo_bytes() + staging + ledger_bytes
-    }
-
-    fn end_snapshot(&mut self, shared: &mut Shared) {
-        self.view.ledger.write().end_snapshot();
-        let staged = self.staging.as_mut().map(|staging| &mut staging.tables);
-        for tables in [Some(&mut self.tables), staged].into_iter().flatten() {
-            let tables = tables.filter.tables_mut();
-            tables.end_snapshot();
-            shared.drop_replaced(tables.take_dropped());
-        }
-        if let Some(staging) = &mut self.staging {
-            staging.changes.end_snapshot();
-        }
+impl Export {
+    /// Finds a filter in a snapshot's head; `None` if it is not there, or not complete itself.
+    ///
+    /// # Errors
+    /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
+    pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
+        let filters = beginning(head)?.filters;
+        let found = filters.into_iter().find(|image| image.id == filter && image.loading.is_none());
+        let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
+        let ordinals = ledger.ordinals_changes.map(|_| SectionId::ordinals(ledger.epoch));
+        let ids = head.tables.tables().map(|(table, ..)| SectionId::table(tables, table));
+        let sections = ids.map(|id| (ImageSection::Tables, id));
+        let sections = sections.chain(ordinals.map(|id| (ImageSection::Ordinals, id)));
+        let sections = sections.chain([(ImageSection::Redemptions, SectionId::redemptions(ledger.epoch))]);
+        Ok(Some(Self { sections: sections.collect(), head, redemptions: ledger.redemptions }))
     }
 }

@@ -207,7 +207,6 @@ impl Subject<'_> {
         counters.adds.fetch_add(self.tables.filter.items(), Ordering::Relaxed);
         self.show(self.view.with_reader(self.tables.filter.reader()));
         self.shared.drop_tables(replaced);
-        self.shared.snapshot.retire_changes(staging.changes);
         Ok(())
     }
 }

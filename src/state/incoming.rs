@@ -3,34 +3,30 @@
 //! Such a filter lies among the others, in snapshots and in the memory account too, but it is not in the catalog. Its redemptions lie in
 //! its own queues, but none is due while it is hidden. An image that is damaged, or makes no progress for too long, is dropped whole.
 
-use super::agenda::Task;
-use super::due::Due;
-use super::ledger::{Change, Kept, Ledger};
+use super::ledger::{Change, Ledger};
 use super::loading::Loading;
 use super::machine::{FilterState, State};
 use super::subject::Subject;
 use super::tables::{Tables, slot_state};
-use super::view::{Counters, FilterView};
+use super::view::FilterView;
 use crate::domain::image::{
     ALGORITHM, IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX, TABLES_HAD_MAX,
 };
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
-    Command, FilterChange, FilterId, ImageFault, ImageHead, ImagePart, Kind, Name, Outcome, PlacedRedemption,
-    Refusal, Sizing, Spec, Timestamp, UploadId,
+    Chunk, Command, FilterChange, FilterHead, FilterId, ImageFault, ImagePart, ImageSection, Kind, Name,
+    Outcome, Redemption, Refusal, Sizing, Spec, Timestamp, UploadId,
 };
 use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN};
 use crate::filter::{Filter, Layout, Mode};
-use parking_lot::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The campaign or coupon that is to be made of an image.
 struct Beginning<'a> {
     id: FilterId,
     kind: Kind,
     name: &'a Name,
-    head: &'a ImageHead,
+    head: &'a FilterHead,
 }
 
 impl State {
@@ -75,13 +71,10 @@ impl State {
         match command {
             Command::ImageBegin { upload, id, kind, name, head, checksum } => {
                 self.give_image_up(*upload);
-                self.image_begin(&Beginning { id: *id, kind: *kind, name, head })?;
                 let loading =
                     Loading::begun(*upload, self.shared.events.by.clone(), head, *checksum, self.shared.now);
+                self.image_begin(&Beginning { id: *id, kind: *kind, name, head }, loading)?;
                 self.shared.loading.insert(*upload, *id);
-                if let Some(filter) = self.filters.get_mut(id) {
-                    filter.loading = Some(Box::new(loading));
-                }
                 Ok(Outcome::ImageReceived)
             }
             Command::ImagePart { upload, before, checksum, part } => {
@@ -99,7 +92,7 @@ impl State {
     }
 
     /// Makes the filter of an image, with empty tables. It is not shown.
-    fn image_begin(&mut self, beginning: &Beginning<'_>) -> Result<(), Refusal> {
+    fn image_begin(&mut self, beginning: &Beginning<'_>, loading: Loading) -> Result<(), Refusal> {
         let Beginning { id, kind, name, head } = *beginning;
         if self.shared.catalog.get(kind, name).is_some() {
             return Err(Refusal::NameTaken);
@@ -115,29 +108,13 @@ impl State {
         let filter = Filter::hollow(head.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: self.shared.next_epoch(), filter };
         let (last_change, is_open_pool) = (Change(head.last_change), head.spec.stock.is_some());
-        let ledger = Ledger::hollow(self.shared.next_epoch(), last_change, is_open_pool);
-        let counters = Counters::default();
-        counters.adds.store(head.adds, Ordering::Relaxed);
-        counters.removes.store(head.removes, Ordering::Relaxed);
-        self.shared.tables_bytes += tables.memory_bytes();
-        let view = FilterView {
-            id,
-            kind,
-            name: name.clone(),
-            spec: head.spec.clone(),
-            layout: head.layout,
-            window: head.window,
-            created_at: head.created_at.min(self.shared.now),
-            secret: head.secret.clone(),
-            reader: tables.filter.reader(),
-            counters: Arc::new(counters),
-            ledger: Arc::new(RwLock::new(ledger)),
-            redemptions_retention: self.shared.view.redemptions_retention.clone(),
-        };
-        let (view, due) = (Arc::new(view), Due::default());
-        let filter = FilterState { view, tables, due, staging: None, loading: None };
-        self.shared.ledgers_bytes += filter.ledger_bytes();
-        self.shared.uncounted_bytes += filter.uncounted_bytes();
+        let ledger = Ledger::new(self.shared.next_epoch(), is_open_pool, last_change);
+        let created_at = head.created_at.min(self.shared.now);
+        let retention = &self.shared.view.redemptions_retention;
+        let view = FilterView::of(id, head, tables.filter.reader(), ledger, retention);
+        let view = FilterView { name: name.clone(), created_at, ..view };
+        let mut filter = FilterState::new(Arc::new(view), tables, None, Some(Box::new(loading)));
+        self.shared.note(&mut filter);
         self.filters.insert(id, filter);
         Ok(())
     }
@@ -168,11 +145,7 @@ impl State {
         filter.loading = None;
         let shared = &mut self.shared;
         shared.loading.remove(&upload);
-        shared.holds.adopt(id, &filter.due.holds);
-        shared.ended.adopt(id, &filter.due.ended);
-        shared.codes += filter.codes();
-        shared.note_moving(id, filter.is_moving());
-        shared.agenda.change(id, Task::default(), filter.task());
+        shared.note(filter);
         let view = filter.view.clone();
         shared.show(view.clone());
         shared.tell_filter(&view, FilterChange::Created);
@@ -238,35 +211,20 @@ impl Subject<'_> {
         }
         loading.checksum = checksum;
         loading.changed_at = self.shared.now;
-        match part {
-            ImagePart::Chunks(chunks) => chunks.iter().try_for_each(|chunk| {
-                let filled = self.tables.filter.fill(&mut loading.filled, &chunk.0);
-                filled.map_err(|_| ImageFault::Contradiction)
-            }),
-            ImagePart::Ordinals(bits) => {
-                let is_loaded = self.view.ledger.write().load_ordinals(&bits.0);
-                is_loaded.then_some(()).ok_or(ImageFault::Contradiction)
+        let is_loaded = part.chunks.iter().all(|Chunk(chunk)| match part.section {
+            ImageSection::Tables => self.tables.filter.fill(&mut loading.filled, chunk).is_ok(),
+            ImageSection::Ordinals => self.view.ledger.write().load_ordinals(chunk),
+            ImageSection::Redemptions => {
+                let filter = &self.tables.filter;
+                let is_strict = self.view.kind == Kind::Coupon && self.view.spec.mode == Mode::Strict;
+                let is_right = |redemption: &Redemption| {
+                    !redemption.stands()
+                        || filter.state(redemption.digest) == Some(slot_state(redemption.status))
+                };
+                is_strict && self.view.ledger.write().load(chunk, is_right)
             }
-            ImagePart::Redemptions(redemptions) => {
-                loading.redemptions += redemptions.len() as u64;
-                redemptions.iter().try_for_each(|placed| self.load_redemption(placed))
-            }
-        }
-    }
-
-    fn load_redemption(&mut self, placed: &PlacedRedemption) -> Result<(), ImageFault> {
-        let redemption = &placed.redemption;
-        let stands = redemption.stands().then(|| slot_state(redemption.status));
-        let is_right = self.view.kind == Kind::Coupon
-            && self.view.spec.mode == Mode::Strict
-            && (stands.is_none() || self.tables.filter.state(redemption.digest) == stands)
-            && self.view.ledger.write().load(Kept::from(placed.clone()));
-        if !is_right {
-            return Err(ImageFault::Contradiction);
-        }
-        self.shared.redemptions += 1;
-        self.due.add(redemption);
-        Ok(())
+        });
+        is_loaded.then_some(()).ok_or(ImageFault::Contradiction)
     }
 
     fn finish_loading(&mut self, before: u128, redemptions: u64) -> Result<(), ImageFault> {
@@ -276,20 +234,17 @@ impl Subject<'_> {
         }
         let finished = self.tables.filter.finish_filling(loading.filled, &loading.items);
         let (held, _) = self.tables.used();
+        let mut ledger = self.view.ledger.write();
         let is_whole = finished.is_ok()
-            && loading.redemptions == redemptions
-            && self.due.holds.len() as u64 == held
-            && self.view.ledger.read().is_loaded();
-        if !is_whole {
-            return Err(ImageFault::Contradiction);
-        }
-        self.view.ledger.write().finish_loading();
-        Ok(())
+            && ledger.len() as u64 == redemptions
+            && ledger.holds_len() as u64 == held
+            && ledger.finish_loading();
+        is_whole.then_some(()).ok_or(ImageFault::Contradiction)
     }
 }
 
 /// Whether a filter of this kind can be as an image's head says. Its parts are judged as they come.
-fn check(head: &ImageHead, kind: Kind) -> Result<(), ImageFault> {
+fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     if head.algorithm != ALGORITHM {
         return Err(ImageFault::Algorithm(head.algorithm));
     }

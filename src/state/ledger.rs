@@ -1,26 +1,28 @@
-//! The ledger of a coupon: its redemptions, found by id, by code, by reference or by their last change.
+//! The ledger of a coupon: its redemptions, found by id, by code, by reference, by their last change, or by when they are due.
 //!
 //! At most one redemption of a code stands, which is to say, is held or redeemed: the code's **current** one. A redemption that has
 //! ended is kept for the retention time, so that a repeated confirm or cancel still gets its answer.
+//!
+//! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
+//! code stays redeemed.
 
 use super::epoch::Epoch;
-use super::ordinals::Ordinals;
-use super::piece::Piece;
-use super::pool::Pool;
-use super::slab::Slab;
-use crate::domain::{PlacedRedemption, Redemption, RedemptionId, Reference, Status, Timestamp};
+use crate::domain::spec::STOCK_MAX;
+use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
+use crate::paged::{Numbers, Slab};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Memory of a redemption's entries in the indexes and in a queue, in bytes. Measured, and rounded up. Its slot in the slab and its
-/// reference are counted as they are.
+/// Memory of a redemption in the indexes, in bytes. Measured, and rounded up. Its slot in the slab and its reference are counted as they
+/// are.
 pub const REDEMPTION_BYTES: u64 = 328;
 
-/// The share of [`REDEMPTION_BYTES`] that the four indexes take.
-const INDEXES_BYTES: u64 = 192;
+/// Maximum number of holds that one redemption ends because they have run out and it needs the space. Its entry has ended others before, of
+/// whatever filter.
+pub(super) const ENDED_MAX: usize = 1_024;
 
 /// Bits of a [`Change`] that tell changes within one millisecond apart.
 const CHANGE_BITS: u32 = 20;
@@ -73,19 +75,39 @@ pub struct Kept {
     change: Change,
 }
 
-impl From<PlacedRedemption> for Kept {
-    fn from(PlacedRedemption { redemption, change }: PlacedRedemption) -> Self {
-        Self { redemption, change: Change(change) }
-    }
+/// The keys of a redemption in the indexes.
+struct Keys {
+    id: RedemptionId,
+    change: Change,
+    reference: (u64, Change),
+    reference_bytes: u64,
+    /// Its code, while it is held or redeemed.
+    current: Option<Digest>,
+    /// When it expires, if it is a hold.
+    hold: Option<(Timestamp, RedemptionId)>,
+    /// When it changed last, if it is none.
+    ended: Option<(Timestamp, RedemptionId)>,
 }
 
-impl From<Kept> for PlacedRedemption {
-    fn from(Kept { redemption, change }: Kept) -> Self {
-        Self { redemption, change: change.0 }
+impl Kept {
+    fn keys(&self) -> Keys {
+        let Self { redemption, change } = self;
+        let hold = redemption.held_until().map(|until| (until, redemption.id));
+        Keys {
+            id: redemption.id,
+            change: *change,
+            reference: (reference_hash(&redemption.reference), *change),
+            reference_bytes: redemption.reference.as_str().len() as u64,
+            current: redemption.stands().then_some(redemption.digest),
+            hold,
+            ended: hold.is_none().then_some((redemption.changed_at, redemption.id)),
+        }
     }
 }
 
 /// The redemptions of one coupon.
+///
+/// Invariant: [`Ledger::put`] and [`Ledger::load`] alone change the slab, and so the indexes.
 #[derive(Debug)]
 pub struct Ledger {
     epoch: Epoch,
@@ -93,126 +115,151 @@ pub struct Ledger {
     by_id: BTreeMap<RedemptionId, u32>,
     current: BTreeMap<Digest, u32>,
     by_change: BTreeMap<Change, u32>,
-    by_reference: BTreeSet<(u64, Change)>,
+    by_reference: BTreeMap<(u64, Change), ()>,
+    /// Held redemptions, by the time at which they expire.
+    holds: BTreeMap<(Timestamp, RedemptionId), ()>,
+    /// All others, by the time of their last change.
+    ended: BTreeMap<(Timestamp, RedemptionId), ()>,
     last_change: Change,
-    /// None unless it is an open pool's.
-    pool: Option<Pool>,
     references_bytes: u64,
+    /// The ordinals that are taken; `None` unless it is an open pool's.
+    ordinals: Option<Numbers>,
+    /// While an image arrives: the ordinals of its redemptions that stand. No two have the same one.
+    loaded: Numbers,
 }
 
 fn reference_hash(reference: &Reference) -> u64 {
     xxh3_64(reference.as_str().as_bytes())
 }
 
+/// Replaces a key of an index by another. Returns whether that one was free.
+fn rekey<K: Ord, V>(index: &mut BTreeMap<K, V>, before: Option<K>, after: Option<K>, value: V) -> bool {
+    if before == after {
+        return true;
+    }
+    if let Some(before) = before {
+        index.remove(&before);
+    }
+    after.is_none_or(|after| index.insert(after, value).is_none())
+}
+
 impl Ledger {
-    /// An empty ledger.
-    pub(super) fn new(epoch: Epoch, is_open_pool: bool) -> Self {
-        let pool = is_open_pool.then(Pool::default);
-        Self { pool, ..Self::over(epoch, Slab::default(), Change::default()) }
-    }
-
-    /// Restores a ledger from its redemptions, the position of its last change and, for an open pool, the ordinals that are taken. None if
-    /// they contradict each other.
-    pub(super) fn restore(
-        epoch: Epoch,
-        redemptions: Slab<Kept>,
-        last_change: Change,
-        ordinals: Option<Ordinals>,
-        is_loading: bool,
-    ) -> Option<Self> {
-        let mut ledger = Self::over(epoch, redemptions, last_change);
-        if let Some(ordinals) = ordinals {
-            let redemptions = ledger.redemptions.iter().map(|(_, kept)| &kept.redemption);
-            ledger.pool = Some(Pool::restore(ordinals, redemptions, is_loading)?);
-        }
-        Some(ledger)
-    }
-
-    fn over(epoch: Epoch, redemptions: Slab<Kept>, last_change: Change) -> Self {
-        let mut ledger = Self {
+    /// An empty ledger. `last_change` is the position of the last change of a redemption that it will be loaded with.
+    pub(super) fn new(epoch: Epoch, is_open_pool: bool, last_change: Change) -> Self {
+        Self {
             epoch,
-            redemptions,
+            redemptions: Slab::default(),
             by_id: BTreeMap::new(),
             current: BTreeMap::new(),
             by_change: BTreeMap::new(),
-            by_reference: BTreeSet::new(),
+            by_reference: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            ended: BTreeMap::new(),
             last_change,
-            pool: None,
             references_bytes: 0,
-        };
-        for (slot, Kept { redemption, change }) in ledger.redemptions.iter() {
-            ledger.references_bytes += redemption.reference.as_str().len() as u64;
-            ledger.by_id.insert(redemption.id, slot);
-            ledger.by_change.insert(*change, slot);
-            ledger.by_reference.insert((reference_hash(&redemption.reference), *change));
-            if redemption.stands() {
-                ledger.current.insert(redemption.digest, slot);
+            ordinals: is_open_pool.then(Numbers::default),
+            loaded: Numbers::default(),
+        }
+    }
+
+    /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.
+    fn put(&mut self, slot: Option<u32>, after: Option<Kept>) {
+        let before = slot.and_then(|slot| self.redemptions.get(slot)).map(Kept::keys);
+        let keys = after.as_ref().map(Kept::keys);
+        let slot = match (slot, after) {
+            (None, None) => return,
+            (None, Some(kept)) => self.redemptions.insert(kept),
+            (Some(slot), Some(kept)) => {
+                self.redemptions.update(slot, |held| *held = kept);
+                slot
             }
+            (Some(slot), None) => {
+                self.redemptions.remove(slot);
+                slot
+            }
+        };
+        let is_free = self.index(slot, before.as_ref(), keys.as_ref());
+        debug_assert!(is_free, "the indexes tell redemptions apart");
+    }
+
+    /// Brings the indexes up to date with a slot. Returns whether no other redemption has one of the keys.
+    fn index(&mut self, slot: u32, before: Option<&Keys>, after: Option<&Keys>) -> bool {
+        self.references_bytes += after.map_or(0, |keys| keys.reference_bytes);
+        self.references_bytes -= before.map_or(0, |keys| keys.reference_bytes);
+        rekey(&mut self.by_reference, before.map(|k| k.reference), after.map(|k| k.reference), ());
+        rekey(&mut self.holds, before.and_then(|k| k.hold), after.and_then(|k| k.hold), ());
+        rekey(&mut self.ended, before.and_then(|k| k.ended), after.and_then(|k| k.ended), ());
+        rekey(&mut self.by_id, before.map(|k| k.id), after.map(|k| k.id), slot)
+            & rekey(&mut self.by_change, before.map(|k| k.change), after.map(|k| k.change), slot)
+            & rekey(&mut self.current, before.and_then(|k| k.current), after.and_then(|k| k.current), slot)
+    }
+
+    /// Takes the next chunk of the ordinals of an image or a snapshot. Returns whether it is sound.
+    pub(super) fn load_ordinals(&mut self, chunk: &[u8]) -> bool {
+        self.ordinals.as_mut().is_some_and(|ordinals| ordinals.load(chunk))
+    }
+
+    /// Takes the next chunk of the redemptions of an image or a snapshot, after the ordinals. `is_right` judges each. Returns whether they
+    /// contradict nothing.
+    pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
+        let Some(loaded) = self.redemptions.load(chunk) else { return false };
+        let loaded: Vec<(u32, Keys, bool)> = loaded
+            .map(|(slot, kept)| {
+                (slot, kept.keys(), is_right(&kept.redemption) && kept.change <= self.last_change)
+            })
+            .collect();
+        loaded.iter().all(|(slot, keys, is_right)| {
+            *is_right && self.index(*slot, None, Some(keys)) && self.load_ordinal_of(*slot)
+        })
+    }
+
+    /// Whether a redemption has an ordinal that its pool can have given, and that is taken by it alone if it stands.
+    fn load_ordinal_of(&mut self, slot: u32) -> bool {
+        let Some(redemption) = self.redemptions.get(slot).map(|kept| &kept.redemption) else { return false };
+        match (&self.ordinals, redemption.ordinal) {
+            (None, ordinal) => ordinal.is_none(),
+            (Some(ordinals), Some(ordinal)) => {
+                (1..=STOCK_MAX).contains(&ordinal)
+                    && (!redemption.stands() || ordinals.contains(ordinal) && self.loaded.insert(ordinal))
+            }
+            (Some(_), None) => false,
         }
-        ledger
     }
 
-    /// An empty ledger that an image fills. The position of its last change is known already.
-    pub(super) fn hollow(epoch: Epoch, last_change: Change, is_open_pool: bool) -> Self {
-        Self { last_change, ..Self::new(epoch, is_open_pool) }
-    }
-
-    /// Takes the next ordinals of an image. Returns whether that can be.
-    pub(super) fn load_ordinals(&mut self, bytes: &[u8]) -> bool {
-        self.pool.as_mut().is_some_and(|pool| pool.ordinals.load(bytes))
-    }
-
-    /// Adds a redemption with the place that it has in an image. Returns whether that can be.
-    pub(super) fn load(&mut self, kept: Kept) -> bool {
-        let Kept { redemption, change } = &kept;
-        let (change, hash) = (*change, reference_hash(&redemption.reference));
-        let (id, digest, stands) = (redemption.id, redemption.digest, redemption.stands());
-        if self.by_id.contains_key(&id)
-            || self.by_change.contains_key(&change)
-            || self.last_change < change
-            || (stands && self.current.contains_key(&digest))
-            || !self.pool.as_mut().map_or(redemption.ordinal.is_none(), |pool| pool.load(redemption))
-        {
-            return false;
-        }
-        self.references_bytes += redemption.reference.as_str().len() as u64;
-        let slot = self.redemptions.insert(kept);
-        self.by_id.insert(id, slot);
-        self.by_change.insert(change, slot);
-        self.by_reference.insert((hash, change));
-        if stands {
-            self.current.insert(digest, slot);
-        }
-        true
-    }
-
-    /// Forgets what only the image needed that has come.
-    pub(super) fn finish_loading(&mut self) {
-        if let Some(pool) = &mut self.pool {
-            pool.finish_loading();
+    /// Goes on from a snapshot, with its counts of changes.
+    pub(super) fn resume(&mut self, changes: u64, ordinals_changes: Option<u64>) {
+        self.redemptions.resume(changes);
+        if let (Some(ordinals), Some(changes)) = (&mut self.ordinals, ordinals_changes) {
+            ordinals.resume(changes);
         }
     }
 
-    /// Whether the ordinals that an image has brought can be all.
-    pub(super) fn is_loaded(&self) -> bool {
-        self.pool.as_ref().is_none_or(|pool| pool.ordinals.is_trimmed())
+    /// Ends the loading. Returns whether it can be complete.
+    pub(super) fn finish_loading(&mut self) -> bool {
+        self.loaded = Numbers::default();
+        self.redemptions.is_trimmed() && self.ordinals.as_ref().is_none_or(Numbers::is_trimmed)
     }
 
-    /// The most memory that so many redemptions of an image can ask for in any ledger, in bytes, without their references.
-    pub(super) fn loading_bytes(redemptions: u64) -> u64 {
-        let beside = redemptions.saturating_mul(REDEMPTION_BYTES);
-        Slab::<Kept>::growth_bytes(redemptions)
-            .saturating_add(beside)
-            .saturating_add(Pool::growth_bytes(redemptions))
+    /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
+    pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
+        let mut slab = Slab::<Kept>::default();
+        let Some(loaded) = slab.load(chunk) else { return 0 };
+        let references: u64 = loaded.map(|(_, kept)| REDEMPTION_BYTES + kept.keys().reference_bytes).sum();
+        slab.memory_bytes() + references
     }
 
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// How many redemptions there are.
+    /// Number of redemptions.
     pub fn len(&self) -> usize {
         self.redemptions.len()
+    }
+
+    /// Number of holds.
+    pub(super) fn holds_len(&self) -> usize {
+        self.holds.len()
     }
 
     /// The position of the last change of any redemption, even if that is forgotten by now.
@@ -222,15 +269,16 @@ impl Ledger {
 
     /// Memory that it takes, in bytes, estimated.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let beside = self.len() as u64 * REDEMPTION_BYTES + self.references_bytes;
-        self.redemptions.memory_bytes() + beside + self.pool.as_ref().map_or(0, Pool::memory_bytes)
+        let ordinals = self.ordinals.as_ref().map_or(0, Numbers::memory_bytes) + self.loaded.memory_bytes();
+        let indexes = self.by_id.len() as u64 * REDEMPTION_BYTES;
+        self.redemptions.memory_bytes() + indexes + self.references_bytes + ordinals
     }
 
-    /// The most memory that so many new redemptions can ask for, in bytes, without their references.
-    pub(super) fn growth_bytes(&self, redemptions: u64) -> u64 {
-        let beside = redemptions.saturating_mul(REDEMPTION_BYTES);
-        let of_pool = self.pool.as_ref().map_or(0, |_| Pool::growth_bytes(redemptions));
-        Slab::<Kept>::growth_bytes(redemptions).saturating_add(beside).saturating_add(of_pool)
+    /// Maximum memory that this many new redemptions need, in bytes, without their references.
+    pub(super) fn growth_bytes(redemptions: u64) -> u64 {
+        let indexes = redemptions.saturating_mul(REDEMPTION_BYTES);
+        let ordinals = Numbers::growth_bytes(redemptions);
+        Slab::<Kept>::growth_bytes(redemptions).saturating_add(indexes).saturating_add(ordinals)
     }
 
     /// Every redemption.
@@ -250,6 +298,16 @@ impl Ledger {
 
     fn in_slot(&self, slot: u32) -> Option<&Redemption> {
         self.redemptions.get(slot).map(|kept| &kept.redemption)
+    }
+
+    /// The hold that expires first, and when.
+    pub(super) fn first_hold(&self) -> Option<(Timestamp, RedemptionId)> {
+        self.holds.keys().next().copied()
+    }
+
+    /// The redemption that ended first, and when.
+    pub(super) fn first_ended(&self) -> Option<(Timestamp, RedemptionId)> {
+        self.ended.keys().next().copied()
     }
 
     /// A page of redemptions after `after`, in the order of their last change: the first `limit` that `wanted` accepts, out of the first
@@ -288,25 +346,15 @@ impl Ledger {
             Some(reference) => {
                 let hash = reference_hash(reference);
                 let range = (Bound::Excluded((hash, begin)), Bound::Included((hash, Change(u64::MAX))));
-                Box::new(self.by_reference.range(range).map(|(_, change)| *change))
+                Box::new(self.by_reference.range(range).map(|((_, change), ())| *change))
             }
         }
     }
 
     /// Adds a redemption, which stands from now on.
     pub fn insert(&mut self, redemption: Redemption) {
-        let (id, digest, hash) = (redemption.id, redemption.digest, reference_hash(&redemption.reference));
-        debug_assert!(redemption.stands() && !self.current.contains_key(&digest));
         let change = self.next_change(redemption.changed_at);
-        if let Some(pool) = &mut self.pool {
-            pool.note(None, Some(&redemption));
-        }
-        self.references_bytes += redemption.reference.as_str().len() as u64;
-        let slot = self.redemptions.insert(Kept { redemption, change });
-        self.by_id.insert(id, slot);
-        self.by_change.insert(change, slot);
-        self.by_reference.insert((hash, change));
-        self.current.insert(digest, slot);
+        self.put(None, Some(Kept { redemption, change }));
     }
 
     fn next_change(&mut self, now: Timestamp) -> Change {
@@ -315,154 +363,122 @@ impl Ledger {
     }
 
     /// Stores a redemption after a change, in the place of what it was before. If it no longer stands, its code can have another current
-    /// one.
-    pub fn settle(&mut self, redemption: &Redemption) {
+    /// one, and its ordinal another redemption.
+    pub fn settle(&mut self, redemption: Redemption) {
         let Some(&slot) = self.by_id.get(&redemption.id) else { return };
+        let stood = self.in_slot(slot).is_some_and(Redemption::stands);
+        if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.ordinal)
+            && stood
+            && !redemption.stands()
+        {
+            ordinals.remove(ordinal);
+        }
         let change = self.next_change(redemption.changed_at);
-        let mut before = change;
-        let pool = &mut self.pool;
-        self.redemptions.update(slot, |kept| {
-            before = kept.change;
-            if let Some(pool) = pool {
-                pool.note(Some(&kept.redemption), Some(redemption));
+        self.put(Some(slot), Some(Kept { redemption, change }));
+    }
+
+    /// Removes a redemption. Returns whether it was there.
+    pub fn remove(&mut self, id: &RedemptionId) -> bool {
+        let slot = self.by_id.get(id).copied();
+        self.put(slot, None);
+        slot.is_some()
+    }
+
+    /// Frees about this many entries, or none while a snapshot needs the redemptions. Returns how many those were.
+    pub(super) fn free(&mut self, entries_max: u64) -> u64 {
+        let mut freed = 0;
+        while freed < entries_max {
+            if let Some(values) = self.redemptions.free_page() {
+                let references: u64 = values.iter().map(|kept| kept.keys().reference_bytes).sum();
+                // Those of a damaged image were not all counted.
+                self.references_bytes = self.references_bytes.saturating_sub(references);
+                freed += values.len().max(1) as u64;
+            } else if self.redemptions.memory_bytes() > 0 {
+                break;
+            } else if self.ordinals.as_mut().is_some_and(Numbers::free_page) || self.loaded.free_page() {
+                freed += 1;
+            } else {
+                let removed = [
+                    self.by_id.pop_first().is_some(),
+                    self.current.pop_first().is_some(),
+                    self.by_change.pop_first().is_some(),
+                    self.by_reference.pop_first().is_some(),
+                    self.holds.pop_first().or_else(|| self.ended.pop_first()).is_some(),
+                ];
+                let removed = removed.into_iter().filter(|is_removed| *is_removed).count() as u64;
+                freed += removed;
+                if removed == 0 {
+                    break;
+                }
             }
-            *kept = Kept { redemption: redemption.clone(), change };
-        });
-        let hash = reference_hash(&redemption.reference);
-        self.by_change.remove(&before);
-        self.by_change.insert(change, slot);
-        self.by_reference.remove(&(hash, before));
-        self.by_reference.insert((hash, change));
-        if !redemption.stands() {
-            self.detach(redemption.digest, slot);
         }
+        freed
     }
 
-    /// Removes a redemption.
-    pub fn remove(&mut self, id: &RedemptionId) -> Option<Redemption> {
-        let slot = self.by_id.remove(id)?;
-        let Kept { redemption, change } = self.redemptions.remove(slot)?;
-        self.by_change.remove(&change);
-        self.by_reference.remove(&(reference_hash(&redemption.reference), change));
-        self.detach(redemption.digest, slot);
-        if let Some(pool) = &mut self.pool {
-            pool.note(Some(&redemption), None);
-        }
-        self.references_bytes -= redemption.reference.as_str().len() as u64;
-        Some(redemption)
-    }
-
-    /// Its parts, to be freed a little at a time.
-    pub(super) fn into_pieces(self) -> Vec<Piece> {
-        let Self { redemptions, by_id, current, by_change, by_reference, references_bytes, pool, .. } = self;
-        let reference_bytes = references_bytes / redemptions.len().max(1) as u64;
-        let mut pieces = redemptions.into_pieces(reference_bytes);
-        pieces.push(Piece::new(by_id, 1, INDEXES_BYTES / 4));
-        pieces.push(Piece::new(current, 1, INDEXES_BYTES / 4));
-        pieces.push(Piece::new(by_change, 1, INDEXES_BYTES / 4));
-        pieces.push(Piece::new(by_reference, 1, INDEXES_BYTES / 4));
-        pieces.extend(pool.into_iter().flat_map(Pool::into_pieces));
-        pieces
-    }
-
-    /// Changes the times of those redemptions for which `amended` returns others. Their order stays as it is. Returns how many changed.
+    /// Changes the times of those redemptions for which `amended` returns others. The order of their changes stays as it is. Returns how
+    /// many changed.
     pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
-        let changes: Vec<_> = self
-            .redemptions
-            .iter()
-            .filter_map(|(slot, kept)| Some((slot, amended(&kept.redemption)?)))
-            .collect();
+        let amended = |(slot, kept): (u32, &Kept)| Some((slot, amended(&kept.redemption)?, kept.change));
+        let changes: Vec<_> = self.redemptions.iter().filter_map(amended).collect();
         let count = changes.len() as u64;
-        for (slot, now) in changes {
-            self.redemptions.update(slot, |kept| {
-                kept.redemption.created_at = now.created_at;
-                kept.redemption.changed_at = now.changed_at;
-                kept.redemption.expires_at = now.expires_at;
-                kept.redemption.redeemed_at = now.redeemed_at;
-            });
-        }
-        if let Some(pool) = &mut self.pool {
-            pool.order_holds(self.redemptions.iter().map(|(_, kept)| &kept.redemption));
+        for (slot, redemption, change) in changes {
+            self.put(Some(slot), Some(Kept { redemption, change }));
         }
         count
     }
 
-    /// Lets a hold that has ended stand again, unless another redemption of its code stands. Returns whether it does.
+    /// Lets a hold that has ended stand again, unless another redemption of its code stands. It keeps its ordinal, unless that is taken, or so
+    /// high that a pool with this many redemptions can't have given it. Returns whether it stands.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
         let Some(&slot) = self.by_id.get(id) else { return false };
-        let Some(digest) = self.in_slot(slot).map(|redemption| redemption.digest) else { return false };
-        if self.current.contains_key(&digest) {
+        let Some(mut kept) = self.redemptions.get(slot).cloned() else { return false };
+        if self.current.contains_key(&kept.redemption.digest) {
             return false;
         }
-        let (pool, redemptions) = (&mut self.pool, self.redemptions.len() as u64);
-        self.redemptions.update(slot, |kept| {
-            kept.redemption.status = Status::Held;
-            if let Some(pool) = pool {
-                pool.hold_again(&mut kept.redemption, redemptions);
-            }
-        });
-        self.current.insert(digest, slot);
+        kept.redemption.status = Status::Held;
+        if let Some(ordinals) = &mut self.ordinals {
+            let highest = ordinals.len().saturating_add(self.redemptions.len() as u64);
+            let own = kept.redemption.ordinal.filter(|own| *own <= highest && ordinals.insert(*own));
+            kept.redemption.ordinal = own.or_else(|| Some(ordinals.insert_lowest()));
+        }
+        self.put(Some(slot), Some(kept));
         true
     }
 
-    /// Takes an ordinal for a redemption that is about to be inserted; none unless it is an open pool's.
+    /// Takes an ordinal for a redemption that is about to be inserted; `None` unless it is an open pool's.
     pub(super) fn take_ordinal(&mut self) -> Option<u64> {
-        self.pool.as_mut().map(|pool| pool.ordinals.take())
+        self.ordinals.as_mut().map(Numbers::insert_lowest)
     }
 
-    /// How many codes of an open pool are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
+    /// Number of codes of an open pool that are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
     pub(super) fn taken(&self) -> u64 {
-        self.pool.as_ref().map_or(0, |pool| pool.ordinals.taken())
+        self.ordinals.as_ref().map_or(0, Numbers::len)
     }
 
-    /// The hold of an open pool that ran out first, at `now` or earlier.
+    /// The hold that ran out first, at `now` or earlier.
     pub(super) fn overdue(&self, now: Timestamp) -> Option<RedemptionId> {
-        self.pool.as_ref()?.overdue(now)
+        self.first_hold().filter(|(until, _)| *until <= now).map(|(_, id)| id)
     }
 
-    /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`.
+    /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`. It ends at most [`ENDED_MAX`] holds
+    /// that have run out.
     pub(super) fn has_room(&self, stock: u64, now: Timestamp) -> bool {
-        self.pool.as_ref().is_some_and(|pool| pool.has_room(stock, now))
+        let surplus = (self.taken() + 1).saturating_sub(stock);
+        let Some(surplus) = usize::try_from(surplus).ok().filter(|surplus| *surplus <= ENDED_MAX) else {
+            return false;
+        };
+        let overdue = self.holds.keys().take_while(|(until, _)| *until <= now);
+        overdue.take(surplus).count() == surplus
     }
 
-    /// Which ordinals are taken, for a snapshot; none unless it is an open pool's.
-    pub(super) fn ordinals_mut(&mut self) -> Option<&mut Ordinals> {
-        self.pool.as_mut().map(|pool| &mut pool.ordinals)
-    }
-
-    fn detach(&mut self, digest: Digest, slot: u32) {
-        if self.current.get(&digest) == Some(&slot) {
-            self.current.remove(&digest);
-        }
-    }
-
-    /// Begins a snapshot of the redemptions and the ordinals. Returns how often each of them has changed so far.
-    pub(super) fn begin_snapshot(&mut self) -> (u64, Option<u64>) {
-        self.redemptions.begin_snapshot();
-        let ordinals = self.ordinals_mut().map(|ordinals| {
-            ordinals.begin_snapshot();
-            ordinals.changes()
-        });
-        (self.redemptions.changes(), ordinals)
-    }
-
-    /// Bytes that are kept for the running snapshot, about.
-    pub(super) fn snapshot_bytes(&self) -> usize {
-        let ordinals = self.pool.as_ref().map_or(0, |pool| pool.ordinals.snapshot_bytes());
-        self.redemptions.snapshot_bytes() + ordinals
-    }
-
-    /// Ends the running snapshot.
-    pub(super) fn end_snapshot(&mut self) {
-        self.redemptions.end_snapshot();
-        if let Some(ordinals) = self.ordinals_mut() {
-            ordinals.end_snapshot();
-        }
-    }
-
-    /// The slab, for a snapshot.
+    /// The redemptions, for a snapshot.
     pub(super) fn slab_mut(&mut self) -> &mut Slab<Kept> {
         &mut self.redemptions
+    }
+
+    /// The ordinals that are taken, for a snapshot; `None` unless it is an open pool's.
+    pub(super) fn ordinals_mut(&mut self) -> Option<&mut Numbers> {
+        self.ordinals.as_mut()
     }
 }
 
@@ -512,7 +528,7 @@ mod tests {
                 status: status.map(|status| STATUSES[status]),
                 changed_after: changed_after.map(Timestamp),
             };
-            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false), Vec::<Redemption>::new());
+            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false, Change::default()), Vec::<Redemption>::new());
             let (mut seen, mut cursor, mut now) = (Vec::new(), None, 0);
             let wanted = |r: &Redemption| query.status.is_none_or(|s| s == r.status).then(|| r.clone());
             for (step, number, pause) in steps {
@@ -527,7 +543,7 @@ mod tests {
                         let status = STATUSES[usize::from(step) % 4];
                         let before = ledger.get(&id).unwrap().clone();
                         let settled = Redemption { status, expires_at: None, changed_at: Timestamp(now), ..before };
-                        ledger.settle(&settled);
+                        ledger.settle(settled.clone());
                         order.retain(|r| r.id != id);
                         order.push(settled);
                     }

@@ -1,6 +1,6 @@
 //! How far an image has come in of which a filter is made.
 
-use crate::domain::{ImageHead, KeyName, Timestamp, UploadId};
+use crate::domain::{FilterHead, KeyName, Timestamp, UploadId};
 use crate::filter::Filled;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,6 @@ pub(super) struct Loading {
     pub(super) items: Vec<u64>,
     /// The checksum of all that has come.
     pub(super) checksum: u128,
-    /// Redemptions that have come.
-    pub(super) redemptions: u64,
     /// When the last part came.
     pub(super) changed_at: Timestamp,
 }
@@ -27,11 +25,11 @@ impl Loading {
     pub(super) fn begun(
         upload: UploadId,
         by: Option<KeyName>,
-        head: &ImageHead,
+        head: &FilterHead,
         checksum: u128,
         now: Timestamp,
     ) -> Self {
         let (filled, items) = (Filled::default(), head.tables.items());
-        Self { upload, by, filled, items, checksum, redemptions: 0, changed_at: now }
+        Self { upload, by, filled, items, checksum, changed_at: now }
     }
 }

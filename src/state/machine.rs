@@ -1,22 +1,21 @@
 //! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests.
 
-use super::agenda::Agenda;
+use super::agenda::{AT_ONCE, Agenda, Tasks};
 use super::catalog::{Catalog, View};
 use super::discarded::Discarded;
-use super::due::{Due, Heads};
 use super::epoch::Epoch;
 use super::events::{Events, FreshEvents};
 use super::history::History;
 use super::idempotency::Records;
 use super::loading::Loading;
-use super::running_snapshot::RunningSnapshot;
 use super::staging::Staging;
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp, UploadId};
 use crate::filter::{Expansion, StateCounts};
+use crate::paged::Copied;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,7 +32,7 @@ const FORMAT_FIRST: u16 = 1;
 /// - The catalog names exactly the filters in `filters` that are not hidden. Line-ups lie in the catalog alone.
 /// - A code is held or redeemed exactly while it has a redemption in that status, but for codes that were redeemed so long ago
 ///   that the redemption is forgotten.
-/// - Of each filter, `holds` has every held redemption, `ended` every other one.
+/// - Totals and agenda have of each filter what its footprint says.
 pub struct State {
     pub(super) applied: Seq,
     pub(super) filters: BTreeMap<FilterId, FilterState>,
@@ -49,11 +48,55 @@ pub struct State {
 pub(super) struct FilterState {
     pub(super) view: Arc<FilterView>,
     pub(super) tables: Tables,
-    pub(super) due: Due,
     /// What an import with `mode=replace` builds aside, if one does.
     pub(super) staging: Option<Staging>,
     /// Of a filter that is not to be seen yet: what is known of the image that it is made of.
     pub(super) loading: Option<Box<Loading>>,
+    /// Its part of the totals and of the agenda, as it was counted last.
+    footprint: Footprint,
+}
+
+/// The part of a filter in the totals and in the agenda.
+#[derive(Default)]
+pub(super) struct Footprint {
+    totals: Totals,
+    tasks: Tasks,
+}
+
+/// Sums over all filters.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    /// Bytes of tables.
+    pub(super) tables_bytes: u64,
+    /// Bytes of tables that are not among those.
+    pub(super) uncounted_bytes: u64,
+    /// Memory of ledgers.
+    pub(super) ledgers_bytes: u64,
+    /// Memory of the changes kept for imports that build aside.
+    pub(super) kept_bytes: u64,
+    /// Imports that are catching up.
+    pub(super) catching_up: u64,
+    pub(super) redemptions: u64,
+    /// Held redemptions of filters that can be seen.
+    pub(super) holds: u64,
+    /// Codes of strict coupons that can be seen.
+    pub(super) codes: StateCounts,
+}
+
+impl Totals {
+    /// Counts other totals in the place of those that were counted before.
+    fn change(&mut self, before: &Totals, now: &Totals) {
+        let change = |total: &mut u64, before, now| *total = *total + now - before;
+        change(&mut self.tables_bytes, before.tables_bytes, now.tables_bytes);
+        change(&mut self.uncounted_bytes, before.uncounted_bytes, now.uncounted_bytes);
+        change(&mut self.ledgers_bytes, before.ledgers_bytes, now.ledgers_bytes);
+        change(&mut self.kept_bytes, before.kept_bytes, now.kept_bytes);
+        change(&mut self.catching_up, before.catching_up, now.catching_up);
+        change(&mut self.redemptions, before.redemptions, now.redemptions);
+        change(&mut self.holds, before.holds, now.holds);
+        self.codes -= before.codes;
+        self.codes += now.codes;
+    }
 }
 
 /// What all filters share.
@@ -63,39 +106,23 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     /// How many epochs have been given.
     pub(super) epochs: u64,
-    /// Held redemptions by the time at which they expire.
-    pub(super) holds: Heads,
-    /// All other redemptions by the time of their last change.
-    pub(super) ended: Heads,
-    pub(super) redemptions: u64,
-    pub(super) tables_bytes: u64,
-    /// Bytes of tables that are not among those.
-    pub(super) uncounted_bytes: u64,
-    /// Changes kept for all imports that build aside.
-    pub(super) kept_changes: u64,
-    /// Imports that are catching up.
-    pub(super) catching_up: u64,
-    /// Codes of all strict coupons.
-    pub(super) codes: StateCounts,
+    pub(super) totals: Totals,
     /// Memory of all line-ups.
     pub(super) line_ups_bytes: u64,
-    /// Memory of all ledgers.
-    pub(super) ledgers_bytes: u64,
     /// The hidden filters, by the images that they are made of.
     pub(super) loading: BTreeMap<UploadId, FilterId>,
-    /// Filters whose items are moving to other tables.
-    pub(super) moving: BTreeSet<FilterId>,
     /// Holds that have run out since this state was made: for the metrics, not part of the image.
     pub(super) holds_expired: u64,
     /// Users who were forgotten since then, in the same way.
     pub(super) users_forgotten: u64,
-    /// What campaigns that forget have to do. The image has only whose turn it was.
+    /// What filters have to do. The image has only whose turn it was.
     pub(super) agenda: Agenda,
     pub(super) catalog: Catalog,
     /// Readers don't have the catalog as it is now.
     pub(super) catalog_changed: bool,
     pub(super) view: View,
-    pub(super) snapshot: RunningSnapshot,
+    /// Bytes that only snapshots still need.
+    pub(super) copied: Copied,
     pub(super) events: Events,
     /// What commands have dropped: no part of the image.
     pub(super) discarded: Discarded,
@@ -114,25 +141,16 @@ impl State {
             now: Timestamp(0),
             settings: Settings::default(),
             epochs: 0,
-            holds: Heads::default(),
-            ended: Heads::default(),
-            redemptions: 0,
-            tables_bytes: 0,
-            uncounted_bytes: 0,
-            kept_changes: 0,
-            catching_up: 0,
-            codes: StateCounts::default(),
+            totals: Totals::default(),
             line_ups_bytes: 0,
-            ledgers_bytes: 0,
             loading: BTreeMap::new(),
-            moving: BTreeSet::new(),
             holds_expired: 0,
             users_forgotten: 0,
             agenda: Agenda::default(),
             catalog: Catalog::default(),
             catalog_changed: false,
             view: View::default(),
-            snapshot: RunningSnapshot::default(),
+            copied: Copied::default(),
             events: Events::new(),
             discarded: Discarded::default(),
         };
@@ -194,12 +212,6 @@ impl State {
         self.shared.holds_expired
     }
 
-    /// Whether items of some filter are moving to another table, or the slots of forgotten users are being freed. Every entry does some of
-    /// that, and [`crate::domain::Command::Advance`] as much as it says.
-    pub fn can_advance(&self) -> bool {
-        !self.shared.moving.is_empty() || self.shared.agenda.is_any_retiring()
-    }
-
     /// The number of the last event; 0 if there never was one.
     pub fn events_last(&self) -> u64 {
         self.shared.events.last()
@@ -220,14 +232,19 @@ impl State {
         self.shared.events.take(empty);
     }
 
+    /// Users who were forgotten since then. Copies count.
+    pub fn users_forgotten(&self) -> u64 {
+        self.shared.users_forgotten
+    }
+
     /// Codes of all strict coupons by status.
     pub fn codes(&self) -> StateCounts {
-        self.shared.codes
+        self.shared.totals.codes
     }
 
     /// Redemptions on record.
     pub fn redemptions(&self) -> u64 {
-        self.shared.redemptions
+        self.shared.totals.redemptions
     }
 
     /// Answers kept for repeated requests.
@@ -239,27 +256,40 @@ impl State {
     pub fn idempotency_bytes(&self) -> u64 {
         self.records.memory_bytes()
     }
+
+    /// Frees some of what commands have dropped: about this many entries of ledgers, or as much of tables as takes as long. Returns
+    /// whether it was anything.
+    ///
+    /// No command depends on when this happens.
+    pub fn free_discarded(&mut self, entries_max: u64) -> bool {
+        self.has_discarded() && self.shared.discarded.free(entries_max) > 0
+    }
+
+    /// Whether something that commands have dropped is not freed yet.
+    pub fn has_discarded(&self) -> bool {
+        !self.shared.discarded.is_empty()
+    }
+
+    /// Bytes of tables that commands have dropped, and that are not freed yet.
+    pub fn discarded_tables_bytes(&self) -> u64 {
+        self.shared.discarded.tables.memory_bytes()
+    }
+
+    /// Bytes of redemptions that commands have dropped, and that are not freed yet, estimated.
+    pub fn discarded_records_bytes(&self) -> u64 {
+        self.shared.discarded.records_bytes()
+    }
 }
 
 impl FilterState {
-    /// Bytes of its tables, and of those that an import builds aside.
-    pub(super) fn tables_bytes(&self) -> u64 {
-        self.tables.memory_bytes() + self.staging.as_ref().map_or(0, |staging| staging.tables.memory_bytes())
-    }
-
-    /// Bytes of tables that are not among those.
-    pub(super) fn uncounted_bytes(&self) -> u64 {
-        let staged =
-            self.staging.as_ref().map_or(0, |staging| staging.tables.filter.tables().uncounted_bytes());
-        self.tables.filter.tables().uncounted_bytes() + staged
-    }
-
-    /// Memory of its ledger.
-    pub(super) fn ledger_bytes(&self) -> u64 {
-        match self.view.kind {
-            Kind::Campaign => 0,
-            Kind::Coupon => self.view.ledger.read().memory_bytes(),
-        }
+    /// A filter that is not counted yet: see [`Shared::note`].
+    pub(super) fn new(
+        view: Arc<FilterView>,
+        tables: Tables,
+        staging: Option<Staging>,
+        loading: Option<Box<Loading>>,
+    ) -> Self {
+        Self { view, tables, staging, loading, footprint: Footprint::default() }
     }
 
     /// Whether it is not to be seen yet.
@@ -267,40 +297,73 @@ impl FilterState {
         self.loading.is_some()
     }
 
-    /// Codes by status, if it is a strict coupon that can be seen.
-    pub(super) fn codes(&self) -> StateCounts {
-        let states = (self.view.kind == Kind::Coupon && !self.is_hidden())
-            .then(|| self.tables.filter.counts())
-            .flatten();
-        states.map_or_else(StateCounts::default, |states| self.view.code_counts(states))
-    }
-
-    /// Changes kept for the import that builds aside.
-    pub(super) fn kept_changes(&self) -> u64 {
-        self.staging.as_ref().map_or(0, |staging| staging.changes.len())
-    }
-
-    /// Whether its items are moving to another table, or those of an import that builds aside.
-    pub(super) fn is_moving(&self) -> bool {
-        let staged = self.staging.as_ref().map(|staging| &staging.tables);
+    /// Its part of the totals and of the agenda, as it is now.
+    fn footprint(&self) -> Footprint {
+        let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
-        !self.is_hidden() && (is_moving(&self.tables) || staged.is_some_and(is_moving))
-    }
-
-    /// Whether an import builds aside, and is catching up.
-    pub(super) fn is_catching_up(&self) -> bool {
-        self.staging.as_ref().is_some_and(Staging::is_catching_up)
+        let mut totals = Totals {
+            tables_bytes: tables.memory_bytes(),
+            uncounted_bytes: tables.filter.tables().uncounted_bytes(),
+            ..Totals::default()
+        };
+        let mut tasks = [
+            None,
+            None,
+            tables.due(&view.spec).map(|at| (at, AT_ONCE.1)),
+            tables.is_retiring().then_some(AT_ONCE),
+            is_moving(tables).then_some(AT_ONCE),
+        ];
+        if let Some(staging) = staging {
+            totals.tables_bytes += staging.tables.memory_bytes();
+            totals.uncounted_bytes += staging.tables.filter.tables().uncounted_bytes();
+            totals.kept_bytes = staging.changes.memory_bytes();
+            totals.catching_up = u64::from(staging.is_catching_up());
+            tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
+        }
+        if view.kind == Kind::Coupon {
+            let ledger = view.ledger.read();
+            totals.ledgers_bytes = ledger.memory_bytes();
+            totals.redemptions = ledger.len() as u64;
+            if !self.is_hidden() {
+                totals.holds = ledger.holds_len() as u64;
+                let states = tables.filter.counts();
+                totals.codes = states.map_or_else(StateCounts::default, |states| view.code_counts(states));
+            }
+            (tasks[0], tasks[1]) = (ledger.first_hold(), ledger.first_ended());
+        }
+        if self.is_hidden() {
+            // Nothing is due before it can be seen.
+            tasks = Tasks::default();
+        }
+        Footprint { totals, tasks }
     }
 }
 
 impl Shared {
-    /// Notes whether the items of a filter are moving to another table.
-    pub(super) fn note_moving(&mut self, filter: FilterId, is_moving: bool) {
-        if is_moving {
-            self.moving.insert(filter);
-        } else if !self.moving.is_empty() {
-            self.moving.remove(&filter);
+    /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped.
+    pub(super) fn note(&mut self, filter: &mut FilterState) {
+        let staged = filter.staging.as_mut().map(|staging| &mut staging.tables);
+        for tables in [Some(&mut filter.tables), staged].into_iter().flatten() {
+            self.discarded.tables.append(&mut tables.filter.tables_mut().take_dropped());
         }
+        let footprint = filter.footprint();
+        self.count(filter.view.id, &filter.footprint, &footprint);
+        filter.footprint = footprint;
+    }
+
+    /// Drops all tables of a filter, or those that an import was building aside.
+    pub(super) fn drop_tables(&mut self, tables: Tables) {
+        self.discarded.tables.append(&mut tables.filter.into_dropped());
+    }
+
+    /// Leaves a filter that is gone out of the totals and the agenda.
+    pub(super) fn forsake(&mut self, filter: &FilterState) {
+        self.count(filter.view.id, &filter.footprint, &Footprint::default());
+    }
+
+    fn count(&mut self, filter: FilterId, before: &Footprint, now: &Footprint) {
+        self.totals.change(&before.totals, &now.totals);
+        self.agenda.change(filter, &before.tasks, &now.tasks);
     }
 
     /// Goes by these settings, and tells readers what they need of them.

@@ -4,11 +4,11 @@
 use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State};
-use super::ordinals::Ordinals;
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use super::{events, kept};
-use crate::domain::{Command, Ending, FilterId, ImagePart, ImportMode, Raise, Target};
+use crate::domain::{Chunk, Command, Ending, FilterId, ImageSection, ImportMode, Raise, Target};
 use crate::filter::MemoryNeed;
+use crate::paged::Numbers;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
@@ -84,14 +84,14 @@ impl Waiting {
 }
 
 impl State {
-    /// Bytes of all tables, including those that only the running snapshot still needs.
+    /// Bytes of all tables.
     pub fn tables_bytes(&self) -> u64 {
-        self.shared.tables_bytes + self.shared.snapshot.tables_bytes()
+        self.shared.totals.tables_bytes
     }
 
     /// Bytes of tables that are not among those: of filters that were cleared, until that is done. They count for whoever asks for tables.
     pub fn uncounted_tables_bytes(&self) -> u64 {
-        self.shared.uncounted_bytes
+        self.shared.totals.uncounted_bytes
     }
 
     /// Whether the filter of a command has so many tables to empty that it should get no other one yet.
@@ -104,10 +104,9 @@ impl State {
     /// yet, estimated.
     pub fn records_bytes(&self) -> u64 {
         let shared = &self.shared;
-        let imports_bytes =
-            shared.view.imports.read().memory_bytes() + shared.kept_changes * kept::KEPT_CHANGE_BYTES;
+        let imports_bytes = shared.view.imports.read().memory_bytes() + shared.totals.kept_bytes;
         let line_ups_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
-        shared.ledgers_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
+        shared.totals.ledgers_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
@@ -116,7 +115,7 @@ impl State {
         if is_keyed {
             need += MemoryNeed::other(self.records.growth_bytes(command, waiting.keyed));
         }
-        if self.shared.catching_up > 0 || waiting.catches_up {
+        if self.shared.totals.catching_up > 0 || waiting.catches_up {
             let swept = self.swept_after(waiting.commands + 1) - self.swept_after(waiting.commands);
             need += MemoryNeed::other(swept * kept::KEPT_CHANGE_BYTES);
         }
@@ -125,7 +124,7 @@ impl State {
 
     /// The most holds, of any filter, that so many commands expire before they are executed.
     fn swept_after(&self, commands: u64) -> u64 {
-        (commands * SWEEP_MAX as u64).min(self.shared.holds.len())
+        (commands * SWEEP_MAX as u64).min(self.shared.totals.holds)
     }
 
     fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
@@ -183,7 +182,7 @@ impl State {
     fn turning_back(&self) -> MemoryNeed {
         let mut need = MemoryNeed::default();
         for filter in self.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
-            let ended = filter.due.ended.len() as u64;
+            let ended = filter.view.ledger.read().len() as u64;
             need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
         }
         need
@@ -229,14 +228,14 @@ fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
         }
         Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
-        Command::ImagePart { part: ImagePart::Chunks(_), .. } => Some(MemoryNeed::default()),
-        Command::ImagePart { part: ImagePart::Ordinals(bits), .. } => {
-            Some(MemoryNeed::other(Ordinals::loading_bytes(bits.0.len())))
-        }
-        Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. } => {
-            let references = redemptions.iter().map(|one| one.redemption.reference.as_str().len() as u64);
-            let bytes = Ledger::loading_bytes(redemptions.len() as u64) + references.sum::<u64>();
-            Some(MemoryNeed::other(bytes))
+        Command::ImagePart { part, .. } => {
+            let bytes = |Chunk(chunk): &Chunk| match part.section {
+                ImageSection::Tables => 0,
+                // Those of redemptions that stand are counted twice until the image is complete.
+                ImageSection::Ordinals => 2 * Numbers::loading_bytes(chunk),
+                ImageSection::Redemptions => Ledger::loading_bytes(chunk),
+            };
+            Some(MemoryNeed::other(part.chunks.iter().map(bytes).sum()))
         }
         _ => None,
     }
@@ -291,7 +290,7 @@ impl FilterState {
     fn growth(&self, demand: &Demand) -> MemoryNeed {
         let mut need = self.tables.filter.growth(demand.items, demand.removes);
         if demand.uses > 0 {
-            need += MemoryNeed::other(self.view.ledger.read().growth_bytes(demand.uses));
+            need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * kept::KEPT_CHANGE_BYTES);

@@ -1,70 +1,24 @@
 //! A state is built from its snapshot: the head first, then every section.
 
-use super::agenda::Task;
-use super::due::Due;
+use super::epoch::Epoch;
 use super::events::Events;
 use super::history::History;
 use super::idempotency::Records;
-use super::image::{Beginning, FilterStateImage, Head, IMAGE_VERSION, LedgerImage, StagingImage};
+use super::image::{
+    Beginning, FilterStateImage, Head, IMAGE_VERSION, LedgerImage, RestoreStateError, StagingImage,
+};
 use super::imports::Imports;
 use super::kept::KeptChanges;
-use super::ledger::Ledger;
+use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
-use super::ordinals::Ordinals;
-use super::queue::{DamagedQueue, Extent};
-use super::section::{SectionId, Sections};
-use super::slab::{DamagedSlab, Slab};
+use super::section::{RECORDS, SectionId, Sections};
 use super::staging::Staging;
-use super::tables::{Tables, TablesImage};
-use super::view::{Counters, FilterView};
-use crate::domain::Spec;
-use crate::filter::{Filled, RestoreError, Restoring};
-use parking_lot::RwLock;
-use std::convert::Infallible;
+use super::tables::Tables;
+use super::view::FilterView;
+use crate::domain::{Redemption, Spec};
+use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring};
+use crate::paged::{Extent, PAGE_BYTES, Queue};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use thiserror::Error;
-
-/// Why a state can't be built from a snapshot.
-#[derive(Debug, Error)]
-pub enum RestoreStateError<E> {
-    /// The head can't be read.
-    #[error("the snapshot's head can't be read: {0}")]
-    Head(postcard::Error),
-    /// A newer program wrote the head.
-    #[error("the snapshot's head has version {0}, this program reads 1 to {IMAGE_VERSION}")]
-    Newer(u16),
-    /// A filter's tables can't be read.
-    #[error(transparent)]
-    Tables(RestoreError<E>),
-    /// A ledger, or the changes kept for an import, can't be read.
-    #[error(transparent)]
-    Slab(#[from] DamagedSlab),
-    /// The stored answers can't be read.
-    #[error(transparent)]
-    Records(#[from] DamagedQueue),
-    /// A chunk could not be loaded.
-    #[error(transparent)]
-    Load(E),
-}
-
-/// The version of entries that is enabled in a snapshot.
-///
-/// # Errors
-/// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
-pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
-    Ok(beginning(head)?.format)
-}
-
-/// What a head begins with. The imports and line-ups behind it may be many.
-pub(super) fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
-    let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-    if !(1..=IMAGE_VERSION).contains(&version) {
-        return Err(RestoreStateError::Newer(version));
-    }
-    let (beginning, _) = postcard::take_from_bytes(rest).map_err(RestoreStateError::Head)?;
-    Ok(beginning)
-}
 
 impl State {
     /// Builds a state from its snapshot.
@@ -97,9 +51,11 @@ impl State {
         state.shared.events = Events::restore(last, next);
         state.shared.configure(settings);
         state.shared.epochs = epochs;
-        state.records = restore_records(records, sections)?;
+        let records = restore_queue(RECORDS, records, sections)?;
+        state.records =
+            Records::restore(records).ok_or(RestoreStateError::Damaged("a stored answer is too short"))?;
         *state.shared.view.imports.write() = Imports::restore(head.imports);
-        state.shared.agenda.last = head.last_retired;
+        state.shared.agenda.last_retired = head.last_retired;
         for image in filters {
             state.restore_filter(image, sections)?;
         }
@@ -117,75 +73,46 @@ impl State {
         image: FilterStateImage,
         sections: &mut S,
     ) -> Result<(), RestoreStateError<S::Error>> {
-        let id = image.id;
-        let ledger = restore_ledger(&image.ledger, image.loading.is_some(), sections)?;
-        self.shared.redemptions += ledger.len() as u64;
-        let filled = image.loading.as_ref().map(|loading| loading.filled);
-        let tables = restore_tables(&image.tables, &image.spec, filled, sections)?;
-        let loading = image.loading.map(Box::new);
-        let staging =
-            image.staging.map(|staging| restore_staging(staging, &image.spec, sections)).transpose()?;
-        let counters = Counters::default();
-        counters.adds.store(image.adds, Ordering::Relaxed);
-        counters.removes.store(image.removes, Ordering::Relaxed);
-        let view = Arc::new(FilterView {
-            id,
-            kind: image.kind,
-            name: image.name,
-            spec: image.spec,
-            layout: image.layout,
-            window: image.window,
-            created_at: image.created_at,
-            secret: image.secret,
-            reader: tables.filter.reader(),
-            counters: Arc::new(counters),
-            ledger: Arc::new(RwLock::new(ledger)),
-            redemptions_retention: self.shared.view.redemptions_retention.clone(),
-        });
+        let FilterStateImage { id, head, tables, ledger, staging, loading } = image;
+        let ledger = restore_ledger(&ledger, Change(head.last_change), loading.is_some(), sections)?;
+        let filled = loading.as_ref().map(|loading| loading.filled);
+        let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
+        let staging = staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?;
+        let loading = loading.map(Box::new);
+        let retention = &self.shared.view.redemptions_retention;
+        let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
         if let Some(loading) = &loading {
             self.shared.loading.insert(loading.upload, id);
         } else {
             self.shared.show(view.clone());
         }
-        let filter = FilterState { view, tables, due: Due::default(), staging, loading };
-        self.shared.tables_bytes += filter.tables_bytes();
-        self.shared.uncounted_bytes += filter.uncounted_bytes();
-        self.shared.ledgers_bytes += filter.ledger_bytes();
-        self.shared.kept_changes += filter.kept_changes();
-        self.shared.catching_up += u64::from(filter.is_catching_up());
-        self.shared.codes += filter.codes();
-        self.shared.note_moving(id, filter.is_moving());
-        self.shared.agenda.change(id, Task::default(), filter.task());
+        let mut filter = FilterState::new(view, tables, staging, loading);
+        self.shared.note(&mut filter);
         self.filters.insert(id, filter);
-        // It goes on exactly as the one that the snapshot was taken of, also if no entry was about it for a while.
-        self.on_as_it_is(id, |filter| match filter.loading {
-            None => filter.enqueue_all(),
-            // Nothing is due while it is hidden.
-            Some(_) => *filter.due = Due::of(filter.view.ledger.read().iter()),
-        });
         Ok(())
     }
 }
 
 fn restore_ledger<S: Sections>(
     image: &LedgerImage,
+    last_change: Change,
     is_loading: bool,
     sections: &mut S,
 ) -> Result<Ledger, RestoreStateError<S::Error>> {
     sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
-    let redemptions = load_all(sections, SectionId::only(image.epoch))?;
-    let redemptions = Slab::restore(&redemptions, image.changes)?;
-    let ordinals = image.ordinals_changes.map(|changes| {
-        let bytes = load_all(sections, SectionId::ordinals(image.epoch))?;
-        let ordinals = match is_loading {
-            true => Ordinals::restore_loading(&bytes, changes),
-            false => Ordinals::restore(&bytes, changes),
-        };
-        ordinals.ok_or(RestoreStateError::Slab(DamagedSlab("the ordinals can't be read")))
-    });
-    let ledger =
-        Ledger::restore(image.epoch, redemptions, image.last_change, ordinals.transpose()?, is_loading);
-    ledger.ok_or(RestoreStateError::Slab(DamagedSlab("a redemption has an ordinal that is free")))
+    let &LedgerImage { epoch, changes, ordinals_changes, .. } = image;
+    let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
+    let damaged = || RestoreStateError::Damaged("a ledger can't be read");
+    if ordinals_changes.is_some() {
+        for_each_chunk(sections, SectionId::ordinals(epoch), |chunk| {
+            ledger.load_ordinals(chunk).then_some(()).ok_or_else(damaged)
+        })?;
+    }
+    for_each_chunk(sections, SectionId::redemptions(epoch), |chunk| {
+        ledger.load(chunk, |_: &Redemption| true).then_some(()).ok_or_else(damaged)
+    })?;
+    ledger.resume(changes, ordinals_changes);
+    if is_loading || ledger.finish_loading() { Ok(ledger) } else { Err(damaged()) }
 }
 
 fn restore_staging<S: Sections>(
@@ -194,56 +121,70 @@ fn restore_staging<S: Sections>(
     sections: &mut S,
 ) -> Result<Staging, RestoreStateError<S::Error>> {
     let StagingImage { import, tables, changes, cleared, walk } = image;
-    let tables = restore_tables(&tables, spec, None, sections)?;
-    let bytes = load_all(sections, SectionId::only(changes.epoch))?;
-    let changes = KeptChanges::restore(changes, &bytes)?;
+    let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
+    let (epoch, extent) = changes;
+    let changes = KeptChanges::restore(epoch, restore_queue(epoch, extent, sections)?);
+    let changes = changes.ok_or(RestoreStateError::Damaged("a kept change can't be read"))?;
     Ok(Staging { import, tables, changes, cleared, walk })
 }
 
 fn restore_tables<S: Sections>(
-    image: &TablesImage,
+    epoch: Epoch,
+    image: &FilterImage,
     spec: &Spec,
     filled: Option<Filled>,
     sections: &mut S,
 ) -> Result<Tables, RestoreStateError<S::Error>> {
-    let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(image.epoch, table.id()), table);
-    let tables = Tables::restore(image, filled, &mut load).map_err(RestoreStateError::Tables)?;
-    if tables.filter.forgetting().map(|filter| filter.kept()) != spec.forget.map(|forget| forget.steps()) {
+    let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(epoch, table.id()), table);
+    let filter = match filled {
+        None => Filter::restore(spec.mode, image, &mut load),
+        // As far as the image has come.
+        Some(filled) => Filter::restore_filling(spec.mode, image, filled, &mut load),
+    };
+    let filter = filter.map_err(RestoreStateError::Tables)?;
+    if filter.forgetting().map(|filter| filter.kept()) != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
             "a filter forgets in other steps than its spec says",
         )));
     }
-    Ok(tables)
+    Ok(Tables { epoch, filter })
 }
 
-fn restore_records<S: Sections>(
+fn restore_queue<S: Sections>(
+    epoch: Epoch,
     extent: Extent,
     sections: &mut S,
-) -> Result<Records, RestoreStateError<S::Error>> {
-    let numbers = extent.first..extent.first.saturating_add(extent.pages);
+) -> Result<Queue, RestoreStateError<S::Error>> {
     let mut pages = Vec::new();
-    for number in numbers {
-        let page = load_all(sections, SectionId::records(number))?;
+    for number in extent.first..extent.first.saturating_add(extent.pages) {
+        sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
+        let mut page = Vec::new();
+        for_each_chunk(sections, SectionId::page(epoch, number), |chunk| {
+            page.extend_from_slice(chunk);
+            Ok(())
+        })?;
         if page.is_empty() {
-            return Err(DamagedQueue::missing().into());
+            return Err(RestoreStateError::Damaged("a page of stored answers or kept changes is missing"));
         }
         pages.push(page);
     }
-    Ok(Records::restore(extent, pages)?)
+    Queue::restore(extent, pages)
+        .ok_or(RestoreStateError::Damaged("a page of stored answers or kept changes can't be read"))
 }
 
-/// All chunks of a section, joined.
-fn load_all<S: Sections>(
+/// Passes all chunks of a section on, in order.
+fn for_each_chunk<S: Sections>(
     sections: &mut S,
     section: SectionId,
-) -> Result<Vec<u8>, RestoreStateError<S::Error>> {
-    let (mut all, mut chunk) = (Vec::new(), Vec::new());
+    mut each: impl FnMut(&[u8]) -> Result<(), RestoreStateError<S::Error>>,
+) -> Result<(), RestoreStateError<S::Error>> {
+    let mut chunk = Vec::new();
     for number in 0.. {
         chunk.clear();
         if !sections.chunk(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
             break;
         }
-        all.extend_from_slice(&chunk);
+        each(&chunk)?;
     }
-    Ok(all)
+    Ok(())
 }

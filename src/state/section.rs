@@ -11,7 +11,7 @@ pub(super) const RECORDS: Epoch = Epoch(0);
 pub struct SectionId {
     /// The part of the state that it belongs to.
     pub epoch: Epoch,
-    /// The number of a table, or of a page of stored answers; 1 for the ordinals of an open pool, 0 for all else.
+    /// The number of a table or a page; 1 for the ordinals of an open pool, 0 for the redemptions of a ledger.
     pub table: u64,
 }
 
@@ -20,12 +20,13 @@ impl SectionId {
         Self { epoch, table: table.0 }
     }
 
-    pub(super) fn records(page: u64) -> Self {
-        Self { epoch: RECORDS, table: page }
+    /// A page of stored answers, or of the changes that are kept for an import.
+    pub(super) fn page(epoch: Epoch, number: u64) -> Self {
+        Self { epoch, table: number }
     }
 
-    /// The redemptions of a ledger, or an import's queue of changes.
-    pub(super) fn only(epoch: Epoch) -> Self {
+    /// The redemptions of a ledger.
+    pub(super) fn redemptions(epoch: Epoch) -> Self {
         Self { epoch, table: 0 }
     }
 
@@ -35,13 +36,39 @@ impl SectionId {
     }
 }
 
-/// A section that a snapshot needs. The store need not write it again if it has one with the same id and number of changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A section of a snapshot. It owns what it consists of, as that was when the snapshot began, until it is dropped. The store need not write
+/// it again if it has one with the same id and number of changes.
 pub struct Section {
     /// Its name.
     pub id: SectionId,
     /// A number that differs whenever the contents may.
     pub changes: u64,
+    chunks: Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>,
+}
+
+impl Section {
+    /// A section whose chunks are given out in order: each call replaces the bytes by the next one, and returns `false` after the last.
+    pub(super) fn new(
+        id: SectionId,
+        changes: u64,
+        chunks: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static,
+    ) -> Self {
+        Self { id, changes, chunks: Box::new(chunks) }
+    }
+
+    /// Replaces `out` with the next chunk; `false` after the last one.
+    pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
+        (self.chunks)(out)
+    }
+}
+
+impl std::fmt::Debug for Section {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Section")
+            .field("id", &self.id)
+            .field("changes", &self.changes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a state that is being restored gets its sections from.

@@ -127,11 +127,9 @@ impl Staging {
     fn repeat(&mut self, live: &Tables, changes_max: u64) -> Result<(), Full> {
         let mut left = changes_max;
         while left > 0 && self.changes.len() > 0 {
-            let run = self.changes.first(left);
-            repeat_all(&mut self.tables, live, run)?;
+            let run = self.changes.pop_run(left);
+            repeat_all(&mut self.tables, live, &run)?;
             left -= run.len() as u64;
-            let repeated = run.len();
-            self.changes.drop_first(repeated);
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! The filter that a command is about: the command looks it up once, and then works on it here.
 
-use super::due::Due;
 use super::kept::ChangeKind;
 use super::loading::Loading;
 use super::machine::{FilterState, Shared, State};
@@ -8,8 +7,7 @@ use super::staging::{REPEATED_FOR_EACH, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{
-    FilterId, Happened, ImportId, ImportState, ItemOutcome, Outcome, Redemption, RedemptionStep, Refusal,
-    Status,
+    FilterId, Happened, ImportId, ImportState, ItemOutcome, Redemption, RedemptionStep, Refusal, Status,
 };
 use crate::filter::{Digest, SlotState};
 use std::borrow::Cow;
@@ -19,33 +17,16 @@ use std::sync::Arc;
 pub(super) struct Subject<'a> {
     pub(super) view: &'a mut Arc<FilterView>,
     pub(super) tables: &'a mut Tables,
-    pub(super) due: &'a mut Due,
     pub(super) staging: &'a mut Option<Staging>,
     pub(super) loading: &'a mut Option<Box<Loading>>,
     pub(super) shared: &'a mut Shared,
 }
 
-/// Works on a filter, and brings the memory account and the agenda up to date afterwards.
+/// Works on a filter, and brings totals and agenda up to date afterwards.
 fn work_on<T>(filter: &mut FilterState, shared: &mut Shared, work: impl FnOnce(&mut Subject<'_>) -> T) -> T {
-    let (bytes, changes, ledger_bytes) =
-        (filter.tables_bytes(), filter.kept_changes(), filter.ledger_bytes());
-    let uncounted_bytes = filter.uncounted_bytes();
-    let (was_catching_up, codes, task) = (filter.is_catching_up(), filter.codes(), filter.task());
-    let id = filter.view.id;
-    let FilterState { view, tables, due, staging, loading } = filter;
-    let done = work(&mut Subject { view, tables, due, staging, loading, shared });
-    for tables in [Some(tables), staging.as_mut().map(|staging| &mut staging.tables)].into_iter().flatten() {
-        shared.drop_replaced(tables.filter.tables_mut().take_dropped());
-    }
-    shared.tables_bytes = shared.tables_bytes + filter.tables_bytes() - bytes;
-    shared.uncounted_bytes = shared.uncounted_bytes + filter.uncounted_bytes() - uncounted_bytes;
-    shared.kept_changes = shared.kept_changes + filter.kept_changes() - changes;
-    shared.ledgers_bytes = shared.ledgers_bytes + filter.ledger_bytes() - ledger_bytes;
-    shared.catching_up = shared.catching_up + u64::from(filter.is_catching_up()) - u64::from(was_catching_up);
-    shared.codes -= codes;
-    shared.codes += filter.codes();
-    shared.note_moving(id, filter.is_moving());
-    shared.agenda.change(id, task, filter.task());
+    let FilterState { view, tables, staging, loading, .. } = filter;
+    let done = work(&mut Subject { view, tables, staging, loading, shared });
+    shared.note(filter);
     done
 }
 
@@ -74,22 +55,6 @@ impl State {
     ) -> Option<T> {
         let filter = self.filters.get_mut(&filter)?;
         Some(work_on(filter, &mut self.shared, work))
-    }
-
-    /// Goes on with the first filter whose items are moving to another table: empties so many more buckets. Frees slots of forgotten users
-    /// for as long.
-    pub(super) fn advance(&mut self, buckets: u64) -> Outcome {
-        self.free_forgotten_as_in(buckets);
-        if let Some(&moving) = self.shared.moving.first() {
-            // It is there: otherwise it would not be among those that move.
-            let _ = self.on(moving, |filter| match filter.staging {
-                Some(staging) if !filter.tables.filter.is_moving() => {
-                    staging.tables.filter.move_items(buckets)
-                }
-                _ => filter.tables.filter.move_items(buckets),
-            });
-        }
-        Outcome::Advanced
     }
 
     /// Works on every filter, in the order of their ids. They are as the last entries about them have left them.
@@ -202,6 +167,5 @@ impl Subject<'_> {
         let Some(staging) = self.staging.take() else { return };
         self.shared.update_import(&staging.import, |import| import.state = why);
         self.shared.drop_tables(staging.tables);
-        self.shared.snapshot.retire_changes(staging.changes);
     }
 }

@@ -2,12 +2,9 @@
 
 use super::epoch::Epoch;
 use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
-use crate::filter::codec::Load;
 use crate::filter::{
-    Digest, Expansion, Filled, Filter, FilterImage, ForgettingFilter, Full, Insert, Layout, MemoryNeed, Mode,
-    RestoreError, SlotState,
+    Digest, Expansion, Filter, ForgettingFilter, Full, Insert, Layout, MemoryNeed, SlotState,
 };
-use serde::{Deserialize, Serialize};
 
 /// Words that a filter which forgets looks through for forgotten items with each item that is added. Its tables have a few words for an item,
 /// so before long all is free, however many other filters wait for their turn.
@@ -17,14 +14,6 @@ const WORDS_AN_INSERT: u64 = 32;
 pub(super) struct Tables {
     pub(super) epoch: Epoch,
     pub(super) filter: Filter,
-}
-
-/// What a snapshot says of the tables beside their chunks.
-#[derive(Serialize, Deserialize)]
-pub(super) struct TablesImage {
-    pub(super) epoch: Epoch,
-    pub(super) mode: Mode,
-    pub(super) filter: FilterImage,
 }
 
 impl Tables {
@@ -58,7 +47,7 @@ impl Tables {
         self.filter.forgetting_mut().map_or(0, |filter| filter.retire(words))
     }
 
-    /// Bytes of the tables, including those that only the running snapshot still needs.
+    /// Bytes of the tables.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.filter.tables().memory_bytes()
     }
@@ -93,24 +82,6 @@ impl Tables {
     pub(super) fn available(&self) -> u64 {
         let (held, redeemed) = self.used();
         self.filter.items() - held - redeemed
-    }
-
-    pub(super) fn begin_snapshot(&mut self) -> TablesImage {
-        let (epoch, mode) = (self.epoch, self.filter.mode());
-        TablesImage { epoch, mode, filter: self.filter.begin_snapshot() }
-    }
-
-    /// Restores the tables from their snapshot, if they were being filled, as far as they had come.
-    pub(super) fn restore<E>(
-        image: &TablesImage,
-        filled: Option<Filled>,
-        load: &mut Load<'_, E>,
-    ) -> Result<Self, RestoreError<E>> {
-        let filter = match filled {
-            None => Filter::restore(image.mode, &image.filter, load)?,
-            Some(filled) => Filter::restore_filling(image.mode, &image.filter, filled, load)?,
-        };
-        Ok(Self { epoch: image.epoch, filter })
     }
 }
 

@@ -65,7 +65,6 @@ impl Subject<'_> {
         if let (Some(forget), Some(filter)) = (self.view.spec.forget, self.tables.filter.forgetting_mut()) {
             filter.turn_back(forget.step_at(now));
         }
-        self.enqueue_all();
         if self.view.created_at > now {
             self.show(self.view.with_created_at(now));
         }

@@ -1,12 +1,15 @@
 //! A campaign or coupon as requests see it while the writer changes it. Look-ups in its tables take no lock.
 
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
+use crate::domain::image::ALGORITHM;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats, Status,
-    StepStats, Timestamp, Window,
+    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
+    Status, StepStats, Timestamp, Window,
 };
-use crate::filter::{self, Digest, FilterStats, Layout, Mode, Reader, Secret, SlotState, StateCounts};
+use crate::filter::{
+    self, Digest, FilterImage, FilterStats, Layout, Mode, Reader, Secret, SlotState, StateCounts,
+};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +43,7 @@ pub struct Counters {
 }
 
 /// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
+#[derive(Clone)]
 pub struct FilterView {
     /// Its id.
     pub id: FilterId,
@@ -283,43 +287,69 @@ impl FilterView {
 
     /// The same filter with another window.
     pub(super) fn with_window(&self, window: Window) -> Self {
-        Self { window, ..self.copy() }
+        Self { window, ..self.clone() }
     }
 
     /// The same filter with another stock.
     pub(super) fn with_stock(&self, stock: Option<u64>) -> Self {
-        Self { spec: Spec { stock, ..self.spec.clone() }, ..self.copy() }
+        Self { spec: Spec { stock, ..self.spec.clone() }, ..self.clone() }
     }
 
     /// The same filter with another capacity, and the layout for it.
     pub(super) fn with_capacity(&self, capacity: u64, layout: Layout) -> Self {
-        Self { spec: Spec { capacity, ..self.spec.clone() }, layout, ..self.copy() }
+        Self { spec: Spec { capacity, ..self.spec.clone() }, layout, ..self.clone() }
     }
 
     /// The same filter with another time of creation.
     pub(super) fn with_created_at(&self, created_at: Timestamp) -> Self {
-        Self { created_at, ..self.copy() }
+        Self { created_at, ..self.clone() }
     }
 
     /// The same filter with other tables.
     pub(super) fn with_reader(&self, reader: Reader) -> Self {
-        Self { reader, ..self.copy() }
+        Self { reader, ..self.clone() }
     }
 
-    fn copy(&self) -> Self {
+    /// The filter of a head, with these tables and this ledger.
+    pub(super) fn of(
+        id: FilterId,
+        head: &FilterHead,
+        reader: Reader,
+        ledger: Ledger,
+        redemptions_retention: &Arc<AtomicU64>,
+    ) -> Self {
+        let FilterHead { kind, layout, window, created_at, adds, removes, .. } = *head;
         Self {
-            id: self.id,
+            id,
+            kind,
+            name: head.name.clone(),
+            spec: head.spec.clone(),
+            layout,
+            window,
+            created_at,
+            secret: head.secret.clone(),
+            reader,
+            counters: Arc::new(Counters { adds: adds.into(), removes: removes.into() }),
+            ledger: Arc::new(RwLock::new(ledger)),
+            redemptions_retention: redemptions_retention.clone(),
+        }
+    }
+
+    /// Its head, with the image of its tables.
+    pub(super) fn head(&self, tables: FilterImage) -> FilterHead {
+        FilterHead {
+            algorithm: ALGORITHM,
             kind: self.kind,
             name: self.name.clone(),
+            secret: self.secret.clone(),
             spec: self.spec.clone(),
             layout: self.layout,
             window: self.window,
             created_at: self.created_at,
-            secret: self.secret.clone(),
-            reader: self.reader.clone(),
-            counters: self.counters.clone(),
-            ledger: self.ledger.clone(),
-            redemptions_retention: self.redemptions_retention.clone(),
+            adds: self.counters.adds.load(Ordering::Relaxed),
+            removes: self.counters.removes.load(Ordering::Relaxed),
+            tables,
+            last_change: self.ledger.read().last_change().0,
         }
     }
 }

@@ -1,83 +1,150 @@
-//! The backup archive: one snapshot and the log after it, in a format of our own that can be read without sled.
+//! Archives: chains of frames that can be read without sled. A backup has a snapshot and the log after it; an image has one filter.
 //!
 //! ```text
-//! archive: "cuckood archive\n"  version u32  record…  end  XXH3-128 of all before           (little-endian)
-//! record:  kind u8  length u32  payload
-//!   M  a piece of the manifest, as it lies in the store; all of them first; none if no snapshot was taken yet
-//!   C  place of the section in the manifest u32, number of the chunk u32, bytes; in the manifest's order
-//!   V  a pack of events, as it lies in the store; in order, up to the last event of the manifest; none without a manifest
-//!   L  first position u64, count u32, so many entries of the log
-//! end:     E  last position u64
+//! backup, frames "ckar":
+//!   M  the manifest (postcard); the first one, unless no snapshot was taken yet
+//!   C  a chunk; in the manifest's order
+//!   V  a pack of events, as it is stored; up to the last event of the manifest
+//!   L  first position, number of entries (postcard), and the encoded entries; without a gap after the manifest
+//!   E  the last position (postcard)
+//! image, frames "ckim":
+//!   H  the head (postcard); the first one
+//!   P  a part (postcard)
+//!   E  the number of redemptions (postcard)
 //! ```
 //!
-//! No part of an archive is valid until its end has been read and its hash verified.
+//! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.
 
 use super::events::EventPack;
-use super::snapshots::{self, Manifest, SectionKey};
+use super::snapshots::{Manifest, SectionKey};
 use super::{Store, StoreError};
-use crate::domain::Seq;
+use crate::domain::{FilterHead, ImageFault, ImagePart, Seq};
+use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3Default;
 
-const MAGIC: &[u8; 16] = b"cuckood archive\n";
-const VERSION: u32 = 1;
-/// How many bytes of an archive are read at once.
+/// A manifest is the largest payload: about half a kilobyte for each filter.
+const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: 1 << 30 };
+
+/// Each frame becomes a command, which must not be longer than 64 KiB.
+const IMAGE: Format = Format { magic: *b"ckim", version: 1, payload_max: 60 << 10 };
+
+/// Maximum size of an image's record, in bytes.
+pub const IMAGE_RECORD_BYTES_MAX: usize = FRAME_BYTES + IMAGE.payload_max;
+
+/// A part of an image that has reached this size is written, in bytes. It leaves space for another chunk.
+pub const IMAGE_PART_BYTES: usize = 36 << 10;
+
+/// Bytes of an archive that are read together.
 const READ_BYTES: usize = 1 << 20;
 
 const MANIFEST: u8 = b'M';
 const CHUNK: u8 = b'C';
 const EVENTS: u8 = b'V';
 const LOG: u8 = b'L';
+const HEAD: u8 = b'H';
+const PART: u8 = b'P';
 const END: u8 = b'E';
 
-/// Writes an archive piece by piece: its manifest and chunks, then events, then the log, then its end.
+/// Reads a chain of frames as its bytes arrive.
+struct Chain {
+    format: Format,
+    bytes: Vec<u8>,
+    /// Bytes that were read already.
+    read: usize,
+    /// The checksum of the last frame; 0 before the first.
+    checksum: u128,
+    has_ended: bool,
+}
+
+impl From<FrameError> for ImageFault {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Foreign => Self::Foreign,
+            FrameError::Newer(version) => Self::Newer(version),
+            FrameError::Damaged => Self::Checksum,
+        }
+    }
+}
+
+impl Chain {
+    fn new(format: Format) -> Self {
+        Self { format, bytes: Vec::new(), read: 0, checksum: 0, has_ended: false }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.read);
+        self.read = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next frame, if it has arrived completely.
+    fn next(&mut self) -> Result<Option<Frame<'_>>, ImageFault> {
+        let left = &self.bytes[self.read..];
+        if self.has_ended {
+            return if left.is_empty() { Ok(None) } else { Err(ImageFault::TooLong) };
+        }
+        let Some((frame, length)) = self.format.open(left)? else { return Ok(None) };
+        if frame.before != self.checksum {
+            return Err(ImageFault::Order);
+        }
+        self.read += length;
+        self.checksum = frame.checksum;
+        self.has_ended = frame.kind == END;
+        Ok(Some(frame))
+    }
+
+    /// Validates what has arrived once nothing more does.
+    fn finish(&self) -> Result<(), ImageFault> {
+        match self.has_ended {
+            true if self.read == self.bytes.len() => Ok(()),
+            true => Err(ImageFault::TooLong),
+            false if self.checksum == 0 && self.bytes.len() < FRAME_BYTES => Err(ImageFault::Foreign),
+            false => Err(ImageFault::CutShort),
+        }
+    }
+}
+
+/// Writes a backup piece by piece: its manifest and chunks, then events, then the log, then its end.
+#[derive(Default)]
 pub struct ArchiveWriter {
     pending: VecDeque<u8>,
-    hash: Xxh3Default,
+    checksum: u128,
 }
 
 impl ArchiveWriter {
     /// Begins an archive with the manifest of its snapshot, if there is one.
-    ///
-    /// # Errors
-    /// [`StoreError::Misuse`] if the manifest can't be encoded.
-    pub fn begin(manifest: Option<&Manifest>) -> Result<ArchiveWriter, StoreError> {
-        let mut writer = ArchiveWriter { pending: VecDeque::new(), hash: Xxh3Default::new() };
-        writer.push(MAGIC);
-        writer.push(&VERSION.to_le_bytes());
+    pub fn begin(manifest: Option<&Manifest>) -> ArchiveWriter {
+        let mut writer = ArchiveWriter::default();
         if let Some(manifest) = manifest {
-            for part in snapshots::encode(manifest)? {
-                writer.push_record(MANIFEST, &[&part]);
-            }
+            writer.push(MANIFEST, &encode(manifest));
         }
-        Ok(writer)
+        writer
     }
 
-    /// Writes chunk `index` of the manifest's section number `section`. All chunks must be written, in order.
-    pub fn chunk(&mut self, section: u32, index: u32, bytes: &[u8]) {
-        self.push_record(CHUNK, &[&section.to_le_bytes(), &index.to_le_bytes(), bytes]);
+    /// Writes the next chunk. All chunks of the manifest must be written, in its order.
+    pub fn chunk(&mut self, bytes: &[u8]) {
+        self.push(CHUNK, bytes);
     }
 
     /// Writes the next pack of events. The last one ends with the manifest's last event.
     pub fn events(&mut self, pack: &EventPack) {
-        self.push_record(EVENTS, &[&pack.encode()]);
+        self.push(EVENTS, &pack.encode());
     }
 
     /// Writes the next entries of the log: `count` entries, encoded one after the other, from position `first` on.
-    pub fn entries(&mut self, first: Seq, count: u32, payload: &[u8]) {
-        self.push_record(LOG, &[&first.0.to_le_bytes(), &count.to_le_bytes(), payload]);
+    pub fn entries(&mut self, first: Seq, count: u32, entries: &[u8]) {
+        self.push(LOG, &[&encode(&(first, count)), entries].concat());
     }
 
     /// Ends the archive, which covers everything up to and including `through`.
     pub fn end(&mut self, through: Seq) {
-        self.push_record(END, &[&through.0.to_le_bytes()]);
-        let hash = self.hash.digest128();
-        self.push(&hash.to_le_bytes());
+        self.push(END, &encode(&through));
     }
 
     /// Bytes that were written and not taken yet.
@@ -91,18 +158,10 @@ impl ArchiveWriter {
         self.pending.drain(..length).collect()
     }
 
-    fn push_record(&mut self, kind: u8, pieces: &[&[u8]]) {
-        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
-        self.push(&[kind]);
-        self.push(&(length as u32).to_le_bytes());
-        for piece in pieces {
-            self.push(piece);
-        }
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
-        self.pending.extend(bytes);
+    fn push(&mut self, kind: u8, payload: &[u8]) {
+        let mut frame = Vec::new();
+        self.checksum = BACKUP.seal(kind, self.checksum, payload, &mut frame);
+        self.pending.extend(frame);
     }
 }
 
@@ -141,7 +200,7 @@ impl Drop for PinnedManifest {
     }
 }
 
-/// A piece of an archive.
+/// A piece of a backup.
 pub enum Piece<'a> {
     /// The manifest of the snapshot.
     Manifest(Manifest),
@@ -151,7 +210,7 @@ pub enum Piece<'a> {
         key: SectionKey,
         /// The chunk's number in it.
         index: u32,
-        /// What is in it.
+        /// The content.
         bytes: &'a [u8],
     },
     /// Events up to those of the manifest.
@@ -160,7 +219,7 @@ pub enum Piece<'a> {
     Entries {
         /// Position of the first.
         first: Seq,
-        /// How many there are.
+        /// Their number.
         count: u32,
         /// The encoded entries, one after the other.
         payload: &'a [u8],
@@ -173,12 +232,11 @@ pub enum Piece<'a> {
 ///
 /// # Errors
 /// [`StoreError::Io`] if the file can't be opened.
-pub fn open(path: &Path) -> Result<impl Read + use<>, StoreError> {
-    let file = File::open(path).map_err(StoreError::io(path, "open"))?;
-    Ok(BufReader::with_capacity(READ_BYTES, file))
+pub fn open(path: &Path) -> Result<File, StoreError> {
+    File::open(path).map_err(StoreError::io(path, "open"))
 }
 
-/// Reads an archive from start to end and passes its pieces to `sink` in order.
+/// Reads a backup from start to end and passes its pieces to `sink` in order.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if anything differs from what was written, [`StoreError::Newer`] for a later version,
@@ -186,221 +244,268 @@ pub fn open(path: &Path) -> Result<impl Read + use<>, StoreError> {
 /// passed on must be discarded.
 pub fn read(
     path: &Path,
-    from: impl Read,
+    mut from: impl Read,
     mut sink: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let mut reader = Reader { path: path.to_owned(), from, hash: Xxh3Default::new() };
-    reader.header()?;
-    let mut payload = Vec::new();
-    let mut expected = Expected::default();
-    let mut kind = reader.record(&mut payload)?;
-    if kind == MANIFEST {
-        let manifest;
-        (manifest, kind) = reader.manifest(&mut payload)?;
-        expected = Expected::after(&manifest);
-        sink(Piece::Manifest(manifest))?;
-    }
+    let damaged = |what: &str| StoreError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+        command: "cuckood restore FILE DIR` with another backup `FILE".to_owned(),
+    };
+    let rejected = |fault| match fault {
+        ImageFault::Foreign => {
+            StoreError::NotOurs { path: path.to_owned(), found: "it is not a cuckood archive".to_owned() }
+        }
+        ImageFault::Newer(version) => {
+            StoreError::Newer { path: path.to_owned(), found: version.into(), known: BACKUP.version.into() }
+        }
+        fault => damaged(&fault.to_string()),
+    };
+    let (mut chain, mut order, mut buffer) = (Chain::new(BACKUP), Order::default(), vec![0; READ_BYTES]);
     loop {
-        let piece = match kind {
-            CHUNK => expected.take_chunk(&payload),
-            EVENTS => expected.take_events(&payload),
-            LOG => expected.take_entries(&payload),
-            END => expected.take_end(&payload),
-            _ => Err("a record of an unknown kind, or out of place"),
+        let bytes = match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read.map_err(StoreError::io(path, "read"))?,
         };
-        let piece = piece.map_err(|what| reader.damaged(what))?;
-        if kind == END {
-            reader.end()?;
-            return sink(piece);
+        chain.push(&buffer[..bytes]);
+        if bytes == 0 {
+            chain.finish().map_err(rejected)?;
+            return sink(Piece::End);
         }
-        sink(piece)?;
-        kind = reader.record(&mut payload)?;
+        while let Some(frame) = chain.next().map_err(rejected)? {
+            if let Some(piece) = order.take(frame).map_err(damaged)? {
+                sink(piece)?;
+            }
+        }
     }
 }
 
-fn entries(payload: &[u8]) -> Option<(Seq, u32, &[u8])> {
-    let (first, rest) = payload.split_first_chunk::<8>()?;
-    let (count, payload) = rest.split_first_chunk::<4>()?;
-    let (first, count) = (u64::from_le_bytes(*first), u32::from_le_bytes(*count));
-    let sound = count > 0 && first > 0 && first.checked_add(count.into()).is_some();
-    sound.then_some((Seq(first), count, payload))
-}
-
-/// What must come next.
+/// The pieces of a backup that must come next. Checksums show what is missing; this shows what was never written.
 #[derive(Default)]
-struct Expected {
-    sections: Vec<(SectionKey, u32)>,
-    section: usize,
-    index: u32,
+struct Order {
+    has_begun: bool,
+    /// The chunks that are missing.
+    chunks: VecDeque<(SectionKey, u32)>,
+    /// The position that was reached.
     seq: Seq,
-    /// The last event of the manifest, and the last one so far.
-    events_last: u64,
-    event: Option<u64>,
-    log_end: Option<Seq>,
 }
 
-impl Expected {
-    fn after(manifest: &Manifest) -> Expected {
-        let sections = manifest.sections.iter().map(|section| (section.key, section.chunks)).collect();
-        let (seq, events_last) = (manifest.seq, manifest.events_last);
-        let mut expected = Expected { sections, seq, events_last, ..Expected::default() };
-        expected.skip_empty();
-        expected
-    }
-
-    fn chunk(&self) -> Option<(SectionKey, u32)> {
-        self.sections.get(self.section).map(|(key, _)| (*key, self.index))
-    }
-
-    fn take_chunk<'a>(&mut self, payload: &'a [u8]) -> Result<Piece<'a>, &'static str> {
-        let (header, bytes) = payload.split_first_chunk::<8>().ok_or("a chunk is too short")?;
-        let (key, index) = self.chunk().ok_or("it has too many chunks")?;
-        let (section, number) = header.split_at(4);
-        if section != (self.section as u32).to_le_bytes()
-            || number != index.to_le_bytes()
-            || bytes.len() > snapshots::CHUNK_BYTES_MAX
-        {
-            return Err("a chunk is missing or out of place");
-        }
-        self.index += 1;
-        self.skip_empty();
-        Ok(Piece::Chunk { key, index, bytes })
-    }
-
-    fn take_events(&mut self, payload: &[u8]) -> Result<Piece<'static>, &'static str> {
-        let pack = EventPack::decode(payload).map_err(|_| "events can't be read")?;
-        if self.chunk().is_some() || self.log_end.is_some() {
-            return Err("events are out of place");
-        }
-        if self.event.is_some_and(|last| pack.previous != last) {
-            return Err("events are missing");
-        }
-        if pack.last() > self.events_last {
-            return Err("there are later events than its snapshot has");
-        }
-        self.event = Some(pack.last());
-        Ok(Piece::Events(pack))
-    }
-
-    /// Whether the snapshot is complete, so that the log may follow.
-    fn is_whole(&self) -> bool {
-        self.chunk().is_none() && self.event.is_none_or(|last| last == self.events_last)
-    }
-
-    fn take_entries<'a>(&mut self, payload: &'a [u8]) -> Result<Piece<'a>, &'static str> {
-        let (first, count, payload) = entries(payload).ok_or("its log contradicts itself")?;
-        let last = Seq(first.0 + u64::from(count) - 1);
-        let follows = match self.log_end {
-            Some(end) => first == end.next(),
-            // In archives of earlier programs the log begins with the commit during which the snapshot was taken.
-            None => first <= self.seq.next() && last > self.seq,
+impl Order {
+    fn take<'a>(&mut self, frame: Frame<'a>) -> Result<Option<Piece<'a>>, &'static str> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let payload = frame.payload;
+        let piece = match frame.kind {
+            MANIFEST if is_first => {
+                let manifest: Manifest = decode(payload).ok_or("its manifest can't be decoded")?;
+                let sections = manifest.sections.iter();
+                self.chunks = sections
+                    .flat_map(|section| (0..section.chunks).map(|index| (section.key, index)))
+                    .collect();
+                self.seq = manifest.seq;
+                Piece::Manifest(manifest)
+            }
+            CHUNK => {
+                let (key, index) = self.chunks.pop_front().ok_or("it has too many chunks")?;
+                Piece::Chunk { key, index, bytes: payload }
+            }
+            EVENTS => Piece::Events(EventPack::decode(payload).map_err(|_| "events can't be decoded")?),
+            LOG if self.chunks.is_empty() => {
+                let (head, payload) =
+                    postcard::take_from_bytes(payload).map_err(|_| "its log can't be decoded")?;
+                let (first, count): (Seq, u32) = head;
+                if first != self.seq.next() || count == 0 {
+                    return Err("its log has a gap");
+                }
+                self.seq = Seq(self.seq.0.saturating_add(count.into()));
+                Piece::Entries { first, count, payload }
+            }
+            // The caller checks first that nothing follows.
+            END if self.chunks.is_empty() && decode(payload) == Some(self.seq) => return Ok(None),
+            _ => return Err("it lacks chunks or entries"),
         };
-        if !self.is_whole() || !follows {
-            return Err("chunks, events or entries are missing");
-        }
-        self.log_end = Some(last);
-        Ok(Piece::Entries { first, count, payload })
-    }
-
-    fn take_end(&self, payload: &[u8]) -> Result<Piece<'static>, &'static str> {
-        let through = payload.try_into().map_err(|_| "its end has a wrong length")?;
-        if !self.is_whole() || self.log_end.unwrap_or(self.seq) != Seq(u64::from_le_bytes(through)) {
-            return Err("it ends too early");
-        }
-        Ok(Piece::End)
-    }
-
-    fn skip_empty(&mut self) {
-        while self.sections.get(self.section).is_some_and(|(_, chunks)| self.index == *chunks) {
-            self.section += 1;
-            self.index = 0;
-        }
+        Ok(Some(piece))
     }
 }
 
-struct Reader<R> {
-    path: PathBuf,
-    from: R,
-    hash: Xxh3Default,
+/// The content of an image's record.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ImageBody {
+    /// What the image begins with.
+    Head(Box<FilterHead>),
+    /// A part of it.
+    Part(ImagePart),
+    /// Its end, and the number of redemptions.
+    End {
+        /// The number.
+        redemptions: u64,
+    },
 }
 
-impl<R: Read> Reader<R> {
-    /// Reads the magic number and the version.
-    fn header(&mut self) -> Result<(), StoreError> {
-        if !self.take::<16>().is_ok_and(|magic| &magic == MAGIC) {
-            let found = "it is not a cuckood archive".to_owned();
-            return Err(StoreError::NotOurs { path: self.path.clone(), found });
-        }
-        let version = u32::from_le_bytes(self.take()?);
-        if version != VERSION {
-            return Err(StoreError::Newer { path: self.path.clone(), found: version, known: VERSION });
-        }
-        Ok(())
+/// A record of an image.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ImageRecord {
+    /// The checksum of the record before; 0 for the first one.
+    pub before: u128,
+    /// Its own.
+    pub checksum: u128,
+    /// Its content.
+    pub body: ImageBody,
+}
+
+/// Writes the records of one image.
+#[derive(Default)]
+pub struct ImageWriter {
+    checksum: u128,
+}
+
+impl ImageWriter {
+    /// The record with this content. A head comes first, an end last.
+    pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
+        let (kind, payload) = match body {
+            ImageBody::Head(head) => (HEAD, encode(head)),
+            ImageBody::Part(part) => (PART, encode(part)),
+            ImageBody::End { redemptions } => (END, encode(redemptions)),
+        };
+        let mut record = Vec::new();
+        self.checksum = IMAGE.seal(kind, self.checksum, &payload, &mut record);
+        record
+    }
+}
+
+impl ImageRecord {
+    /// Reads bytes that are one record.
+    ///
+    /// # Errors
+    /// [`ImageFault`].
+    pub fn read(bytes: &[u8]) -> Result<Self, ImageFault> {
+        let (frame, length) = IMAGE.open(bytes)?.ok_or(ImageFault::CutShort)?;
+        if length == bytes.len() { Self::of(frame) } else { Err(ImageFault::TooLong) }
     }
 
-    /// Reads the rest of the manifest, whose first piece is in `payload`, and the record after it. Returns the kind of that record.
-    fn manifest(&mut self, payload: &mut Vec<u8>) -> Result<(Manifest, u8), StoreError> {
-        let mut bytes = std::mem::take(payload);
-        loop {
-            let kind = self.record(payload)?;
-            if kind != MANIFEST {
-                let manifest = snapshots::decode(&bytes);
-                let manifest = manifest.map_err(|why| self.damaged(&format!("its manifest: {why}")))?;
-                return Ok((manifest, kind));
+    fn of(frame: Frame<'_>) -> Result<Self, ImageFault> {
+        fn content<T: DeserializeOwned>(frame: &Frame<'_>) -> Result<T, ImageFault> {
+            decode(frame.payload).ok_or(ImageFault::Contradiction)
+        }
+        let body = match frame.kind {
+            HEAD => ImageBody::Head(content(&frame)?),
+            PART => ImageBody::Part(content(&frame)?),
+            END => ImageBody::End { redemptions: content(&frame)? },
+            _ => return Err(ImageFault::Contradiction),
+        };
+        Ok(Self { before: frame.before, checksum: frame.checksum, body })
+    }
+}
+
+/// Reads an image as it arrives, and rejects one that is damaged, or longer than it says.
+pub struct ImageReader(Chain);
+
+impl Default for ImageReader {
+    fn default() -> Self {
+        Self(Chain::new(IMAGE))
+    }
+}
+
+impl ImageReader {
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.push(bytes);
+    }
+
+    /// The next record, if it has arrived completely.
+    ///
+    /// # Errors
+    /// [`ImageFault`]. Nothing that came before is valid then.
+    pub fn next_record(&mut self) -> Result<Option<ImageRecord>, ImageFault> {
+        let is_first = self.0.checksum == 0;
+        let Some(frame) = self.0.next()? else { return Ok(None) };
+        if (frame.kind == HEAD) != is_first {
+            return Err(ImageFault::Order);
+        }
+        ImageRecord::of(frame).map(Some)
+    }
+
+    /// Validates what has arrived once nothing more does.
+    ///
+    /// # Errors
+    /// [`ImageFault`] if the image is incomplete.
+    pub fn finish(&self) -> Result<(), ImageFault> {
+        self.0.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Chunk, ImageSection};
+    use proptest::prelude::*;
+
+    fn image(parts: &[Vec<u8>]) -> Vec<u8> {
+        let (mut writer, section) = (ImageWriter::default(), ImageSection::Tables);
+        let chunks = parts.iter().map(|part| vec![Chunk(part.clone())]);
+        let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
+        parts.chain([ImageBody::End { redemptions: 7 }]).flat_map(|body| writer.record(&body)).collect()
+    }
+
+    /// What a reader makes of bytes that come in such pieces, after a head.
+    fn read(bytes: &[u8], piece_bytes: usize) -> Result<Vec<Vec<u8>>, ImageFault> {
+        let mut chain = Chain::new(IMAGE);
+        let mut parts = Vec::new();
+        for piece in bytes.chunks(piece_bytes) {
+            chain.push(piece);
+            while let Some(frame) = chain.next()? {
+                match ImageRecord::of(frame)?.body {
+                    ImageBody::Part(part) => parts.extend(part.chunks.into_iter().map(|chunk| chunk.0)),
+                    ImageBody::End { redemptions } => assert_eq!(redemptions, 7),
+                    other => panic!("{other:?}"),
+                }
             }
-            bytes.extend_from_slice(payload);
         }
+        chain.finish().map(|()| parts)
     }
 
-    /// Reads the hash of everything before, which nothing may follow.
-    fn end(&mut self) -> Result<(), StoreError> {
-        let hash = self.hash.digest128();
-        if u128::from_le_bytes(self.take()?) != hash {
-            return Err(self.damaged("its hash is wrong"));
-        }
-        let mut byte = [0];
-        if self.from.read(&mut byte).map_err(StoreError::io(&self.path, "read"))? != 0 {
-            return Err(self.damaged("something follows its end"));
-        }
-        Ok(())
-    }
-
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
-        let mut bytes = [0; N];
-        self.fill(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn record(&mut self, payload: &mut Vec<u8>) -> Result<u8, StoreError> {
-        let [kind] = self.take()?;
-        let length = u32::from_le_bytes(self.take()?) as u64;
-        payload.clear();
-        // The buffer grows with the bytes that are really there, so a wrong length can't make it ask for memory.
-        let read =
-            (&mut self.from).take(length).read_to_end(payload).map_err(StoreError::io(&self.path, "read"))?;
-        if (read as u64) < length {
-            return Err(self.damaged("it is cut off"));
-        }
-        self.hash.update(payload);
-        Ok(kind)
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), StoreError> {
-        match self.from.read_exact(bytes) {
-            Ok(()) => {
-                self.hash.update(bytes);
-                Ok(())
+    proptest! {
+        /// However an image arrives, it is read as it was written. Changed, cut short, lengthened or shuffled, it is refused.
+        #[test]
+        fn an_image_is_read_whole_or_refused(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..6),
+            piece_bytes in 1usize..400,
+            place in any::<prop::sample::Index>(),
+            bit in 0..8u32,
+        ) {
+            let bytes = image(&parts);
+            prop_assert_eq!(read(&bytes, piece_bytes), Ok(parts.clone()));
+            let at = place.index(bytes.len());
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            prop_assert!(read(&damaged, piece_bytes).is_err());
+            prop_assert!(read(&bytes[..at], piece_bytes).is_err());
+            prop_assert_eq!(read(&[&bytes[..], b"c"].concat(), piece_bytes), Err(ImageFault::TooLong));
+            if let Some(first) = parts.first() {
+                // A part that is left out, and one that comes twice.
+                let length = image(std::slice::from_ref(first)).len() - image(&[]).len();
+                prop_assert_eq!(read(&bytes[length..], piece_bytes), Err(ImageFault::Order));
+                prop_assert_eq!(read(&[&bytes[..length], &bytes].concat(), piece_bytes), Err(ImageFault::Order));
             }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.damaged("it is cut off")),
-            Err(error) => Err(StoreError::io(&self.path, "read")(error)),
+        }
+
+        #[test]
+        fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut record = b"ckim\x01\0".to_vec();
+            record.extend(&bytes);
+            let _ = ImageRecord::read(&record);
+            prop_assert!(read(&bytes, 7).is_err());
         }
     }
 
-    fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Damaged {
-            path: self.path.clone(),
-            what: what.to_owned(),
-            command: "cuckood restore FILE DIR` with another backup `FILE".to_owned(),
-        }
+    #[test]
+    fn what_is_no_image_is_told_from_a_newer_one() {
+        assert_eq!(read(b"RedisBloom", 3), Err(ImageFault::Foreign));
+        assert_eq!(ImageReader::default().finish(), Err(ImageFault::Foreign));
+        let mut reader = ImageReader::default();
+        reader.push(&image(&[]));
+        assert_eq!(reader.next_record(), Err(ImageFault::Order), "it has no head");
+        let mut newer = image(&[]);
+        newer[4] = 2;
+        assert_eq!(read(&newer, 100), Err(ImageFault::Newer(2)));
     }
 }

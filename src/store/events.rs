@@ -3,14 +3,11 @@
 //! ```text
 //! tree events/FIRST/AFTER/SINCE   no event in it has a lower number; the times of the last event before it and of its first one
 //! key:     number of the pack's first event u64, big-endian
-//! value:   magic "ckev"  version u16  0 u16  count u32  first u64  previous u64  since u64  payload
-//!          XXH3-128 of all that                                                    (little-endian)
-//! payload: each event as its length u16 and its bytes; their numbers are consecutive
+//! value:   the pack in a frame "ckev"
 //! ```
 //!
 //! `previous` is the number of the event before the pack, so a missing pack is noticed although numbers may jump. `since` is the time
-//! of the first event. In the tree `meta`, `events/FIRST` has the size of a tree that gets no more packs: its
-//! bytes u64, its events u64.
+//! of the first event. In the tree `meta`, `events/FIRST` has the size of a tree that gets no more packs.
 //!
 //! What the events mean, and when they go, is up to the engine.
 
@@ -18,21 +15,21 @@ use super::backing::Change;
 use super::{META_TREE, Store, StoreError, layout};
 use crate::domain::Timestamp;
 use crate::domain::event::EVENT_BYTES_MAX;
+use crate::frame::{FRAME_BYTES, Format, decode, encode};
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
-use xxhash_rust::xxh3::xxh3_128;
 
-const MAGIC: &[u8; 4] = b"ckev";
-const VERSION: u16 = 1;
-const HEADER_BYTES: usize = 36;
-const CHECKSUM_BYTES: usize = 16;
+const FORMAT: Format =
+    Format { magic: *b"ckev", version: 1, payload_max: layout::VALUE_BYTES_MAX - FRAME_BYTES };
+
+/// Bytes of a value besides the events.
+const HEAD_BYTES: usize = FRAME_BYTES + 40;
 
 /// Bytes of a full pack's payload: one more event always fits into the value.
 const FULL_BYTES: usize = 48 << 10;
 
-const _: () = assert!(
-    FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEADER_BYTES + CHECKSUM_BYTES
-        <= layout::VALUE_BYTES_MAX
-);
+const _: () =
+    assert!(FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= layout::VALUE_BYTES_MAX);
 
 /// A tree of events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,7 +54,7 @@ impl EventTree {
 }
 
 /// The size of a tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EventTreeSize {
     /// Bytes of its values.
     pub bytes: u64,
@@ -66,7 +63,7 @@ pub struct EventTreeSize {
 }
 
 /// Events with consecutive numbers, stored in one value. An empty one is where the next events go.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventPack {
     /// The number of the first event.
     pub first: u64,
@@ -76,6 +73,8 @@ pub struct EventPack {
     pub count: u32,
     /// The time of the first event.
     pub since: Timestamp,
+    /// Each event after its length.
+    #[serde(with = "serde_bytes")]
     payload: Vec<u8>,
 }
 
@@ -138,53 +137,28 @@ impl EventPack {
         rest.is_some_and(|(next, _)| next == event)
     }
 
-    /// What it takes as a value.
+    /// Its size as a value, approximately.
     pub fn size(&self) -> EventTreeSize {
-        let bytes = (HEADER_BYTES + self.payload.len() + CHECKSUM_BYTES) as u64;
-        EventTreeSize { bytes, events: self.count.into() }
+        EventTreeSize { bytes: (HEAD_BYTES + self.payload.len()) as u64, events: self.count.into() }
     }
 
     /// The pack as a value.
     pub fn encode(&self) -> Vec<u8> {
-        let mut value = Vec::with_capacity(HEADER_BYTES + self.payload.len() + CHECKSUM_BYTES);
-        value.extend_from_slice(MAGIC);
-        value.extend_from_slice(&VERSION.to_le_bytes());
-        value.extend_from_slice(&0u16.to_le_bytes());
-        value.extend_from_slice(&self.count.to_le_bytes());
-        for number in [self.first, self.previous, self.since.0] {
-            value.extend_from_slice(&number.to_le_bytes());
-        }
-        value.extend_from_slice(&self.payload);
-        let checksum = xxh3_128(&value);
-        value.extend_from_slice(&checksum.to_le_bytes());
-        value
+        FORMAT.pack(self)
     }
 
     /// The pack of a value.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn decode(value: &[u8]) -> Result<Self, &'static str> {
-        let (body, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or("it is too short")?;
-        if xxh3_128(body) != u128::from_le_bytes(*checksum) {
-            return Err("its checksum is wrong");
-        }
-        let (header, payload) = body.split_first_chunk::<HEADER_BYTES>().ok_or("it is too short")?;
-        if !header.starts_with(MAGIC) || header[4..6] != VERSION.to_le_bytes() {
-            return Err("it is not a pack of a known version");
-        }
-        let number = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&header[at..at + 8]);
-            u64::from_le_bytes(bytes)
-        };
-        let count = (number(4) >> 32) as u32;
-        let since = Timestamp(number(28));
-        let pack = Self { first: number(12), previous: number(20), count, since, payload: payload.to_vec() };
+    pub fn decode(value: &[u8]) -> Result<Self, String> {
+        let pack: Self = FORMAT.unpack(value).map_err(|error| error.to_string())?;
         let bytes: usize = pack.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
-        let is_sound = pack.events().count() == count as usize && bytes == payload.len();
-        let is_ordered = pack.previous < pack.first && pack.first.checked_add(u64::from(count)).is_some();
-        if is_sound && is_ordered && count > 0 { Ok(pack) } else { Err("it contradicts itself") }
+        let is_sound = pack.events().count() == pack.count as usize && bytes == pack.payload.len();
+        let is_ordered =
+            pack.previous < pack.first && pack.first.checked_add(u64::from(pack.count)).is_some();
+        let is_right = is_sound && is_ordered && pack.count > 0;
+        is_right.then_some(pack).ok_or_else(|| "it contradicts itself".to_owned())
     }
 }
 
@@ -250,20 +224,30 @@ impl Store {
         Ok(None)
     }
 
+    /// The last pack of a tree.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the pack can't be read.
+    pub fn last_events(&self, tree: EventTree) -> Result<Option<EventPack>, StoreError> {
+        let last = self.run(self.backing().last_key(&tree.name()))?.unwrap_or_default();
+        let mut found = None;
+        self.scan_packs(tree, &last, |pack| {
+            found = pack;
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
     /// The size of a tree that gets no more packs: as it was noted. If it was not, it is read and noted now.
     pub fn event_tree_size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
         let mut noted = Vec::new();
         self.run(self.backing().read(META_TREE, &tree.size_key(), &mut noted))?;
-        match (noted.get(..8).map(<[u8; 8]>::try_from), noted.get(8..).map(<[u8; 8]>::try_from)) {
-            (Some(Ok(bytes)), Some(Ok(events))) => {
-                Ok(EventTreeSize { bytes: u64::from_le_bytes(bytes), events: u64::from_le_bytes(events) })
-            }
-            _ => {
-                let size = self.count_events(tree)?;
-                self.note_event_tree_size(tree, size)?;
-                Ok(size)
-            }
+        if let Some(size) = decode(&noted) {
+            return Ok(size);
         }
+        let size = self.count_events(tree)?;
+        self.note_event_tree_size(tree, size)?;
+        Ok(size)
     }
 
     /// The size of a tree, by reading it.
@@ -279,8 +263,7 @@ impl Store {
 
     /// Notes the size of a tree that gets no more packs.
     pub fn note_event_tree_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
-        let value = [size.bytes.to_le_bytes(), size.events.to_le_bytes()].concat();
-        self.write(META_TREE, vec![Change::Put(tree.size_key(), value)])
+        self.write(META_TREE, vec![Change::Put(tree.size_key(), encode(&size))])
     }
 
     /// Forgets the size of a tree that is gone.
@@ -322,7 +305,7 @@ impl Store {
             let Some(number) = layout::event_of_key(key) else { return visit(None) };
             let pack = EventPack::decode(value).and_then(|pack| match pack.first == number {
                 true => Ok(pack),
-                false => Err("it lies under the wrong key"),
+                false => Err("it is stored under the wrong key".to_owned()),
             });
             match pack {
                 Ok(pack) => visit(Some(pack)),

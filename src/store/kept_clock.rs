@@ -4,16 +4,18 @@
 //! less precise, so nothing here can fail a start or a write.
 
 use crate::domain::{ClockReading, Timestamp};
+use crate::frame::{Format, decode};
 use parking_lot::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_128;
 
-const MAGIC: &[u8; 8] = b"ckclck\0\x01";
-const RECORD_BYTES: usize = 56;
+const FORMAT: Format = Format { magic: *b"ckcl", version: 1, payload_max: 64 };
+
+/// The time of day and the time since the boot in milliseconds, and the boot.
+type Record = (Timestamp, u64, u128);
 
 /// A saved reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,30 +24,6 @@ pub struct KeptClock {
     pub reading: ClockReading,
     /// Whether the machine has not been booted since, so that the monotonic clock has gone on.
     pub same_boot: bool,
-}
-
-fn encode(reading: ClockReading, boot: u128) -> [u8; RECORD_BYTES] {
-    let mut record = [0; RECORD_BYTES];
-    record[..8].copy_from_slice(MAGIC);
-    record[8..16].copy_from_slice(&reading.wall.0.to_le_bytes());
-    let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
-    record[16..24].copy_from_slice(&uptime.to_le_bytes());
-    record[24..40].copy_from_slice(&boot.to_le_bytes());
-    let checksum = xxh3_128(&record[..RECORD_BYTES - 16]);
-    record[RECORD_BYTES - 16..].copy_from_slice(&checksum.to_le_bytes());
-    record
-}
-
-fn decode(bytes: &[u8], boot: u128) -> Option<KeptClock> {
-    let record: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
-    let (body, checksum) = record.split_last_chunk::<16>()?;
-    if xxh3_128(body) != u128::from_le_bytes(*checksum) || &body[..8] != MAGIC {
-        return None;
-    }
-    let wall = Timestamp(u64::from_le_bytes(*body[8..].first_chunk()?));
-    let uptime = Duration::from_millis(u64::from_le_bytes(*body[16..].first_chunk()?));
-    let then = u128::from_le_bytes(*body[24..].first_chunk()?);
-    Some(KeptClock { reading: ClockReading { wall, uptime }, same_boot: then == boot && boot != 0 })
 }
 
 /// The file; it is opened when the first reading is written.
@@ -63,7 +41,12 @@ impl KeptClockFile {
 
     /// The saved reading, if it can be read.
     pub(super) fn load(&self) -> Option<KeptClock> {
-        decode(&fs::read(&self.path).ok()?, self.boot)
+        // The rest of a longer record may follow.
+        let bytes = fs::read(&self.path).ok()?;
+        let (frame, _) = FORMAT.open(&bytes).ok()??;
+        let (wall, uptime, boot): Record = decode(frame.payload)?;
+        let reading = ClockReading { wall, uptime: Duration::from_millis(uptime) };
+        Some(KeptClock { reading, same_boot: boot == self.boot && boot != 0 })
     }
 
     /// Saves a reading in place of the last one.
@@ -73,11 +56,11 @@ impl KeptClockFile {
             Some(file) => file,
             none => {
                 let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
-                opened.set_len(RECORD_BYTES as u64)?;
                 none.insert(opened)
             }
         };
-        file.write_all_at(&encode(reading, self.boot), 0)
+        let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
+        file.write_all_at(&FORMAT.pack::<Record>(&(reading.wall, uptime, self.boot)), 0)
     }
 }
 
@@ -88,35 +71,47 @@ mod tests {
     const READING: ClockReading =
         ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::from_millis(12_345) };
 
-    #[test]
-    fn a_record_tells_the_boot_that_it_belongs_to() {
-        let record = encode(READING, 7);
-        assert_eq!(decode(&record, 7), Some(KeptClock { reading: READING, same_boot: true }));
-        assert_eq!(decode(&record, 8), Some(KeptClock { reading: READING, same_boot: false }));
-        assert_eq!(decode(&encode(READING, 0), 0), Some(KeptClock { reading: READING, same_boot: false }));
+    fn file(dir: &tempfile::TempDir, boot: u128) -> KeptClockFile {
+        KeptClockFile::new(dir.path().join("clock"), boot)
     }
 
     #[test]
-    fn a_damaged_record_is_none() {
-        let record = encode(READING, 7);
-        for at in 0..RECORD_BYTES {
-            let mut record = record;
-            record[at] ^= 1;
-            assert_eq!(decode(&record, 7), None, "{at}");
-        }
-        assert_eq!(decode(&record[..40], 7), None);
-    }
-
-    #[test]
-    fn the_last_reading_is_kept() {
+    fn record_tells_its_boot() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("clock");
-        assert_eq!(KeptClockFile::new(path.clone(), 7).load(), None);
-        let file = KeptClockFile::new(path.clone(), 7);
-        for seconds in [1, 2] {
+        file(&dir, 7).keep(READING).expect("written");
+        for (boot, same_boot) in [(7, true), (8, false), (0, false)] {
+            assert_eq!(file(&dir, boot).load(), Some(KeptClock { reading: READING, same_boot }));
+        }
+        file(&dir, 0).keep(READING).expect("written");
+        assert_eq!(file(&dir, 0).load(), Some(KeptClock { reading: READING, same_boot: false }));
+    }
+
+    #[test]
+    fn damaged_record_is_none() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = file(&dir, 7);
+        file.keep(READING).expect("written");
+        let record = fs::read(&file.path).expect("read");
+        for at in 0..record.len() {
+            let mut damaged = record.clone();
+            damaged[at] ^= 1;
+            fs::write(&file.path, damaged).expect("written");
+            assert_eq!(file.load(), None, "{at}");
+            fs::write(&file.path, &record[..at]).expect("written");
+            assert_eq!(file.load(), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn last_reading_is_kept() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(file(&dir, 7).load(), None);
+        let open = file(&dir, 7);
+        // The second one is shorter.
+        for seconds in [1 << 40, 2] {
             let reading = ClockReading { wall: READING.wall.plus_seconds(seconds), ..READING };
-            file.keep(reading).expect("written");
-            assert_eq!(KeptClockFile::new(path.clone(), 7).load().map(|kept| kept.reading), Some(reading));
+            open.keep(reading).expect("written");
+            assert_eq!(file(&dir, 7).load().map(|kept| kept.reading), Some(reading));
         }
     }
 }

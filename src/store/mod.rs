@@ -10,7 +10,6 @@ mod copy;
 mod directory;
 mod error;
 mod events;
-pub mod image;
 mod kept_clock;
 mod layout;
 mod migrations;

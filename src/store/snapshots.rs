@@ -10,10 +10,11 @@ use super::backing::Change;
 use super::removal::{Removal, Traversal};
 use super::{Store, StoreError, layout};
 use crate::domain::{Seq, Timestamp};
+use crate::frame::Format;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Range};
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::Xxh3;
 
 /// The longest chunk, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024 - CHECKSUM_BYTES;
@@ -22,7 +23,9 @@ pub const CHUNK_BYTES_MAX: usize = 64 * 1024 - CHECKSUM_BYTES;
 pub const GENERATIONS_KEPT: usize = 2;
 
 const CHECKSUM_BYTES: usize = 16;
-const MANIFEST_VERSION: u8 = 1;
+
+/// A manifest has about half a kilobyte for each filter.
+const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: 1 << 30 };
 
 /// Bytes of chunks after which they are synced, so that neither a commit nor the end of a snapshot has much left to wait for.
 /// Under load the limit is not reached: each commit makes durable what was written before it.
@@ -198,10 +201,11 @@ impl SnapshotWriter {
         let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
         store.check_reserve(0)?;
         store.make_durable()?;
-        let values = encode(&manifest)?;
-        store.count_snapshot_bytes(values.iter().map(Vec::len).sum::<usize>() as u64);
-        let keys = (0..).map(|part| layout::part_key(manifest.generation, part).to_vec());
-        let changes = keys.zip(values).map(|(key, value)| Change::Put(key, value)).collect();
+        let bytes = MANIFEST.pack(&manifest);
+        store.count_snapshot_bytes(bytes.len() as u64);
+        let keys = (0..=u16::MAX).map(|part| layout::part_key(manifest.generation, part).to_vec());
+        let parts = bytes.chunks(layout::VALUE_BYTES_MAX).map(<[u8]>::to_vec);
+        let changes = keys.zip(parts).map(|(key, part)| Change::Put(key, part)).collect();
         store.write(layout::MANIFESTS_TREE, changes)?;
         store.make_durable()?;
         store.set_writing(0);
@@ -423,7 +427,7 @@ fn forget(store: &Store, generation: u64) -> Result<(), StoreError> {
     if changes.is_empty() { Ok(()) } else { store.write(layout::MANIFESTS_TREE, changes) }
 }
 
-fn load(store: &Store, generation: u64) -> Result<Result<Manifest, &'static str>, StoreError> {
+fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, StoreError> {
     let mut bytes = Vec::new();
     store.run(store.backing().scan(
         layout::MANIFESTS_TREE,
@@ -436,35 +440,11 @@ fn load(store: &Store, generation: u64) -> Result<Result<Manifest, &'static str>
             ControlFlow::Continue(())
         },
     ))?;
-    Ok(decode(&bytes).and_then(|manifest| match manifest.generation == generation {
+    let manifest: Result<Manifest, _> = MANIFEST.unpack(&bytes).map_err(|error| error.to_string());
+    Ok(manifest.and_then(|manifest| match manifest.generation == generation {
         true => Ok(manifest),
-        false => Err("it lies under the wrong key"),
+        false => Err("it is stored under the wrong key".to_owned()),
     }))
-}
-
-/// Encodes the manifest in parts of at most 64 KiB, with a version in front and a checksum at the end.
-pub(super) fn encode(manifest: &Manifest) -> Result<Vec<Vec<u8>>, StoreError> {
-    let bytes = postcard::to_extend(manifest, vec![MANIFEST_VERSION]);
-    let mut bytes = bytes.map_err(|error| StoreError::Misuse(format!("a manifest: {error}")))?;
-    let checksum = xxh3_128(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    let parts: Vec<Vec<u8>> = bytes.chunks(layout::VALUE_BYTES_MAX).map(<[u8]>::to_vec).collect();
-    if parts.len() > usize::from(u16::MAX) {
-        return Err(StoreError::Misuse(format!("a manifest of {} bytes", bytes.len())));
-    }
-    Ok(parts)
-}
-
-/// Decodes what [`encode`] has written, its parts joined.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
-    let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or("it is too short")?;
-    if xxh3_128(body) != u128::from_le_bytes(*checksum) {
-        return Err("its checksum is wrong");
-    }
-    match body.split_first() {
-        Some((&MANIFEST_VERSION, body)) => postcard::from_bytes(body).map_err(|_| "it can't be decoded"),
-        _ => Err("its version is unknown"),
-    }
 }
 
 /// Binds a chunk to its place, so that a chunk in the wrong place is noticed.

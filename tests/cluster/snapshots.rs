@@ -70,7 +70,7 @@ fn archive(seq: Seq) -> ArchiveWriter {
     let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
     let manifest =
         Manifest { generation: 1, seq, taken_at: Timestamp(1), events_last: 0, sections: Vec::new(), meta };
-    let mut archive = ArchiveWriter::begin(Some(&manifest)).unwrap();
+    let mut archive = ArchiveWriter::begin(Some(&manifest));
     archive.end(seq);
     archive
 }

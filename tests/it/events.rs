@@ -121,11 +121,9 @@ impl Life {
         let mut running =
             RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, now).unwrap();
         while !running.is_whole() {
-            running
-                .write(&store, &mut self.state, 1 << 30, Instant::now() + Duration::from_secs(600))
-                .unwrap();
+            running.write(&store, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
         }
-        self.latest = Some(running.finish(&store, &mut self.state).unwrap());
+        self.latest = Some(running.finish(&store).unwrap());
     }
 
     /// What a start would do after a kill. The log has lost so many entries, but none that a snapshot covers.
@@ -439,8 +437,8 @@ fn a_backup_without_events_can_be_restored() {
         events.remove_old(&store, later, 1 << 20).unwrap();
     }
     let mut running = RunningSnapshot::begin(&store, &mut state, &mut events, None, later).unwrap();
-    running.write(&store, &mut state, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
-    running.finish(&store, &mut state).unwrap();
+    running.write(&store, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
+    running.finish(&store).unwrap();
     let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
     let mut archive = Vec::new();
     while let Some(part) = source.next_part(&store, &mut journal).unwrap() {

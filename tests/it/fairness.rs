@@ -73,7 +73,6 @@ impl Pools {
 
     fn changes(&mut self) -> HashMap<SectionId, u64> {
         let image = self.0.begin_snapshot();
-        self.0.end_snapshot();
         image.sections.iter().map(|section| (section.id, section.changes)).collect()
     }
 
@@ -232,7 +231,6 @@ fn the_beginning_of_a_snapshot_does_not_grow_with_what_is_forgotten() {
     }
     let after = pools.0.begin_snapshot().head.len();
     assert!(after < before + 100, "{before} bytes, and then {after}");
-    pools.0.end_snapshot();
 }
 
 /// A command of its own does as much as it says.
@@ -276,13 +274,13 @@ fn a_large_pool_is_deleted_at_once_and_freed_bit_by_bit() {
 fn what_a_snapshot_still_needs_is_counted() {
     let mut pools = Pools::new();
     let sizes = (pools.0.tables_bytes(), pools.0.records_bytes());
-    pools.0.begin_snapshot();
+    let snapshot = pools.0.begin_snapshot();
     let name = pools.large().name.clone();
     pools.apply(Command::Delete { kind: Kind::Coupon, name });
     while pools.0.free_discarded(1_000) {}
     assert!(pools.0.tables_bytes() + pools.0.discarded_tables_bytes() >= sizes.0);
     assert!(pools.0.records_bytes() + pools.0.discarded_records_bytes() >= sizes.1);
-    pools.0.end_snapshot();
+    drop(snapshot);
     while pools.0.free_discarded(1_000) {}
     assert_eq!((pools.0.discarded_tables_bytes(), pools.0.discarded_records_bytes()), (0, 0));
 }

@@ -185,7 +185,7 @@ fn every_build_comes_to_the_same_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 202_276_442_176_069_539_110_928_289_906_742_010_941)
+        (Seq(54), 78_274_722_290_622_347_722_246_030_855_678_430_812)
     );
 }
 

@@ -1,15 +1,14 @@
 //! Images of single filters, in and out: what comes of one is what it was taken of, byte for byte and in all that follows; and what is
 //! damaged leaves nothing.
 
-use crate::random_images::{Image, images};
+use crate::random_images::{Image, Placed, change_redemptions, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog, code};
 use crate::state::{restore, snapshot};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImageFault, ImagePart, KeyName, Kind, Name, Outcome, PlacedRedemption,
-    Proposal, Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp, UploadId,
-    Window,
+    Command, Digests, Entry, FilterId, ImageFault, ImageSection, KeyName, Kind, Name, Outcome, Proposal,
+    Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::{RedemptionQuery, State};
@@ -197,16 +196,19 @@ proptest! {
                 commands.swap(at, (other + 1) % image.commands());
             }
             _ => match &mut commands[at] {
-                Command::ImagePart { part: ImagePart::Chunks(chunks), .. } => {
-                    let chunk = &mut chunks[0].0;
-                    let at = place.index(chunk.len());
-                    chunk[at] ^= 1;
+                Command::ImagePart { part, .. } => {
+                    let chunk = &mut part.chunks[0].0;
+                    match part.section {
+                        ImageSection::Tables => {
+                            let at = place.index(chunk.len());
+                            chunk[at] ^= 1;
+                        }
+                        ImageSection::Ordinals => drop(chunk.pop()),
+                        ImageSection::Redemptions => {
+                            change_redemptions(part, |redemptions| redemptions.push(redemptions[0].clone()));
+                        }
+                    }
                 }
-                Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. } => {
-                    let again = redemptions[0].clone();
-                    redemptions.push(again);
-                }
-                Command::ImagePart { part: ImagePart::Ordinals(bits), .. } => drop(bits.0.pop()),
                 Command::ImageBegin { head, .. } => head.algorithm += 1,
                 Command::ImageEnd { redemptions, .. } => *redemptions += 1,
                 other => panic!("{other:?}"),
@@ -225,8 +227,7 @@ proptest! {
 }
 
 fn image_with_redemptions() -> &'static Image {
-    let has_some = |image: &&Image| image.parts.iter().any(|part| matches!(part, ImagePart::Redemptions(_)));
-    images().iter().find(has_some).expect("a coupon is used")
+    images().iter().find(|image| image.redemptions > 0).expect("a coupon is used")
 }
 
 #[test]
@@ -415,19 +416,17 @@ fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value) -> 
                 (is_forged, is_possible) = (true, forged.is_some());
                 **head = forged.unwrap_or_else(|| image.head.clone());
             }
-            (
-                Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. },
-                Forgery::Redemption | Forgery::Copy,
-            ) if !is_forged => {
-                let Some(first) = redemptions.first_mut() else { continue };
-                let before = first.clone();
-                let Some(forged) = forge(first, field, value) else { return false };
-                (is_forged, is_possible) = (true, forged.is_some());
-                *first = forged.unwrap_or_else(|| before.clone());
-                if forgery == Forgery::Copy {
-                    let redemption = Redemption { id: RedemptionId([7; 16]), ..before.redemption };
-                    redemptions.push(PlacedRedemption { redemption, ..before });
-                }
+            (Command::ImagePart { part, .. }, Forgery::Redemption | Forgery::Copy) if !is_forged => {
+                change_redemptions(part, |redemptions| {
+                    let before = redemptions[0].clone();
+                    let Some(forged) = forge(&before, field, value) else { return };
+                    (is_forged, is_possible) = (true, forged.is_some());
+                    redemptions[0] = forged.unwrap_or_else(|| before.clone());
+                    if forgery == Forgery::Copy {
+                        let redemption = Redemption { id: RedemptionId([7; 16]), ..before.redemption };
+                        redemptions.push(Placed { redemption, ..before });
+                    }
+                });
             }
             _ => {}
         }
@@ -507,9 +506,11 @@ fn image_with_impossible_ordinal_is_rejected() {
     {
         let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
         for mut command in image.all(UPLOAD, FilterId(7), &Name::new("forged").unwrap()) {
-            if let Command::ImagePart { part: ImagePart::Redemptions(redemptions), .. } = &mut command {
-                is_same = redemptions[at].redemption.ordinal == Some(ordinal);
-                redemptions[at].redemption.ordinal = Some(ordinal);
+            if let Command::ImagePart { part, .. } = &mut command {
+                change_redemptions(part, |redemptions| {
+                    is_same = redemptions[at].redemption.ordinal == Some(ordinal);
+                    redemptions[at].redemption.ordinal = Some(ordinal);
+                });
             }
             last = Some(machine.apply(command));
         }

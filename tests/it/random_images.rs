@@ -2,9 +2,10 @@
 
 use crate::random_log::RandomLog;
 use cuckood::domain::{
-    Chunk, Command, FilterId, ImageHead, ImagePart, Kind, Name, PlacedRedemption, UploadId,
+    Chunk, Command, FilterHead, FilterId, ImagePart, ImageSection, Kind, Name, Redemption, UploadId,
 };
-use cuckood::state::{Export, RedemptionReader, State};
+use cuckood::state::{Export, State};
+use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,7 +14,7 @@ const CHUNKS: usize = 3;
 
 /// The image of a filter. Its checksums are the numbers of its parts.
 pub struct Image {
-    pub head: ImageHead,
+    pub head: FilterHead,
     pub parts: Vec<ImagePart>,
     pub redemptions: u64,
 }
@@ -22,36 +23,24 @@ impl Image {
     /// The image of a filter as it is now.
     pub fn of(state: &mut State, filter: FilterId) -> Image {
         let snapshot = state.begin_snapshot();
-        let Export { head, tables, ordinals, ledger } =
+        let Export { head, sections, redemptions } =
             Export::find(&snapshot.head, filter).unwrap().expect("it is there");
-        let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
-        for (table, count) in tables {
-            for number in 0..count {
-                assert!(state.take_chunk(table, number, &mut chunk));
-                chunks.push(Chunk(chunk.clone()));
+        let mut frozen: Vec<_> = snapshot.sections.into_iter().collect();
+        let (mut parts, mut chunk) = (Vec::<ImagePart>::new(), Vec::new());
+        for (section, id) in sections {
+            let at = frozen.iter().position(|frozen| frozen.id == id).expect("it is there");
+            let mut frozen = frozen.swap_remove(at);
+            while frozen.next_chunk(&mut chunk) {
+                let chunk = Chunk(chunk.clone());
+                match parts.last_mut() {
+                    Some(part) if part.section == section && part.chunks.len() < CHUNKS => {
+                        part.chunks.push(chunk);
+                    }
+                    _ => parts.push(ImagePart { section, chunks: vec![chunk] }),
+                }
             }
         }
-        let mut bits = Vec::new();
-        for number in 0.. {
-            if !ordinals.is_some_and(|ordinals| state.take_chunk(ordinals, number, &mut chunk)) {
-                break;
-            }
-            bits.push(ImagePart::Ordinals(Chunk(chunk.clone())));
-        }
-        let (mut reader, mut redemptions) = (RedemptionReader::default(), Vec::<PlacedRedemption>::new());
-        for number in 0.. {
-            if !state.take_chunk(ledger, number, &mut chunk) {
-                break;
-            }
-            reader.push(&chunk, &mut redemptions).unwrap();
-        }
-        assert!(reader.is_at_end());
-        state.end_snapshot();
-        let mut parts: Vec<ImagePart> =
-            chunks.chunks(CHUNKS).map(|chunks| ImagePart::Chunks(chunks.to_vec())).collect();
-        parts.extend(bits);
-        parts.extend(redemptions.chunks(10).map(|some| ImagePart::Redemptions(some.to_vec())));
-        Image { head, parts, redemptions: redemptions.len() as u64 }
+        Image { head, parts, redemptions }
     }
 
     /// How many commands it takes.
@@ -79,6 +68,36 @@ impl Image {
         let kind = self.head.kind;
         (0..self.commands()).map(|number| self.command(number, upload, id, kind, name)).collect()
     }
+}
+
+/// A redemption, with the position of its last change among all of its coupon.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Placed {
+    pub redemption: Redemption,
+    pub change: u64,
+}
+
+/// Changes the redemptions of a part, if it has any. Returns whether it does.
+pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Placed>)) -> bool {
+    if part.section != ImageSection::Redemptions {
+        return false;
+    }
+    let mut all = Vec::new();
+    for Chunk(chunk) in &part.chunks {
+        let mut rest = chunk.as_slice();
+        while !rest.is_empty() {
+            let (values, after) = postcard::take_from_bytes::<Vec<Placed>>(&rest[8..]).unwrap();
+            all.extend(values);
+            rest = after;
+        }
+    }
+    change(&mut all);
+    let pages = all.chunks(64).map(|values| {
+        let taken = u64::MAX >> (64 - values.len());
+        Chunk(postcard::to_extend(&values, taken.to_le_bytes().to_vec()).unwrap())
+    });
+    part.chunks = pages.collect();
+    true
 }
 
 /// Images of all filters at several moments of a random log.

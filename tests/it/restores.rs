@@ -17,26 +17,26 @@ use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::filter::StateCounts;
 use cuckood::journal::Durability;
-use cuckood::state::{Section, State};
+use cuckood::state::{SectionId, State};
 use cuckood::store::{Manifest, Store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 use std::time::{Duration, Instant};
 
 /// All that a state is, as a snapshot would hold it.
-type Image = (Vec<u8>, Vec<(Section, Vec<Vec<u8>>)>);
+type Image = (Vec<u8>, Vec<((SectionId, u64), Vec<Vec<u8>>)>);
 
 fn image(state: &mut State) -> Image {
     let begun = state.begin_snapshot();
-    let sections = begun.sections.into_iter().map(|section| {
-        let chunks = (0..).map_while(|number| {
+    let sections = begun.sections.into_iter().map(|mut section| {
+        let chunks = std::iter::from_fn(|| {
             let mut chunk = Vec::new();
-            state.take_chunk(section.id, number, &mut chunk).then_some(chunk)
+            section.next_chunk(&mut chunk).then_some(chunk)
         });
-        (section, chunks.collect())
+        let chunks = chunks.collect();
+        ((section.id, section.changes), chunks)
     });
     let sections = sections.collect();
-    state.end_snapshot();
     (begun.head, sections)
 }
 
@@ -127,14 +127,12 @@ impl<'a> Service<'a> {
     /// Goes on with the snapshot under way; once it is whole, it is restored and compared.
     fn write(&mut self, budget: u64) {
         let Some(mut running) = self.running.take() else { return };
-        running
-            .write(self.store, &mut self.state, budget, Instant::now() + Duration::from_secs(600))
-            .unwrap();
+        running.write(self.store, budget, Instant::now() + Duration::from_secs(600)).unwrap();
         if !running.is_whole() {
             self.running = Some(running);
             return;
         }
-        let manifest = running.finish(self.store, &mut self.state).unwrap();
+        let manifest = running.finish(self.store).unwrap();
         self.latest = Some(manifest);
         let mut restored = self.restored();
         assert_equal(&mut restored, &mut self.state);
@@ -148,7 +146,6 @@ impl<'a> Service<'a> {
     }
 
     fn abort(&mut self) {
-        self.state.end_snapshot();
         self.running = None;
     }
 

@@ -60,16 +60,15 @@ fn log(numbers: &[Numbers]) -> Vec<Entry> {
 pub fn snapshot(state: &mut State, mut meanwhile: impl FnMut(&mut State)) -> (Vec<u8>, Chunks) {
     let image = state.begin_snapshot();
     let (mut chunks, mut chunk) = (Chunks::default(), Vec::new());
-    for section in image.sections {
+    for mut section in image.sections {
         for number in 0.. {
             meanwhile(state);
-            if !state.take_chunk(section.id, number, &mut chunk) {
+            if !section.next_chunk(&mut chunk) {
                 break;
             }
             chunks.0.insert((section.id, number), chunk.clone());
         }
     }
-    state.end_snapshot();
     (image.head, chunks)
 }
 

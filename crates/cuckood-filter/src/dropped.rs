@@ -15,9 +15,9 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    /// Adds a table. A small one is not worth the trouble: it is given back at once.
-    pub(super) fn push(&mut self, table: Arc<Table>) {
-        if table.is_mapped() {
+    /// Adds a table. A small one is not worth the trouble, unless a snapshot needs it: it is given back at once.
+    pub(super) fn push(&mut self, is_frozen: bool, table: Arc<Table>) {
+        if table.is_mapped() || is_frozen {
             self.tables.push_back(table);
         }
     }

@@ -14,6 +14,7 @@ use super::codec::{FilterImage, ForgettingImage, Load, RestoreError};
 use super::copies::Copies;
 use super::dropped::Dropped;
 use super::forgetting_view::{ForgettingReader, Shared};
+use super::frozen::FrozenTable;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
 use super::layout::{Expansion, Growth, Layout, Mode};
@@ -29,6 +30,7 @@ use super::writer::{NoPath, TableWriter};
 use arc_swap::ArcSwap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Words that an insert frees of forgotten items at a time, if it finds no room.
 const WORDS_AT_ONCE: u64 = 1 << 16;
@@ -386,11 +388,12 @@ impl ForgettingFilter {
         Ok(())
     }
 
-    /// Begins a snapshot of the filter as it is now. The image says everything but what lies in the chunks.
-    pub fn begin_snapshot(&mut self) -> FilterImage {
+    /// Freezes the filter as it is now, for a snapshot: see [`TableSet::freeze`].
+    pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
         let next = (self.next.0 as u64, self.next.1);
         let forgetting = Some(ForgettingImage { steps: self.steps.image(), next });
-        FilterImage { forgetting, ..self.set.begin_snapshot() }
+        let (image, frozen) = self.set.freeze(copied);
+        (FilterImage { forgetting, ..image }, frozen)
     }
 
     /// Restores a filter from its snapshot. It goes on exactly as the one that the snapshot was taken of.

@@ -6,6 +6,7 @@ use super::compact_view::CompactReader;
 use super::dropped::Dropped;
 use super::forgetting::ForgettingFilter;
 use super::forgetting_view::ForgettingReader;
+use super::frozen::FrozenTable;
 use super::hash::Digest;
 use super::insert::{Full, Insert};
 use super::layout::{Expansion, Growth, Layout, Mode};
@@ -16,6 +17,8 @@ use super::strict::{StrictFilter, Walk};
 use super::strict_view::StrictReader;
 use super::table::SegmentStats;
 use super::table_set::TableSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The writer's side of a filter of any kind.
 pub enum Filter {
@@ -141,12 +144,12 @@ impl Filter {
         }
     }
 
-    /// Begins a snapshot of it as it is now. The image says everything but what lies in the chunks.
-    pub fn begin_snapshot(&mut self) -> FilterImage {
+    /// Freezes it as it is now, for a snapshot: see [`TableSet::freeze`].
+    pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
         match self {
-            Self::Compact(filter) => filter.tables_mut().begin_snapshot(),
-            Self::Forgetting(filter) => filter.begin_snapshot(),
-            Self::Strict(filter) => filter.tables_mut().begin_snapshot(),
+            Self::Compact(filter) => filter.tables_mut().freeze(copied),
+            Self::Forgetting(filter) => filter.freeze(copied),
+            Self::Strict(filter) => filter.tables_mut().freeze(copied),
         }
     }
 

@@ -2,17 +2,19 @@
 
 use super::codec::{FilterImage, Load, RestoreError, TableId, TableImage, restore_table};
 use super::dropped::Dropped;
+use super::frozen::FrozenTable;
 use super::hash::Digest;
 use super::layout::{Expansion, Growth, Layout, Mode};
 use super::plan::TablePlan;
 use super::table::Table;
 use super::writer::TableWriter;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The tables of one filter, as its writer sees them.
 ///
-/// A snapshot copies on write: the writer keeps an undo log of the words that it changes until their chunk is taken. A table
-/// that the filter drops meanwhile lives on here until the snapshot ends.
+/// A snapshot owns the tables that it [freezes](FrozenTable). A table that the filter drops meanwhile lives on until the snapshot lets go
+/// of it.
 pub struct TableSet {
     /// The layout that the tables follow from.
     pub(super) layout: Layout,
@@ -28,9 +30,7 @@ pub struct TableSet {
     /// Buckets that are empty already of the table that is being drained: of a compact filter, the older table of a segment that is being
     /// doubled, or else the newest segment, which is folded into older ones; the oldest of a strict one, whose items move to the newest.
     pub(super) drained_buckets: u64,
-    /// Tables that the filter has dropped, but the running snapshot still needs.
-    retired: Vec<TableWriter>,
-    /// Tables that it has dropped.
+    /// Tables that the filter has dropped.
     dropped: Dropped,
 }
 
@@ -52,7 +52,6 @@ impl TableSet {
             tables: Vec::new(),
             cleared: 0,
             drained_buckets: 0,
-            retired: Vec::new(),
             dropped: Dropped::default(),
         };
         set.add(first);
@@ -149,12 +148,7 @@ impl TableSet {
     }
 
     fn retire(&mut self, table: TableWriter) {
-        // A table that was made after the snapshot began does not belong to it.
-        if table.is_in_snapshot() {
-            self.retired.push(table);
-        } else {
-            self.dropped.push(table.table);
-        }
+        self.dropped.push(table.is_frozen(), table.table);
     }
 
     /// The tables that were dropped since the last call. Whoever takes them gives their memory back; until then it is held.
@@ -164,8 +158,8 @@ impl TableSet {
 
     /// All tables, as dropped.
     pub(super) fn into_dropped(mut self) -> Dropped {
-        let tables = self.tables.drain(..).chain(self.retired.drain(..));
-        tables.for_each(|table| self.dropped.push(table.table));
+        let tables: Vec<_> = self.tables.drain(..).collect();
+        tables.into_iter().for_each(|table| self.retire(table));
         self.dropped
     }
 
@@ -180,12 +174,11 @@ impl TableSet {
         self.tables.iter().for_each(|table| table.prefetch(digest));
     }
 
-    /// Bytes of all tables, including those that only the running snapshot still needs. Tables that were cleared count only as far as
-    /// they are larger than the others: a filter may be cleared though memory is short. Until it is done, only those are refused for that
+    /// Bytes of all tables. Tables that were cleared count only as far as they are larger than the others: a filter may be cleared though memory is short. Until it is done, only those are refused for that
     /// who ask for tables.
     pub fn memory_bytes(&self) -> u64 {
         let (cleared, live) = self.tables.split_at(self.cleared);
-        bytes(cleared).max(bytes(live)) + bytes(&self.retired)
+        bytes(cleared).max(bytes(live))
     }
 
     /// Bytes of tables that [`Self::memory_bytes`] leaves out.
@@ -197,22 +190,20 @@ impl TableSet {
     /// How many bytes more that will be once all tables are cleared, and there is another one.
     pub(super) fn growth_when_cleared(&self, newest: TablePlan) -> u64 {
         let cleared = bytes(&self.tables).max(newest.memory().bytes);
-        cleared.saturating_sub(self.memory_bytes() - bytes(&self.retired))
+        cleared.saturating_sub(self.memory_bytes())
     }
 
-    /// Begins a snapshot of the tables as they are now. The image says everything but what lies in the chunks.
-    pub fn begin_snapshot(&mut self) -> FilterImage {
-        self.end_snapshot();
-        let tables = self.tables.iter_mut().map(|table| {
-            table.begin_snapshot();
-            TableImage {
-                id: table.id,
-                plan: table.table.plan,
-                items: table.items(),
-                changes: table.changes(),
-            }
+    /// Freezes the tables as they are now, for a snapshot. The image says everything but what lies in the chunks. `copied` counts the bytes
+    /// that only the snapshot needs.
+    pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
+        let frozen = self.tables.iter_mut().map(|table| table.freeze(copied)).collect();
+        let tables = self.tables.iter().map(|table| TableImage {
+            id: table.id,
+            plan: table.table.plan,
+            items: table.items(),
+            changes: table.changes(),
         });
-        FilterImage {
+        let image = FilterImage {
             layout: self.layout,
             first: self.first,
             growth: self.growth,
@@ -221,37 +212,8 @@ impl TableSet {
             next_table: self.next_table,
             drained_buckets: self.drained_buckets,
             forgetting: None,
-        }
-    }
-
-    /// Replaces `out` with a chunk of the running snapshot: a piece of a table as it was when the snapshot began.
-    pub fn take_chunk(&mut self, table: TableId, chunk: u32, out: &mut Vec<u8>) {
-        out.clear();
-        if let Some(table) = self.find(table) {
-            table.take_chunk(chunk, out);
-        }
-    }
-
-    /// Leaves a table out of the running snapshot, because the store has an equal one.
-    pub fn skip_table(&mut self, table: TableId) {
-        if let Some(table) = self.find(table) {
-            table.end_snapshot();
-        }
-    }
-
-    /// Bytes of the undo log that is kept for the running snapshot.
-    pub fn undo_bytes(&self) -> usize {
-        self.tables.iter().chain(&self.retired).map(TableWriter::undo_bytes).sum()
-    }
-
-    /// Ends the running snapshot, whether all of it was taken or not.
-    pub fn end_snapshot(&mut self) {
-        self.retired.drain(..).for_each(|table| self.dropped.push(table.table));
-        self.tables.iter_mut().for_each(TableWriter::end_snapshot);
-    }
-
-    fn find(&mut self, table: TableId) -> Option<&mut TableWriter> {
-        self.tables.iter_mut().chain(&mut self.retired).find(|writer| writer.id == table)
+        };
+        (image, frozen)
     }
 
     /// Builds tables as those of an image, but empty. The caller has judged what its mode asks of the image, and that there is memory.
@@ -312,7 +274,6 @@ impl TableSet {
             tables,
             cleared: image.cleared_tables,
             drained_buckets,
-            retired: Vec::new(),
             dropped: Dropped::default(),
         })
     }

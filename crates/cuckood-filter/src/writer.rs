@@ -1,6 +1,7 @@
-//! The writer's side of a table: it inserts by breadth-first search, removes, and keeps the undo log of a running snapshot.
+//! The writer's side of a table: it inserts by breadth-first search, removes, and fills the undo log of a running snapshot.
 
-use super::codec::{CHUNK_WORDS, TableId, chunks, encode_chunk};
+use super::codec::TableId;
+use super::frozen::{FrozenTable, Undo};
 use super::hash::Digest;
 use super::kind::{TableKind, with_any_kind, with_kind};
 use super::place::{Place, Probe};
@@ -9,6 +10,7 @@ use super::slots::{OwnShape, Shape};
 use super::table::Table;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The search found no path to a free slot. Nothing was changed.
@@ -27,14 +29,6 @@ struct Node {
 
 const ROOT: u32 = u32::MAX;
 
-/// The undo log of a running snapshot: the old values of words that have changed since it began.
-#[derive(Default)]
-struct Undo {
-    /// For each chunk the changed words with their old values, in the order of the changes; none once the chunk is taken.
-    chunks: Vec<Option<Vec<(u32, u64)>>>,
-    records: usize,
-}
-
 /// The writer's side of a table. One thread owns it.
 pub(super) struct TableWriter {
     pub(super) id: TableId,
@@ -42,7 +36,8 @@ pub(super) struct TableWriter {
     /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
     changes: u64,
     max_search: u32,
-    undo: Option<Undo>,
+    /// The undo log of the running snapshot, if there is one.
+    undo: Option<Arc<Undo>>,
     nodes: Vec<Node>,
     /// Items that the table takes before it counts as full. Kept here because every insert asks for the room that is left.
     fill_limit: u64,
@@ -375,11 +370,12 @@ impl TableWriter {
     /// Adds a word's old value to the undo log. It is a function of its own so that the usual case needs no stack.
     #[inline(never)]
     fn keep_for_undo(&mut self, word: usize, before: u64) {
-        if let Some(undo) = &mut self.undo
-            && let Some(records) = &mut undo.chunks[word / CHUNK_WORDS]
-        {
-            records.push(((word % CHUNK_WORDS) as u32, before));
-            undo.records += 1;
+        if let Some(undo) = &self.undo {
+            undo.push(word, before);
+            if Arc::strong_count(undo) == 1 {
+                // The snapshot has let go of it.
+                self.undo = None;
+            }
         }
     }
 
@@ -393,44 +389,16 @@ impl TableWriter {
         }
     }
 
-    pub(super) fn chunks(&self) -> u32 {
-        chunks(self.table.words.len() as u64)
+    /// Whether a snapshot needs the table.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.undo.as_ref().is_some_and(|undo| Arc::strong_count(undo) > 1)
     }
 
-    pub(super) fn begin_snapshot(&mut self) {
-        let chunks = (0..self.chunks()).map(|_| Some(Vec::new())).collect();
-        self.undo = Some(Undo { chunks, records: 0 });
-    }
-
-    pub(super) fn end_snapshot(&mut self) {
-        self.undo = None;
-    }
-
-    /// Replaces `out` with a chunk as it was when the snapshot began, and drops the chunk's undo log.
-    pub(super) fn take_chunk(&mut self, chunk: u32, out: &mut Vec<u8>) {
-        let first = chunk as usize * CHUNK_WORDS;
-        let last = self.table.words.len().min(first + CHUNK_WORDS);
-        let mut words: Vec<u64> =
-            self.table.words[first..last].iter().map(|word| word.load(Relaxed)).collect();
-        if let Some(undo) = &mut self.undo
-            && let Some(records) = undo.chunks[chunk as usize].take()
-        {
-            undo.records -= records.len();
-            for (word, before) in records.into_iter().rev() {
-                words[word as usize] = before;
-            }
-        }
-        encode_chunk(self.id, chunk, &words, out);
-    }
-
-    /// Whether the running snapshot still needs this table.
-    pub(super) fn is_in_snapshot(&self) -> bool {
-        self.undo.is_some()
-    }
-
-    /// Bytes of the undo log.
-    pub(super) fn undo_bytes(&self) -> usize {
-        self.undo.as_ref().map_or(0, |undo| undo.records * size_of::<(u32, u64)>())
+    /// Freezes the table for a snapshot. `copied` counts the bytes of the undo log.
+    pub(super) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> FrozenTable {
+        let (frozen, undo) = FrozenTable::new(self.id, self.changes, self.table.clone(), copied.clone());
+        self.undo = Some(undo);
+        frozen
     }
 }
 

@@ -6,7 +6,7 @@ use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::recover;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use cuckood::state::{FreshEvents, Section, State};
+use cuckood::state::{FreshEvents, SectionId, State};
 use cuckood::store::{Manifest, Store, StoreOptions};
 use std::error::Error;
 use std::io::Write;
@@ -48,9 +48,9 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
         while !running.is_whole() {
             commit(&store, &mut journal, &mut live, &mut out)?;
             let until = Instant::now() + Duration::from_secs(60);
-            running.write(&store, &mut live.0, SNAPSHOT_STEP_BYTES, until)?;
+            running.write(&store, SNAPSHOT_STEP_BYTES, until)?;
         }
-        latest = Some(running.finish(&store, &mut live.0)?);
+        latest = Some(running.finish(&store)?);
         remove_leftovers(&store, &mut journal, &mut live, &mut out)?;
     }
 }
@@ -143,20 +143,20 @@ fn stored_events(store: &Store, events: &EventLog) -> Result<Vec<StoredEvent>, B
     Ok(all)
 }
 
-/// A section and the bytes of its chunks.
-type SectionChunks = (Section, Vec<Vec<u8>>);
+/// The name of a section, its number of changes, and the bytes of its chunks.
+type SectionChunks = ((SectionId, u64), Vec<Vec<u8>>);
 
 /// All that a state is, as a snapshot would hold it.
 fn image(state: &mut State) -> (Vec<u8>, Vec<SectionChunks>) {
     let image = state.begin_snapshot();
-    let sections = image.sections.into_iter().map(|section| {
-        let chunks = (0..).map_while(|number| {
+    let sections = image.sections.into_iter().map(|mut section| {
+        let chunks = std::iter::from_fn(|| {
             let mut chunk = Vec::new();
-            state.take_chunk(section.id, number, &mut chunk).then_some(chunk)
+            section.next_chunk(&mut chunk).then_some(chunk)
         });
-        (section, chunks.collect())
+        let chunks = chunks.collect();
+        ((section.id, section.changes), chunks)
     });
     let sections = sections.collect();
-    state.end_snapshot();
     (image.head, sections)
 }

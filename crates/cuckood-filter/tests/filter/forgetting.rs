@@ -32,17 +32,18 @@ fn snapshot(
     filter: &mut ForgettingFilter,
     mut meanwhile: impl FnMut(&mut ForgettingFilter),
 ) -> (FilterImage, Chunks) {
-    let image = filter.begin_snapshot();
+    let (image, frozen) = filter.freeze(&Default::default());
     let mut chunks = Chunks::new();
-    for (table, _, count) in image.tables() {
-        for chunk in 0..count {
+    for mut table in frozen {
+        for chunk in 0.. {
             meanwhile(filter);
             let mut bytes = Vec::new();
-            filter.tables_mut().take_chunk(table, chunk, &mut bytes);
-            chunks.insert((table, chunk), bytes);
+            if !table.next_chunk(&mut bytes) {
+                break;
+            }
+            chunks.insert((table.id(), chunk), bytes);
         }
     }
-    filter.tables_mut().end_snapshot();
     (image, chunks)
 }
 

@@ -23,17 +23,18 @@ fn load(chunks: &Chunks) -> impl FnMut(&Restoring<'_>) -> Result<(), RestoreErro
 
 macro_rules! snapshot {
     ($filter:expr, $meanwhile:expr) => {{
-        let image = $filter.tables_mut().begin_snapshot();
+        let (image, frozen) = $filter.tables_mut().freeze(&Default::default());
         let mut chunks = Chunks::new();
-        for (table, _, count) in image.tables() {
-            for chunk in 0..count {
+        for mut table in frozen {
+            for chunk in 0.. {
                 let () = $meanwhile;
                 let mut bytes = Vec::new();
-                $filter.tables_mut().take_chunk(table, chunk, &mut bytes);
-                chunks.insert((table, chunk), bytes);
+                if !table.next_chunk(&mut bytes) {
+                    break;
+                }
+                chunks.insert((table.id(), chunk), bytes);
             }
         }
-        $filter.tables_mut().end_snapshot();
         (image, chunks)
     }};
 }

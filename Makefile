@@ -27,8 +27,8 @@ test-long: ## Run WHAT of the tests that take minutes to hours; tools/test-long.
 bench: ## Run WHAT of the benchmarks; tools/bench.sh lists them.
 	tools/bench.sh $(WHAT)
 
-lint: ## Check format and lints of all packages.
-	CUSTOM_LIBFUZZER_PATH=/nowhere/libfuzzer.a tools/lint.sh
+lint: ## Check format and lints of all packages; WHAT=openapi checks the OpenAPI document (npm).
+	CUSTOM_LIBFUZZER_PATH=/nowhere/libfuzzer.a tools/lint.sh $(WHAT)
 
 openapi: ## Write openapi/openapi.json from the code.
 	$(CARGO) run --locked --quiet -- openapi > openapi/openapi.json.new

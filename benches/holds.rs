@@ -91,8 +91,15 @@ impl Bench {
     async fn upload(&self, large: &FilterView) -> Command {
         let (target, import) = (Target(large.id), ImportId::new("nightly").unwrap());
         let (mode, guards, owner) = (ImportMode::Replace, Guards::default(), KeyName::new(""));
-        let begin =
-            Command::ImportBegin { target, import: import.clone(), mode, guards, owner, is_named: true };
+        let begin = Command::ImportBegin {
+            target,
+            import: import.clone(),
+            mode,
+            if_absent: false,
+            guards,
+            owner,
+            is_named: true,
+        };
         submit(&self.engine, begin).await;
         for from in (0..self.redemptions).step_by(BATCH as usize) {
             let numbers = from + 2 * self.redemptions..from + 2 * self.redemptions + BATCH;

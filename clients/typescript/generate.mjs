@@ -21,14 +21,21 @@ await createClient({
   ],
 });
 
+/** The part of the document that a reference leads to. */
+const resolve = (part) =>
+  part.$ref === undefined ? part : part.$ref.slice(2).split("/").reduce((at, step) => at[step], document);
+
 // A redemption is told by its reference or its id, and repeated without a key.
 const keyed = Object.entries(document.paths).flatMap(([path, item]) =>
   Object.entries(item)
     .filter(([, { parameters = [], tags }]) =>
-      !tags.includes("redemptions") && parameters.some(({ name }) => name === "Idempotency-Key"),
+      !tags.includes("redemptions") && parameters.map(resolve).some(({ name }) => name === "Idempotency-Key"),
     )
     .map(([method]) => `${method.toUpperCase()} ${path}`),
 );
+if (keyed.length === 0) {
+  throw new Error("No operation takes an Idempotency-Key: retries would have no key");
+}
 const keyedSource = `/** The operations that are repeated under an idempotency key. */
 export const keyed: ReadonlySet<string> = new Set(${JSON.stringify(keyed, undefined, 2)});
 `;

@@ -134,6 +134,8 @@ pub enum Command {
         import: ImportId,
         /// Append or replace.
         mode: ImportMode,
+        /// Whether items that are present get no further copy.
+        if_absent: bool,
         /// The conditions that it must satisfy.
         guards: Guards,
         /// The API key that began it.

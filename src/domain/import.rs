@@ -3,10 +3,11 @@
 use super::guards::{Guards, Tripped};
 use super::import_warnings::ImportWarning;
 use super::line_error::LineError;
-use super::{FilterId, Kind, Name, Timestamp};
+use super::{FilterId, ItemOutcome, Kind, Name, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// The most line errors that an import reports.
 pub const LINE_ERRORS_MAX: usize = 100;
@@ -74,12 +75,14 @@ impl fmt::Display for ImportId {
     }
 }
 
-/// Whether an import adds to the existing items or replaces them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// What an import does with the items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum ImportMode {
-    /// Adds items as they are read.
+    /// They are added as they are read.
+    #[default]
     Append,
-    /// Builds new tables and swaps them in at the end.
+    /// They replace the existing ones, once the upload is complete.
     Replace,
 }
 
@@ -151,6 +154,8 @@ pub struct Import {
     pub name: Name,
     /// Append or replace.
     pub mode: ImportMode,
+    /// Whether items that are present, or came earlier in the upload, get no further copy.
+    pub if_absent: bool,
     /// The guards that it must satisfy.
     pub guards: Guards,
     /// Its state.
@@ -196,6 +201,7 @@ impl Import {
         owner: KeyName,
         target: ImportTarget,
         mode: ImportMode,
+        if_absent: bool,
         guards: Guards,
         now: Timestamp,
     ) -> Self {
@@ -208,6 +214,7 @@ impl Import {
             kind,
             name,
             mode,
+            if_absent,
             guards,
             state: ImportState::Running,
             started_at: now,
@@ -222,6 +229,19 @@ impl Import {
             upload: None,
             warnings: Vec::new(),
         }
+    }
+
+    /// Counts further lines, and the outcomes of the items in them.
+    pub fn count_lines(&mut self, outcomes: &[ItemOutcome], lines: u64, rejected: u64, errors: &[LineError]) {
+        let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
+        let (added, already_redeemed) = (count(ItemOutcome::Added), count(ItemOutcome::AlreadyRedeemed));
+        self.lines += lines;
+        self.added += added;
+        self.already_redeemed += already_redeemed;
+        self.already_present += outcomes.len() as u64 - added - already_redeemed;
+        self.rejected += rejected;
+        let room = LINE_ERRORS_MAX - self.errors.len();
+        self.errors.extend(errors.iter().take(room));
     }
 
     /// Items that the upload has contributed so far. An item that a replacement already has is not counted again.

@@ -14,6 +14,16 @@ pub enum ImportWarning {
         /// Approximate number of distinct items.
         different: u64,
     },
+    /// Most items were present already, and now have a further copy.
+    #[error(
+        "about {present} of {items} items were present already and get another copy: use if_absent=true or mode=replace"
+    )]
+    MostPresent {
+        /// Approximate number of such items.
+        present: u64,
+        /// Number of items.
+        items: u64,
+    },
     /// The lines of a text look like records.
     #[error(
         "most of the lines have the same number of {separator:?}: if this is CSV, send it as text/csv, and name the column"

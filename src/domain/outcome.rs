@@ -1,47 +1,8 @@
 //! Outcomes: the results of applying commands. A refusal is an outcome too. Unlike a storage failure, it follows from the log and
 //! is the same on every machine.
 
-use super::{Description, ImageFault, Import, Redemption, Tripped};
+use super::{Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed, Tripped};
 use serde::{Deserialize, Serialize};
-
-/// The outcome for one item of a list.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum ItemOutcome {
-    /// The item was added.
-    Added,
-    /// The item was already present.
-    AlreadyPresent,
-    /// The filter holds as many copies of the item as it can; nothing was stored.
-    Saturated,
-    /// The code is redeemed: it can't be added again or removed.
-    AlreadyRedeemed,
-    /// The redeemed code is available again.
-    Revived,
-    /// The item was removed.
-    Removed,
-    /// The item was not present.
-    Absent,
-    /// The item was replaced by the other one of its pair.
-    Replaced,
-}
-
-/// The outcome of an insert.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Inserted {
-    /// In the order of the request.
-    pub outcomes: Vec<ItemOutcome>,
-    /// How many were added or revived.
-    pub added: u64,
-}
-
-/// The outcome of a remove.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Removed {
-    /// In the order of the request.
-    pub outcomes: Vec<ItemOutcome>,
-    /// How many copies were removed.
-    pub removed: u64,
-}
 
 /// Why a command was refused. A refused command has changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// The longest time for which a code can be held, in seconds: one week.
 pub const HOLD_SECONDS_MAX: u64 = 604_800;
@@ -82,15 +83,17 @@ impl Reference {
 }
 
 /// The status of a redemption.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = RedemptionStatus)]
 pub enum Status {
-    /// The code is set aside until `expires_at`.
+    /// The code is held until `expires_at`.
     Held,
-    /// The code is used.
+    /// The code is redeemed.
     Redeemed,
-    /// The caller released the code, or withdrew it.
+    /// The redemption was cancelled; the code is available again.
     Cancelled,
-    /// The hold expired.
+    /// The hold expired; the code is available again.
     Expired,
 }
 

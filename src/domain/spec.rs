@@ -3,6 +3,7 @@
 use super::{FilterId, Forget, Kind, Name, Timestamp};
 use crate::filter::{Growth, Mode};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The most codes of an open pool that can be held or redeemed.
 pub const STOCK_MAX: u64 = 1 << 32;
@@ -110,11 +111,12 @@ impl Window {
 }
 
 /// Where a moment lies, as seen from a window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum WindowPosition {
     /// Before its start.
     Before,
-    /// From its start until just before its end.
+    /// The campaign is active.
     Inside,
     /// At its end or later.
     After,
@@ -167,12 +169,14 @@ pub struct Stats {
     pub steps: Vec<StepStats>,
 }
 
-/// The users who were added to a campaign that forgets in one of its steps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// The users who were added in one step of a campaign that forgets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Step)]
 pub struct StepStats {
     /// When the step began.
+    #[serde(rename = "started_at")]
     pub begin: Timestamp,
-    /// Copies that were added in it and are still there.
+    /// Users added in it who are still there, counting every copy.
     pub items: u64,
     /// When they are forgotten.
     pub forgotten_at: Timestamp,

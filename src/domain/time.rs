@@ -1,13 +1,25 @@
 //! Points in time, as the log records them.
 
-use serde::{Deserialize, Serialize};
+use jiff::SignedDuration;
+use jiff::civil::{DateTime, date};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::time::Duration;
+use utoipa::ToSchema;
 
-/// Milliseconds since 1970-01-01T00:00:00Z, without leap seconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+/// A point in time, to the millisecond.
+///
+/// Milliseconds since 1970-01-01T00:00:00Z, without leap seconds. In JSON it is a string as in RFC 3339, in the log a number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, ToSchema)]
+#[schema(as = Time, value_type = String, format = DateTime, example = "2026-12-01T00:00:00Z")]
 pub struct Timestamp(pub u64);
+
+/// The epoch of a [`Timestamp`].
+const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
+
+/// The last time that RFC 3339 can express in UTC: 9999-12-31T23:59:59.999Z. jiff's own timestamps end a day earlier, so that
+/// they can be shown in any zone.
+const LAST_MILLISECOND: u64 = 253_402_300_799_999;
 
 impl Timestamp {
     /// The largest time: what has it never comes due.
@@ -22,9 +34,88 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     /// Formats the time as in RFC 3339.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let milliseconds = i64::try_from(self.0).unwrap_or(i64::MAX);
-        jiff::Timestamp::from_millisecond(milliseconds).unwrap_or(jiff::Timestamp::MAX).fmt(f)
+        let milliseconds = self.0.min(LAST_MILLISECOND);
+        let since_epoch = SignedDuration::from_millis(milliseconds.try_into().map_err(|_| fmt::Error)?);
+        write!(f, "{}Z", EPOCH.checked_add(since_epoch).map_err(|_| fmt::Error)?)
     }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => serializer.serialize_u64(self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = Timestamp;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time of 1970 or later as in RFC 3339, like 2026-12-01T00:00:00Z")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
+                parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        match deserializer.is_human_readable() {
+            true => deserializer.deserialize_str(Text),
+            false => u64::deserialize(deserializer).map(Timestamp),
+        }
+    }
+}
+
+/// Parses RFC 3339 only; jiff would also accept other forms of ISO 8601.
+fn parse(text: &str) -> Option<Timestamp> {
+    let (local, offset) = match text.strip_suffix(['Z', 'z']) {
+        Some(local) => (local, SignedDuration::ZERO),
+        None => {
+            let (local, offset) = text.split_at_checked(text.len().checked_sub("+00:00".len())?)?;
+            (local, parse_offset(offset)?)
+        }
+    };
+    let (seconds, fraction) = local.split_at_checked("0000-00-00T00:00:00".len())?;
+    let digits = if fraction.is_empty() { "0" } else { fraction.strip_prefix('.')? };
+    let is_fraction = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_shaped(seconds, "0000-00-00T00:00:00") || !is_fraction {
+        return None;
+    }
+    // jiff reads nothing finer than nanoseconds.
+    let local = &local[..local.len().min(seconds.len() + ".000000000".len())];
+    let since_epoch = local.parse::<DateTime>().ok()?.duration_since(EPOCH) - offset;
+    let milliseconds = since_epoch.as_millis();
+    if since_epoch.is_negative() || milliseconds > i128::from(LAST_MILLISECOND) {
+        return None;
+    }
+    u64::try_from(milliseconds).ok().map(Timestamp)
+}
+
+/// How far a zone is ahead of UTC.
+fn parse_offset(text: &str) -> Option<SignedDuration> {
+    if !is_shaped(text.get(1..)?, "00:00") {
+        return None;
+    }
+    let (hours, minutes): (i64, i64) = (text[1..3].parse().ok()?, text[4..].parse().ok()?);
+    let ahead = (hours < 24 && minutes < 60).then(|| SignedDuration::from_mins(60 * hours + minutes))?;
+    match text.as_bytes()[0] {
+        b'+' => Some(ahead),
+        b'-' => Some(-ahead),
+        _ => None,
+    }
+}
+
+/// Whether a text has a digit wherever `shape` has `0`, and elsewhere `shape`'s own character, in either case.
+fn is_shaped(text: &str, shape: &str) -> bool {
+    let fits = |(byte, expected): (u8, u8)| match expected {
+        b'0' => byte.is_ascii_digit(),
+        expected => byte.eq_ignore_ascii_case(&expected),
+    };
+    text.len() == shape.len() && text.bytes().zip(shape.bytes()).all(fits)
 }
 
 /// The readings of a machine's two clocks at one moment.
@@ -39,6 +130,7 @@ pub struct ClockReading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn no_time_wraps() {
@@ -47,5 +139,71 @@ mod tests {
         assert_eq!(Timestamp::MAX.plus_seconds(1), Timestamp::MAX);
         assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00Z");
         assert!(Timestamp::MAX.to_string().starts_with("9999-"));
+    }
+
+    #[test]
+    fn a_time_comes_back_as_it_was_written() {
+        for text in [
+            "1970-01-01T00:00:00Z",
+            "2026-12-01T00:00:00Z",
+            "2026-12-01T23:59:59.125Z",
+            "9999-12-31T23:59:59.999Z",
+        ] {
+            assert_eq!(parse(text).map(|time| time.to_string()).as_deref(), Some(text));
+        }
+        assert_eq!(parse("2026-12-01T02:00:00+02:00"), parse("2026-12-01T00:00:00Z"));
+        assert_eq!(Timestamp::MAX.to_string(), "9999-12-31T23:59:59.999Z");
+    }
+
+    proptest! {
+        #[test]
+        fn every_time_is_read_in_every_zone(
+            milliseconds in 0..=LAST_MILLISECOND,
+            minutes_ahead in -1_439_i64..1_440,
+        ) {
+            let time = Timestamp(milliseconds);
+            prop_assert_eq!(parse(&time.to_string()), Some(time));
+            let since_epoch = SignedDuration::from_millis(milliseconds as i64);
+            let local = EPOCH.checked_add(since_epoch + SignedDuration::from_mins(minutes_ahead));
+            if let Ok(local) = local {
+                let (sign, ahead) = (if minutes_ahead < 0 { '-' } else { '+' }, minutes_ahead.abs());
+                let text = format!("{local}{sign}{:02}:{:02}", ahead / 60, ahead % 60);
+                prop_assert_eq!(parse(&text), Some(time), "{}", text);
+            }
+        }
+
+        #[test]
+        fn what_jiff_reads_is_read_as_jiff_does(text in "[12][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{1,9})?(Z|[+-][0-2][0-9]:[0-6][0-9])") {
+            if let Some(time) = parse(&text) {
+                let expected: jiff::Timestamp = text.parse().unwrap();
+                prop_assert_eq!(i128::from(time.0), i128::from(expected.as_millisecond()));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_rfc_3339_is_a_time() {
+        for text in [
+            "",
+            "2026-12-01",
+            "2026-12-01 00:00:00Z",
+            "2026-12-01T00:00:00",
+            "1969-12-31T23:59:59Z",
+            "20261201T000000Z",
+            "2026-12-01T00:00:00Z[UTC]",
+            "2026-13-01T00:00:00Z",
+            "2026-12-01T00:00Z",
+            "2026-12-01T00:00:00.Z",
+            "2026-12-01T00:00:00,5Z",
+            "2026-12-01T00:00:00+24:00",
+            "2026-12-01T00:00:00+00:60",
+            "2026-12-01T00:00:00+0000",
+            "2026-12-01T00:00:00é:00",
+            "1969-12-31T23:59:59.9999Z",
+            "9999-12-31T23:59:59-00:01",
+            "+2026-12-01T00:00:00Z",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
     }
 }

@@ -213,6 +213,7 @@ mod tests {
                 target,
                 import,
                 mode: ImportMode::Replace,
+                if_absent: false,
                 guards: ImportMode::Replace.guards(),
                 owner: KeyName::new(""),
                 is_named: true,

@@ -137,6 +137,7 @@ mod tests {
             kind: Kind::Campaign,
             name: Name::new("spring").unwrap(),
             mode: ImportMode::Append,
+            if_absent: false,
             guards: ImportMode::Append.guards(),
             state: ImportState::Running,
             started_at: Timestamp(1_000),

@@ -41,8 +41,8 @@ mod writer;
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, StateCounts};
 pub use crate::journal::{Durability, JournalOptions, Peer, ReplicationFigures};
 pub use crate::state::{
-    Change, CodeFound, Eligibility, Explanation, FilterView, NamedLineUp, Question, RedemptionPage,
-    RedemptionQuery, Uncountable,
+    Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
+    RedemptionPage, RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveSource, PART_BYTES_MAX};
 pub use cluster::{ClusterOptions, SharingFigures};

@@ -2,30 +2,36 @@
 
 use super::answer::problem::Problem;
 use super::answer::reply;
-use super::api::{Api, caller};
+use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{Asked, GrowthName, ModeName};
 use super::request::query;
-use super::request::time::Time;
 use super::schema::Bytes;
 use crate::access::Caller;
+use crate::domain::Timestamp;
 use crate::engine::{Backup, Durability};
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::response::Response;
 use futures_util::{StreamExt, stream};
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use std::io;
-use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
 /// Sizes and positions of the service.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "version": "0.1.0", "uptime_seconds": 60, "durability": "fsync", "filters": 2, "line_ups": 0, "redemptions": 0,
+    "idempotency_records": 0, "idempotency_bytes": 0, "idempotency_room_bytes": 67_108_864, "last_seq": 4711,
+    "memory": {"tables_bytes": 1_848_000, "records_bytes": 0, "limit_bytes": 1_073_741_824},
+    "storage": {"disk_bytes": 8_388_608, "free_bytes": 10_737_418_240_u64, "wal_bytes_written": 4096, "snapshot_bytes_written": 0}
+}))]
 struct Info {
     #[schema(example = "0.1.0")]
     version: &'static str,
     /// The key that the request came with. Absent if none are required.
-    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<KeyInfo>,
     uptime_seconds: u64,
     /// What an acknowledged write survives.
@@ -44,13 +50,13 @@ struct Info {
     idempotency_room_bytes: u64,
     /// Sequence number of the last log entry applied.
     last_seq: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<SnapshotInfo>,
     memory: MemoryInfo,
     storage: StorageInfo,
 }
 
 /// A key, and what it may do.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 struct KeyInfo {
     #[schema(example = "shop")]
@@ -59,11 +65,9 @@ struct KeyInfo {
     #[schema(example = json!(["read", "redeem"]))]
     scopes: Vec<&'static str>,
     /// Only campaigns and coupons whose names begin with this can be used.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "eu-")]
     prefix: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Time>,
+    expires_at: Option<Timestamp>,
 }
 
 impl KeyInfo {
@@ -74,7 +78,7 @@ impl KeyInfo {
             name: key.name.clone(),
             scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
             prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
-            expires_at: key.expires_at.map(Time),
+            expires_at: key.expires_at,
         })
     }
 }
@@ -97,7 +101,7 @@ enum DurabilityName {
 struct SnapshotInfo {
     /// The last log entry that it covers.
     seq: u64,
-    taken_at: Time,
+    taken_at: Timestamp,
 }
 
 /// Memory, in bytes.
@@ -123,6 +127,8 @@ struct StorageInfo {
 }
 
 /// Show the service's sizes and positions
+///
+/// Version, uptime, durability, the caller's key, memory and storage of this node.
 #[utoipa::path(
     get,
     path = "/v1/info",
@@ -130,9 +136,9 @@ struct StorageInfo {
     tag = "operations",
     responses((status = 200, description = "As of now", body = Info))
 )]
-pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let key = KeyInfo::of(&caller(&request)?);
-    let info = api.engine.info();
+pub(super) async fn info(call: Call<Read>) -> Response {
+    let key = KeyInfo::of(&call.caller);
+    let info = call.api.engine.info();
     let body = Info {
         version: env!("CARGO_PKG_VERSION"),
         key,
@@ -149,9 +155,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Resul
         idempotency_bytes: info.idempotency_bytes,
         idempotency_room_bytes: info.idempotency_room_bytes,
         last_seq: info.last_seq.0,
-        snapshot: info
-            .snapshot
-            .map(|latest| SnapshotInfo { seq: latest.seq.0, taken_at: Time(latest.taken_at) }),
+        snapshot: info.snapshot.map(|latest| SnapshotInfo { seq: latest.seq.0, taken_at: latest.taken_at }),
         memory: MemoryInfo {
             tables_bytes: info.tables_bytes,
             records_bytes: info.records_bytes,
@@ -164,7 +168,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>, request: Request) -> Resul
             snapshot_bytes_written: info.storage.snapshot_bytes_written,
         },
     };
-    Ok(reply::json(StatusCode::OK, false, &body))
+    reply::json(StatusCode::OK, false, &body)
 }
 
 /// The filter to plan.
@@ -191,7 +195,11 @@ struct PlanQuery {
 
 /// The layout and memory of a planned filter.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Plan)]
+#[schema(as = Plan, example = json!({
+    "fingerprint_bits": 14, "bucket_size": 4, "buckets": 263_158, "memory_bytes": 1_848_000, "bits_per_item": 14.8,
+    "error_rate_at_capacity": 0.000_5, "load_at_capacity": 0.95, "disk_bytes": 3_696_000, "replacement_peak_bytes": 3_696_000,
+    "startup_seconds": 0.1, "reason": "the smallest layout that keeps the error rate"
+}))]
 struct PlanAnswer {
     fingerprint_bits: u8,
     bucket_size: u8,
@@ -211,6 +219,8 @@ struct PlanAnswer {
 }
 
 /// Show the layout and memory that a filter would have
+///
+/// Computes the layout only; nothing is created. The defaults are those of a campaign.
 #[utoipa::path(
     get,
     path = "/v1/plan",
@@ -219,12 +229,12 @@ struct PlanAnswer {
     params(PlanQuery),
     responses((status = 200, description = "Its first table", body = PlanAnswer))
 )]
-pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn plan(call: Call<Read>, request: Request) -> Result<Response, Problem> {
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
     let plain = Asked::new(capacity, mode.unwrap_or(ModeName::Compact));
     let spec = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.spec()?;
-    let plan = api.engine.plan(&spec)?;
+    let plan = call.api.engine.plan(&spec)?;
     let body = PlanAnswer {
         fingerprint_bits: plan.layout.fingerprint_bits,
         bucket_size: plan.layout.bucket_size,
@@ -243,7 +253,7 @@ pub(super) async fn plan(State(api): State<Arc<Api>>, request: Request) -> Resul
 
 /// A finished snapshot.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Snapshot)]
+#[schema(as = Snapshot, example = json!({"seq": 4711, "bytes_written": 65_536, "seconds": 0.1}))]
 struct SnapshotAnswer {
     /// The last log entry that it covers.
     seq: u64,
@@ -253,6 +263,8 @@ struct SnapshotAnswer {
 }
 
 /// Take a snapshot now
+///
+/// The response arrives when the snapshot is complete. Later starts replay only the log after it.
 #[utoipa::path(
     post,
     path = "/v1/snapshots",
@@ -260,9 +272,9 @@ struct SnapshotAnswer {
     tag = "operations",
     responses((status = 200, description = "Taken", body = SnapshotAnswer))
 )]
-pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    caller(&request)?.require_all_names()?;
-    let report = api.engine.snapshot().await?;
+pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> {
+    call.caller.require_all_names()?;
+    let report = call.api.engine.snapshot().await?;
     let body = SnapshotAnswer {
         seq: report.seq.0,
         bytes_written: report.bytes_written,
@@ -290,18 +302,13 @@ pub(super) async fn snapshot(State(api): State<Arc<Api>>, request: Request) -> R
         (status = 503, description = "`overloaded`: too many backups are running; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn backup(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    caller(&request)?.require_all_names()?;
-    let backup = api.engine.backup().await?;
+pub(super) async fn backup(call: Call<Export>) -> Result<Response, Problem> {
+    call.caller.require_all_names()?;
+    let backup = call.api.engine.backup().await?;
     let parts = stream::unfold(backup, async |mut backup: Backup| {
         let part = backup.next().await?;
         Some((part.map_err(io::Error::other), backup))
     });
     // A compressor polls once more after the end.
-    let mut response = Body::from_stream(parts.fuse()).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    let disposition = HeaderValue::from_static("attachment; filename=\"cuckood.backup\"");
-    headers.insert(header::CONTENT_DISPOSITION, disposition);
-    Ok(response)
+    Ok(reply::attachment("cuckood.backup", Body::from_stream(parts.fuse())))
 }

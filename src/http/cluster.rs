@@ -1,19 +1,21 @@
 //! The endpoint about several machines: this node, the others last heard of, and the log between them.
 
 use super::answer::reply;
-use super::api::Api;
-use super::request::time::Time;
-use crate::domain::{FORMAT_VERSION, StateHash};
+use super::call::{Call, Read};
+use crate::domain::{FORMAT_VERSION, StateHash, Timestamp};
 use crate::engine::Peer;
-use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
-use std::sync::Arc;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// This node among several.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "journal": "local", "position": 4711, "build": "0.1.0", "understands": 3, "enabled": 3, "nodes": []
+}))]
 struct Cluster {
     /// `local` for a service on its own, `nats` for one of several nodes.
     #[schema(example = "nats")]
@@ -28,13 +30,13 @@ struct Cluster {
     /// The version of entries that is enabled in the log: whatever needs a higher one is not written yet.
     enabled: u64,
     /// What is known about the log that the nodes share. Absent for a service on its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<Log>,
     /// The other nodes that the log has told of since this one was started.
     nodes: Vec<Node>,
 }
 
 /// The log that the nodes share.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterLog)]
 struct Log {
@@ -63,7 +65,6 @@ struct Log {
     /// How often this node has announced itself anew, to learn what became of a commit.
     sessions: u64,
     /// The hash of this node's state at the last position at which the nodes compare theirs. Absent before the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     hash: Option<Hash>,
 }
 
@@ -85,6 +86,7 @@ impl From<StateHash> for Hash {
 }
 
 /// Another node.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterNode)]
 struct Node {
@@ -93,18 +95,14 @@ struct Node {
     /// The last position that it said it had applied.
     position: u64,
     /// When the log last told of it, by the log's clock.
-    heard_at: Time,
+    heard_at: Timestamp,
     /// Its build. Absent until it has told.
-    #[serde(skip_serializing_if = "Option::is_none")]
     build: Option<String>,
     /// The highest version of the log's entries that it understands. Absent until it has told.
-    #[serde(skip_serializing_if = "Option::is_none")]
     understands: Option<u16>,
     /// The hash of its state that it told last. Absent until it has told one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     hash: Option<Hash>,
     /// Whether its state differs from that of this node. Absent until both have told a hash of one position.
-    #[serde(skip_serializing_if = "Option::is_none")]
     differs: Option<bool>,
 }
 
@@ -115,7 +113,7 @@ impl From<Peer> for Node {
             understands: (peer.understands > 0).then_some(peer.understands),
             node: peer.node,
             position: peer.applied.0,
-            heard_at: Time(peer.heard_at),
+            heard_at: peer.heard_at,
             hash: peer.hash.map(Hash::from),
             differs: peer.differs,
         }
@@ -123,6 +121,8 @@ impl From<Peer> for Node {
 }
 
 /// Show this node, the others and the log that they share
+///
+/// Positions, lag, quorum and state hashes as this node knows them.
 #[utoipa::path(
     get,
     path = "/v1/cluster",
@@ -130,8 +130,9 @@ impl From<Peer> for Node {
     tag = "operations",
     responses((status = 200, description = "As of now, as this node sees it", body = Cluster))
 )]
-pub(super) async fn show(State(api): State<Arc<Api>>) -> Response {
-    let replication = api.engine.replication();
+pub(super) async fn show(call: Call<Read>) -> Response {
+    let engine = &call.api.engine;
+    let replication = engine.replication();
     let journal = if replication.is_some() { "nats" } else { "local" };
     let peers = replication.iter().flat_map(|replication| replication.peers.clone());
     let nodes = peers.map(Node::from).collect();
@@ -152,7 +153,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Response {
         hash: figures.hash.map(Hash::from),
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
-    let (position, enabled) = (api.engine.position().0, api.engine.format());
+    let (position, enabled) = (engine.position().0, engine.format());
     let body = Cluster { journal, position, build, understands, enabled, log, nodes };
     reply::json(StatusCode::OK, false, &body)
 }

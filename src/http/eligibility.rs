@@ -3,22 +3,22 @@
 use super::answer::held::Held;
 use super::answer::problem::{Fault, Problem};
 use super::answer::{refusals, reply};
-use super::api::{Api, caller};
+use super::api::Api;
+use super::call::{Call, Read};
 use super::filters::representation::error_rate_now;
-use super::filters::selection::{self, Exclusion};
 use super::request::faults::Faults;
-use super::request::item_lists;
+use super::request::items::Item;
 use super::request::json::{self, Text};
+use super::selection::{self, Exclusion};
 use crate::access::Caller;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{Name, Timestamp, WindowPosition};
 use crate::engine::{self, Question};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::sync::Arc;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// The most requests in one batch.
@@ -40,7 +40,7 @@ struct EligibilityRequest<'a> {
     /// Used exactly as given, 1 to 512 bytes.
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
-    user: Cow<'a, str>,
+    user: Item<'a>,
     /// At least one name, in order of preference. Left out or empty if there is a `line_up`.
     #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, max_items = 256)]
@@ -63,6 +63,7 @@ struct EligibilityRequest<'a> {
 }
 
 /// The campaigns that the user may see.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
@@ -83,11 +84,11 @@ struct Eligibility<'a> {
     #[schema(value_type = Vec<String>)]
     excluded: Vec<&'a str>,
     /// With `explain`: one for each evaluated campaign that exists.
-    #[serde(skip_serializing_if = "Option::is_none")]
     explanations: Option<Vec<Explanation<'a>>>,
 }
 
 /// Why the user may see a campaign, or may not.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "campaign": "spring", "present": true, "window": "inside", "excluded_by": "opted-out", "error_rate": 0.0005, "eligible": false
@@ -98,28 +99,14 @@ struct Explanation<'a> {
     /// Whether the campaign contains the user.
     present: bool,
     /// Where the present time lies, as seen from the campaign's window.
-    window: PositionName,
+    window: WindowPosition,
     /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     excluded_by: Option<&'a str>,
     /// The probability that `present` is true for a user who was never added.
     error_rate: f64,
     /// Whether the user may see the campaign.
     eligible: bool,
-}
-
-/// Where a moment lies, as seen from a window.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = WindowPosition)]
-enum PositionName {
-    /// Before its start.
-    Before,
-    /// The campaign is active.
-    Inside,
-    /// At its end or later.
-    After,
 }
 
 /// Several eligibility requests.
@@ -131,15 +118,19 @@ struct EligibilityBatch<'a> {
     requests: Vec<EligibilityRequest<'a>>,
 }
 
-/// The results of a batch.
-#[derive(ToSchema)]
-#[allow(dead_code)] // For the document: they are written one by one.
-struct EligibilityResults {
+/// The results of a batch, which are written one by one.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"results": [{
+    "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
+}]}))]
+struct EligibilityResults<'a> {
     /// In the order of the requests.
-    results: Vec<Eligibility<'static>>,
+    results: Vec<Eligibility<'a>>,
 }
 
 /// Select the campaigns that a user may see
+///
+/// Evaluates the campaigns in order until `limit` of them are eligible.
 #[utoipa::path(
     post,
     path = "/v1/eligibility",
@@ -151,17 +142,19 @@ struct EligibilityResults {
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let caller = caller(&request)?;
-    let body = api.body(request).await?;
+pub(super) async fn one(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+    let Call { api, caller, .. } = &call;
+    let body = call.body(request).await?;
     let request: EligibilityRequest<'_> = json::parse(&body)?;
     let mut faults = Faults::default();
-    request.check("", &caller, &mut faults)?;
+    request.check("", caller, &mut faults)?;
     faults.check()?;
-    request.answer(&api, &caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
+    request.answer(api, caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
 }
 
 /// Select the campaigns that several users may see
+///
+/// Each request is evaluated separately; an invalid one rejects the batch.
 #[utoipa::path(
     post,
     path = "/v1/eligibility/batch",
@@ -169,32 +162,33 @@ pub(super) async fn one(State(api): State<Arc<Api>>, request: Request) -> Result
     tag = "eligibility",
     request_body = EligibilityBatch<'_>,
     responses(
-        (status = 200, description = "In the order of the requests", body = EligibilityResults),
+        (status = 200, description = "In the order of the requests", body = EligibilityResults<'_>),
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let caller = caller(&request)?;
+pub(super) async fn batch(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+    let Call { api, caller, .. } = &call;
     let mut share = api.reading.share();
-    let body = api.body(request).await?;
+    let body = call.body(request).await?;
     let EligibilityBatch { requests } = json::parse(&body)?;
     let mut faults = Faults::default();
     if !(1..=REQUESTS_MAX).contains(&requests.len()) {
-        faults.note(|| "/requests".into(), format!("expected 1 to {REQUESTS_MAX} elements"));
-        return Err(faults.check().err().unwrap_or_else(|| Problem::invalid(Vec::new())));
+        return Err(Problem::invalid_at("/requests", format!("expected 1 to {REQUESTS_MAX} elements")));
     }
     for (index, request) in requests.iter().enumerate() {
-        request.check(&format!("/requests/{index}"), &caller, &mut faults)?;
+        request.check(&format!("/requests/{index}"), caller, &mut faults)?;
     }
     faults.check()?;
     let taken: usize = requests.iter().map(EligibilityRequest::memory_bytes).sum();
-    let mut results = b"{\"results\":[".to_vec();
+    let empty = EligibilityResults { results: Vec::new() };
+    let mut results = serde_json::to_vec(&empty).map_err(reply::unwritable)?;
+    let end = results.split_off(results.len() - "]}".len());
     for (index, request) in requests.into_iter().enumerate() {
         if index > 0 {
             results.push(b',');
         }
         let is_explained = request.explain;
-        request.answer(&api, &caller, &format!("/requests/{index}"), |answer| {
+        request.answer(api, caller, &format!("/requests/{index}"), |answer| {
             serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
         })??;
         if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
@@ -203,7 +197,7 @@ pub(super) async fn batch(State(api): State<Arc<Api>>, request: Request) -> Resu
             tokio::task::yield_now().await;
         }
     }
-    results.extend_from_slice(b"]}");
+    results.extend_from_slice(&end);
     // A slow client keeps the answer in memory until it has accepted it.
     share.hold(results.capacity() as u64)?;
     Ok(reply::json_held(Held::new(results, share)))
@@ -218,7 +212,7 @@ impl<'a> EligibilityRequest<'a> {
 
     /// Adds what is wrong with the request to `faults`.
     fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
-        if let Some(fault) = item_lists::fault(&self.user) {
+        if let Err(fault) = self.user.text() {
             faults.note(|| format!("{at}/user"), fault);
         }
         if let Some(limit) = self.limit {
@@ -243,10 +237,11 @@ impl<'a> EligibilityRequest<'a> {
         write: impl FnOnce(Eligibility<'_>) -> T,
     ) -> Result<T, Problem> {
         let Self { user, campaigns, unless, line_up, limit, explain } = self;
+        let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
         let Some(Text(name)) = line_up else {
             let line_up = selection::line_up(campaigns, unless, 1);
-            let question = Question { user: &user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
+            let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
             let found = api.engine.evaluate(&question);
             let found = found.map_err(|uncountable| selection::uncountable(&uncountable, at))?;
             return Ok(write(Eligibility::new(found, explain, api.engine.now())));
@@ -284,11 +279,7 @@ impl<'a> Explanation<'a> {
         Self {
             campaign: explanation.campaign,
             present: explanation.present,
-            window: match explanation.window {
-                WindowPosition::Before => PositionName::Before,
-                WindowPosition::Inside => PositionName::Inside,
-                WindowPosition::After => PositionName::After,
-            },
+            window: explanation.window,
             excluded_by: explanation.excluded_by,
             error_rate: error_rate_now(&explanation.view.describe(now).stats.segments),
             eligible: explanation.is_eligible(),

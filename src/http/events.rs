@@ -1,25 +1,24 @@
 //! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
 
 use super::answer::problem::{Code, Problem};
-use super::api::{Api, caller};
-use super::imports::representation::{ImportModeName, ImportStateName, failure};
+use super::call::{Call, Follow};
+use super::imports::representation::{ImportStateName, failure};
 use super::lines::Lines;
-use super::redemptions::RedemptionStatus;
 use super::request::query;
-use super::request::time::Time;
 use super::schema::Bytes;
 use crate::domain::{
-    Event, FilterChange, Happened, ImportCounts, Kind, LineUpChange, RedemptionStep, Timestamp, Window,
+    Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStep, Status,
+    Timestamp, Window,
 };
 use crate::engine::{EventReader, NumberedEvent};
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use std::borrow::Cow;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
@@ -28,37 +27,9 @@ const LIMIT_DEFAULT: usize = 1_000;
 const LIMIT_MAX: usize = 10_000;
 
 /// The columns of events as CSV.
-const COLUMNS: &[&str] = &[
-    "seq",
-    "at",
-    "key",
-    "event",
-    "campaign",
-    "coupon",
-    "line_up",
-    "capacity",
-    "stock",
-    "starts_at",
-    "ends_at",
-    "id",
-    "reference",
-    "status",
-    "expires_at",
-    "ordinal",
-    "import",
-    "mode",
-    "state",
-    "failure",
-    "lines",
-    "added",
-    "already_present",
-    "already_redeemed",
-    "rejected",
-    "removed",
-    "replaced",
-    "redemptions",
-    "holds",
-];
+const COLUMNS: &str = "seq,at,key,event,campaign,coupon,line_up,capacity,stock,starts_at,ends_at,id,reference,status,\
+    expires_at,ordinal,import,mode,state,failure,lines,added,already_present,already_redeemed,rejected,\
+    removed,replaced,redemptions,holds,entry";
 
 /// The longest time to wait for the next event, in seconds.
 const WAIT_MAX: u64 = 30;
@@ -89,219 +60,141 @@ struct EventQuery {
     wait: u64,
 }
 
-/// What has happened. More kinds may come.
-#[derive(Clone, Copy, Serialize, ToSchema)]
-#[schema(as = EventName)]
-pub(super) enum EventName {
+/// Defines the names of events.
+macro_rules! event_names {
+    ($($(#[$attribute:meta])* $name:ident: $word:tt;)*) => {
+        /// What has happened. More kinds may come.
+        #[derive(Clone, Copy, Default, Serialize, ToSchema)]
+        pub(super) enum EventName {
+            $($(#[$attribute])* #[serde(rename = $word)] $name,)*
+        }
+    };
+}
+
+event_names! {
     /// A campaign was created.
-    #[serde(rename = "campaign.created")]
-    CampaignCreated,
+    #[default]
+    CampaignCreated: "campaign.created";
     /// Its capacity, `starts_at` or `ends_at` was changed. All are as they are now.
-    #[serde(rename = "campaign.changed")]
-    CampaignChanged,
+    CampaignChanged: "campaign.changed";
     /// All users of a campaign were removed.
-    #[serde(rename = "campaign.cleared")]
-    CampaignCleared,
+    CampaignCleared: "campaign.cleared";
     /// A campaign was deleted.
-    #[serde(rename = "campaign.deleted")]
-    CampaignDeleted,
+    CampaignDeleted: "campaign.deleted";
     /// A coupon was created.
-    #[serde(rename = "coupon.created")]
-    CouponCreated,
+    CouponCreated: "coupon.created";
     /// Its capacity, stock, `starts_at` or `ends_at` was changed. All are as they are now.
-    #[serde(rename = "coupon.changed")]
-    CouponChanged,
+    CouponChanged: "coupon.changed";
     /// All codes that were neither held nor redeemed were removed.
-    #[serde(rename = "coupon.cleared")]
-    CouponCleared,
+    CouponCleared: "coupon.cleared";
     /// A coupon was deleted, with its redemptions.
-    #[serde(rename = "coupon.deleted")]
-    CouponDeleted,
+    CouponDeleted: "coupon.deleted";
     /// A line-up was created.
-    #[serde(rename = "line_up.created")]
-    LineUpCreated,
+    LineUpCreated: "line_up.created";
     /// A line-up was replaced by another one.
-    #[serde(rename = "line_up.changed")]
-    LineUpChanged,
+    LineUpChanged: "line_up.changed";
     /// A line-up was deleted.
-    #[serde(rename = "line_up.deleted")]
-    LineUpDeleted,
+    LineUpDeleted: "line_up.deleted";
     /// A request has added users.
-    #[serde(rename = "users.added")]
-    UsersAdded,
+    UsersAdded: "users.added";
     /// A request has removed users.
-    #[serde(rename = "users.removed")]
-    UsersRemoved,
+    UsersRemoved: "users.removed";
     /// A request has replaced users by others.
-    #[serde(rename = "users.replaced")]
-    UsersReplaced,
+    UsersReplaced: "users.replaced";
     /// A request has added codes, or made redeemed ones available again.
-    #[serde(rename = "codes.added")]
-    CodesAdded,
+    CodesAdded: "codes.added";
     /// A request has withdrawn codes.
-    #[serde(rename = "codes.withdrawn")]
-    CodesWithdrawn,
+    CodesWithdrawn: "codes.withdrawn";
     /// A request has replaced codes by others.
-    #[serde(rename = "codes.replaced")]
-    CodesReplaced,
+    CodesReplaced: "codes.replaced";
     /// An import is no longer running.
-    #[serde(rename = "import.ended")]
-    ImportEnded,
+    ImportEnded: "import.ended";
     /// A code was redeemed or held.
-    #[serde(rename = "redemption.created")]
-    RedemptionCreated,
+    RedemptionCreated: "redemption.created";
     /// A hold was extended.
-    #[serde(rename = "redemption.extended")]
-    RedemptionExtended,
+    RedemptionExtended: "redemption.extended";
     /// A held code was redeemed.
-    #[serde(rename = "redemption.confirmed")]
-    RedemptionConfirmed,
+    RedemptionConfirmed: "redemption.confirmed";
     /// A redemption was cancelled, or its code was withdrawn or made available again.
-    #[serde(rename = "redemption.cancelled")]
-    RedemptionCancelled,
+    RedemptionCancelled: "redemption.cancelled";
     /// A hold expired.
-    #[serde(rename = "redemption.expired")]
-    RedemptionExpired,
+    RedemptionExpired: "redemption.expired";
     /// A hold that only a wrong clock had ended is active again. At most 10 000 of them are told one by one.
-    #[serde(rename = "redemption.reinstated")]
-    RedemptionReinstated,
+    RedemptionReinstated: "redemption.reinstated";
     /// `cuckood repair clock` has turned the time back.
-    #[serde(rename = "clock.turned_back")]
-    ClockTurnedBack,
+    ClockTurnedBack: "clock.turned_back";
     /// The data was restored from a backup: earlier events that are not kept here may be undone.
-    #[serde(rename = "backup.restored")]
-    BackupRestored,
+    BackupRestored: "backup.restored";
     /// `cuckood repair skip` has marked an entry of the log: its write has had no effect.
-    #[serde(rename = "entry.skipped")]
-    EntrySkipped,
+    EntrySkipped: "entry.skipped";
 }
 
 /// Something that has happened. It never names a code or a user.
-#[derive(Serialize, ToSchema)]
-#[schema(as = EventLine)]
+#[skip_serializing_none]
+#[derive(Default, Serialize, ToSchema)]
+#[schema(as = EventLine, example = json!({
+    "seq": 4711, "at": "2026-12-01T00:00:00Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
+}))]
 pub(super) struct EventAnswer {
     /// Its number. Later events have higher ones, not always the next, and no number is ever used twice.
     #[schema(minimum = 1, example = 4711)]
     seq: u64,
     /// When it happened.
-    at: Time,
+    at: Timestamp,
     /// The name of the API key that asked for it. Absent if no key did: without keys, or if it happened by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "shop")]
     key: Option<String>,
     event: EventName,
     /// The campaign that it concerns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     campaign: Option<String>,
     /// The coupon that it concerns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     coupon: Option<String>,
     /// The line-up that it concerns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     line_up: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     stock: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    starts_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ends_at: Option<Time>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
     /// The redemption.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: Option<String>,
     /// The caller's own id of the redemption.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "order-42")]
     reference: Option<String>,
     /// The redemption's status now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<RedemptionStatus>,
+    status: Option<Status>,
     /// When the hold expires.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Time>,
+    expires_at: Option<Timestamp>,
     /// In an open pool: the redemption's number. No other has it while this one is held or redeemed; an end frees it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, example = 17)]
     ordinal: Option<u64>,
     /// The id of the import.
-    #[serde(skip_serializing_if = "Option::is_none")]
     import: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<ImportModeName>,
+    mode: Option<ImportMode>,
     /// The state in which the import ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<ImportStateName>,
     /// Why the import failed or was stopped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Code>,
     /// Lines that the import has read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     lines: Option<u64>,
     /// How many users or codes were added.
-    #[serde(skip_serializing_if = "Option::is_none")]
     added: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     already_present: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     already_redeemed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     rejected: Option<u64>,
     /// How many users or codes were removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     removed: Option<u64>,
     /// How many users or codes were replaced.
-    #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<u64>,
     /// How many redemptions had times in the future.
-    #[serde(skip_serializing_if = "Option::is_none")]
     redemptions: Option<u64>,
     /// How many holds are active again.
-    #[serde(skip_serializing_if = "Option::is_none")]
     holds: Option<u64>,
     /// The position of the entry that was skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<u64>,
 }
 
 impl EventAnswer {
-    /// An event of which no more is said.
-    fn plain(seq: u64, at: Timestamp, key: Option<String>, event: EventName) -> Self {
-        Self {
-            seq,
-            at: Time(at),
-            key,
-            event,
-            campaign: None,
-            coupon: None,
-            line_up: None,
-            capacity: None,
-            stock: None,
-            starts_at: None,
-            ends_at: None,
-            id: None,
-            reference: None,
-            status: None,
-            expires_at: None,
-            ordinal: None,
-            import: None,
-            mode: None,
-            state: None,
-            failure: None,
-            lines: None,
-            added: None,
-            already_present: None,
-            already_redeemed: None,
-            rejected: None,
-            removed: None,
-            replaced: None,
-            redemptions: None,
-            holds: None,
-            entry: None,
-        }
-    }
-
     /// The same event of the campaign or coupon of this name.
     fn of(self, kind: Kind, name: Cow<'static, str>) -> Self {
         let name = Some(name.into_owned());
@@ -314,7 +207,8 @@ impl EventAnswer {
 
 impl From<NumberedEvent> for EventAnswer {
     fn from(NumberedEvent { number, event: Event { at, by, what } }: NumberedEvent) -> Self {
-        let plain = EventAnswer::plain(number, at, by.map(Cow::into_owned), name(&what));
+        let key = by.map(Cow::into_owned);
+        let plain = EventAnswer { seq: number, at, key, event: name(&what), ..EventAnswer::default() };
         match what {
             Happened::Filter { kind, name, change } => of_filter(plain.of(kind, name), change),
             Happened::LineUp { name, .. } => EventAnswer { line_up: Some(name.into_owned()), ..plain },
@@ -322,7 +216,7 @@ impl From<NumberedEvent> for EventAnswer {
                 let ImportCounts { lines, added, already_present, already_redeemed, rejected } = counts;
                 EventAnswer {
                     import: Some(import.into_owned()),
-                    mode: Some(mode.into()),
+                    mode: Some(mode),
                     failure: failure(kind, state).map(|problem| problem.code),
                     state: Some(state.into()),
                     lines: Some(lines),
@@ -336,8 +230,8 @@ impl From<NumberedEvent> for EventAnswer {
             Happened::Redemption { coupon, id, reference, status, expires_at, ordinal, .. } => EventAnswer {
                 id: Some(id.to_string()),
                 reference: Some(reference.into_owned()),
-                status: Some(status.into()),
-                expires_at: expires_at.map(Time),
+                status: Some(status),
+                expires_at: expires_at,
                 ordinal,
                 ..plain.of(Kind::Coupon, coupon)
             },
@@ -354,7 +248,6 @@ fn of_filter(plain: EventAnswer, change: FilterChange) -> EventAnswer {
     match change {
         FilterChange::Created | FilterChange::Deleted => plain,
         FilterChange::Updated { window: Window { starts_at, ends_at }, capacity, stock } => {
-            let (starts_at, ends_at) = (starts_at.map(Time), ends_at.map(Time));
             EventAnswer { capacity: Some(capacity), stock, starts_at, ends_at, ..plain }
         }
         FilterChange::Cleared(removed) | FilterChange::Removed(removed) => {
@@ -418,17 +311,14 @@ fn name(what: &Happened<'_>) -> EventName {
         (
             status = 200,
             description = "The events, one `EventLine` per line; none if there are no new ones",
-            content(
-                (inline(Bytes) = "application/x-ndjson"),
-                (String = "text/csv"),
-            )
+            content((inline(Bytes) = "application/x-ndjson"), (String = "text/csv"))
         ),
         (status = 410, description = "`events-gone`: the event after `after` is no longer kept, or none are kept at all"),
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    caller(&request)?.require_all_names()?;
+pub(super) async fn list(call: Call<Follow>, request: Request) -> Result<Response, Problem> {
+    call.caller.require_all_names()?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;
     if !(1..=LIMIT_MAX).contains(&limit) {
@@ -440,7 +330,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
     if after > Some(NUMBER_MAX) {
         return Err(Problem::invalid_at("/after", format!("expected 0 to {NUMBER_MAX}")));
     }
-    let mut reader = api.engine.events_after(after);
+    let mut reader = call.api.engine.events_after(after);
     let mut events = reader.read().await?;
     if events.is_empty() && wait > 0 {
         let patience = tokio::time::sleep(Duration::from_secs(wait));
@@ -451,7 +341,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
             }
             () = patience => {}
             // Nobody should have to wait for this.
-            () = api.stopping.uploads_end() => {}
+            () = call.api.stopping.uploads_end() => {}
         }
     }
     Ok(answer(reader, events, limit, lines))

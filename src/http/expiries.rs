@@ -1,11 +1,10 @@
 //! Metrics of when keys and the certificate expire.
 
+use super::metrics::Figures;
 use crate::access::Access;
 use crate::domain::Timestamp;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,21 +42,17 @@ impl fmt::Debug for Expiries {
 }
 
 impl Collector for Expiries {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let gauge = |at: Timestamp| ConstGauge::new((at.0 / 1_000) as i64);
-        let keys = self.keys();
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut figures, keys) = (Figures(encoder), self.keys());
+        let seconds = |at: Timestamp| (at.0 / 1_000) as i64;
         if !keys.is_empty() {
-            let help = "Time at which a key expires, since the epoch.";
-            let mut family =
-                encoder.encode_descriptor("key_expiry_timestamp_seconds", help, None, MetricType::Gauge)?;
-            for (key, at) in &keys {
-                gauge(*at).encode(family.encode_family(&[("key", key.as_str())])?)?;
-            }
+            let help = "Time at which a key expires, since the epoch";
+            let keys = keys.iter().map(|(key, at)| (key.as_str(), seconds(*at)));
+            figures.gauges("key_expiry_timestamp_seconds", help, "key", keys)?;
         }
         if let Some(at) = self.certificate() {
-            let help = "Time at which the certificate expires, since the epoch.";
-            let name = "certificate_expiry_timestamp_seconds";
-            gauge(at).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+            let help = "Time at which the certificate expires, since the epoch";
+            figures.gauge("certificate_expiry_timestamp_seconds", help, seconds(at))?;
         }
         Ok(())
     }

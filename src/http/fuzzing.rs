@@ -1,12 +1,10 @@
 //! Entry points for the fuzz targets in `fuzz/`; the program doesn't use them.
 
-use super::answer::problem::Problem;
 use super::imports::line::Line;
 use super::imports::lines::{Format, Lines};
-use super::request::item_lists::{ItemsBody, ReplacementsBody};
-use super::request::object;
 use crate::domain::LineFault;
-use crate::engine::{Digest, FilterView};
+
+pub use super::items::{pairs as replacements, users_to_add as items};
 
 /// Parses an upload that arrives in pieces. Each line gives an item, nothing if it is blank, or what is wrong with it; at the end
 /// comes what is wrong with the whole upload, if anything.
@@ -30,28 +28,4 @@ pub fn import_lines<'a>(
         lines.push(piece, &mut each).map_err(|fault| fault.to_string())?;
     }
     lines.finish(&mut each).map_err(|fault| fault.to_string())
-}
-
-/// Parses a body `{"users":[…],"if_absent":…}` into the items' digests and the flag.
-///
-/// # Errors
-/// The problem that the service answers.
-pub fn items(body: &[u8], view: &FilterView, items_max: usize) -> Result<(Vec<Digest>, bool), Problem> {
-    let mut read = ItemsBody::new("users", Some("if_absent"), view, items_max);
-    object::read(body, &mut read)?;
-    Ok((read.digests, read.flag))
-}
-
-/// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.
-///
-/// # Errors
-/// The problem that the service answers.
-pub fn replacements(
-    body: &[u8],
-    view: &FilterView,
-    items_max: usize,
-) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
-    let mut read = ReplacementsBody::new(view, items_max);
-    object::read(body, &mut read)?;
-    Ok((read.from, read.to))
 }

@@ -1,22 +1,20 @@
 //! The gate that every request passes on its way in and out. It checks readiness, keys, scopes and rates, and adds metrics and
-//! problem documents. It is one function, [`pass`], rather than a layer for each: a layer costs a request about a microsecond.
+//! problem documents. It is one function, [`Gate::pass`], rather than a layer for each: a layer costs a request about a microsecond.
 
-use super::acts::{Acts, Refusals};
 use super::answer::headers::REQUEST_ID;
 use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
 use super::api::Api;
-use super::openapi;
+use super::audit::{Act, Refusals};
+use super::operations::{Operation, Operations, Route};
 use super::positions::{self, POSITION};
 use super::request::origin;
-use crate::access::{Caller, Denied, Scope};
-use crate::domain::Seq;
+use crate::access::{Caller, Denied};
 use crate::engine::Status;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use std::collections::HashMap;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -31,61 +29,91 @@ const SCHEME: &[u8] = b"Bearer ";
 /// The longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// What the document says about an operation that requires a key.
-#[derive(Clone, Copy)]
-struct Operation {
-    /// The scope that it requires.
-    scope: Scope,
-    /// Whether it changes nothing.
-    is_read: bool,
-}
-
 /// State of the gate.
 pub(super) struct Gate {
     api: Arc<Api>,
-    /// The operations of each route, by method.
-    operations: HashMap<String, Vec<(Method, Operation)>>,
-    acts: Acts,
+    operations: Arc<Operations>,
     refusals: Refusals,
     ids: RequestIds,
 }
 
 impl Gate {
-    /// Creates a gate for the routes of this document.
-    pub(super) fn new(api: Arc<Api>, document: &serde_json::Value) -> Self {
-        let mut operations: HashMap<String, Vec<(Method, Operation)>> = HashMap::new();
-        for (path, method, scope) in openapi::scopes(document) {
-            let Some(scope) = scope else { continue };
-            let is_read = !openapi::is_write(&path, &method, &scope);
-            if let (Ok(method), Some(scope)) = (method.parse(), Scope::named(&scope)) {
-                operations.entry(path).or_default().push((method, Operation { scope, is_read }));
-            }
-        }
-        let (acts, refusals) = (Acts::new(document), Refusals::new(api.access.clone()));
-        Self { api, operations, acts, refusals, ids: RequestIds::default() }
+    /// Creates a gate for these operations.
+    pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>) -> Self {
+        let refusals = Refusals::new(api.access.clone());
+        Self { api, operations, refusals, ids: RequestIds::default() }
     }
 
-    /// The operation that a request is for, if it is one that requires a key. `HEAD` is answered as `GET` is.
-    fn operation(&self, route: Option<&str>, method: &Method) -> Option<Operation> {
-        let method = if method == Method::HEAD { &Method::GET } else { method };
-        let (_, operation) = self.operations.get(route?)?.iter().find(|(known, _)| known == method)?;
-        Some(*operation)
+    /// Admits a request or refuses it. Counts the answer, and renders its problem if it has one. `next` is what lies behind the gate.
+    pub(super) async fn pass(
+        &self,
+        mut request: Request,
+        next: impl AsyncFnOnce(Request) -> Response,
+    ) -> Response {
+        let begun = Instant::now();
+        let route = self.operations.route(request.uri().path());
+        let id = self.ids.of(request.headers());
+        let span = span(&request, route.path(), &id);
+        let method = request.method().clone();
+        let operation = route.operation(&method);
+        let is_read = operation.is_some_and(Operation::is_read);
+        let has_position = route.path().unwrap_or(request.uri().path()).starts_with("/v1");
+        let (mut act, mut position) = (None, None);
+        let mut response = {
+            // Pinned where it is made: it is large, and each wrapper around it would copy it.
+            let answer = pin!(async {
+                let admitted = self.admit(&mut request, route, operation, &id);
+                let reached = match admitted {
+                    Ok(()) if is_read => positions::reach(&self.api.engine, request.headers()).await,
+                    admitted => admitted,
+                };
+                // A read reflects what was applied before it began.
+                position = is_read.then(|| self.api.engine.position());
+                match reached {
+                    Ok(()) => {
+                        act = operation.and_then(|operation| Act::begun(operation, &request, &id));
+                        next(request).await
+                    }
+                    Err(problem) => problem.into_response(),
+                }
+            });
+            whole(answer.instrument(span.clone())).await
+        };
+        let (status, took) = (response.status(), begun.elapsed());
+        route.count(&method, status, took);
+        tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
+        let code = response.extensions().get::<Problem>().map(|problem| problem.code);
+        if let Some(act) = act {
+            act.end(status, code.map(Code::as_str));
+        }
+        if !status.is_success() {
+            self.log_failure(status, code, route.path(), &id, &span);
+            response = problem::render(response, id.to_str().unwrap_or_default());
+        }
+        if has_position {
+            // A write's own entry was applied before it was answered.
+            let position = position.unwrap_or_else(|| self.api.engine.position());
+            response.headers_mut().insert(POSITION, position.0.into());
+        }
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
     }
 
     fn admit(
         &self,
         request: &mut Request,
-        route: Option<&str>,
-        operation: Option<Operation>,
+        route: &Route,
+        operation: Option<&Operation>,
         id: &HeaderValue,
     ) -> Result<(), Problem> {
+        let path = request.uri().path();
         // Health is not secret, and probes may use any host name.
-        let is_probe = matches!(route, Some("/livez" | "/readyz"));
+        let is_probe = matches!(path, "/livez" | "/readyz");
         if !is_probe && self.api.access.entry.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
-        if route == Some("/livez") {
+        if path == "/livez" {
             return Ok(());
         }
         if !self.api.engine.is_ready()
@@ -94,23 +122,22 @@ impl Gate {
             return refusals::unready(status).map_or(Ok(()), Err);
         }
         if let Some(status) = self.api.engine.has_stopped()
-            && !matches!(route, Some("/readyz" | "/metrics"))
+            && !matches!(path, "/readyz" | "/metrics")
         {
             return refusals::unready(status).map_or(Ok(()), Err);
         }
-        let path = request.uri().path();
-        if !route.unwrap_or(path).starts_with("/v1") {
+        if !route.path().unwrap_or(path).starts_with("/v1") {
             return Ok(());
         }
         let refused = |denied: Denied, caller: Option<&Caller>| {
-            self.refusals.key(&denied, caller, request, route, id);
+            self.refusals.key(&denied, caller, request, route.path(), id);
             Problem::from(denied)
         };
         let entry = &self.api.access.entry;
         let caller =
             entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
         let admitted = entry.admit(&caller, || self.api.engine.now());
-        let permitted = admitted.and_then(|()| match route {
+        let permitted = admitted.and_then(|()| match route.path() {
             Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),
         });
@@ -140,18 +167,12 @@ impl Gate {
             _ => {}
         }
     }
-
-    /// The position that this node has applied, for an answer under `/v1` of one of several nodes.
-    fn position(&self, route: Option<&str>) -> Option<Seq> {
-        let engine = &self.api.engine;
-        (engine.is_shared() && route.is_some_and(|route| route.starts_with("/v1"))).then(|| engine.position())
-    }
 }
 
 /// Refuses a caller that lacks the operation's scope, or may not use the name in the path.
-fn permit(caller: &Caller, route: &str, operation: Option<Operation>, path: &str) -> Result<(), Denied> {
-    if let Some(Operation { scope, .. }) = operation {
-        caller.require(scope)?;
+fn permit(caller: &Caller, route: &str, operation: Option<&Operation>, path: &str) -> Result<(), Denied> {
+    if let Some(access) = operation.and_then(|operation| operation.access) {
+        caller.require(access.scope)?;
     }
     // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
     let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
@@ -169,59 +190,6 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
     (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
-}
-
-/// Admits a request or refuses it. Counts the answer, and renders its problem if it has one. `next` is what lies behind the gate.
-pub(super) async fn pass(
-    gate: &Gate,
-    route: Option<&str>,
-    mut request: Request,
-    next: impl AsyncFnOnce(Request) -> Response,
-) -> Response {
-    let begun = Instant::now();
-    let id = gate.ids.of(request.headers());
-    let span = span(&request, route, &id);
-    let method = request.method().clone();
-    let operation = gate.operation(route, &method);
-    let is_read = operation.is_some_and(|operation| operation.is_read);
-    let (mut act, mut before) = (None, None);
-    let mut response = {
-        // Pinned where it is made: it is large, and each wrapper around it would copy it.
-        let answer = pin!(async {
-            let admitted = gate.admit(&mut request, route, operation, &id);
-            let reached = match admitted {
-                Ok(()) if is_read => positions::reach(&gate.api.engine, request.headers()).await,
-                admitted => admitted,
-            };
-            before = gate.position(route);
-            match reached {
-                Ok(()) => {
-                    act = gate.acts.begun(&request, route, &id);
-                    next(request).await
-                }
-                Err(problem) => problem.into_response(),
-            }
-        });
-        whole(answer.instrument(span.clone())).await
-    };
-    let (status, took) = (response.status(), begun.elapsed());
-    gate.api.metrics.count(route, &method, status, took);
-    tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
-    let code = response.extensions().get::<Problem>().map(|problem| problem.code);
-    if let Some(act) = act {
-        act.end(status, code.map(Code::as_str));
-    }
-    if !status.is_success() {
-        gate.log_failure(status, code, route, &id, &span);
-        response = problem::render(response, id.to_str().unwrap_or_default());
-    }
-    if let Some(before) = before {
-        // A read reflects what was applied before it began; a write, its own entry, which was applied before it was answered.
-        let position = if is_read { before } else { gate.position(route).unwrap_or(before) };
-        response.headers_mut().insert(POSITION, position.0.into());
-    }
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
 }
 
 /// Turns a panic of the handler into a failure, so that the connection survives.

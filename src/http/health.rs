@@ -9,11 +9,13 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The answer of a live process.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ok"}))]
 struct Health {
     /// `ok`.
     #[schema(example = "ok")]
@@ -21,18 +23,21 @@ struct Health {
 }
 
 /// Readiness of the service.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ok"}))]
 struct Readiness {
     /// `ok`.
     #[schema(example = "ok")]
     status: &'static str,
-    /// Why writes are refused, if they are: `disk-full` or `memory-limit`. Reads are still answered.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Why writes are refused, if they are: `disk-full`, `memory-limit` or `clock-unsure`. Reads are still answered.
     #[schema(example = "disk-full")]
     writes: Option<&'static str>,
 }
 
 /// Show whether the process is alive
+///
+/// 200 as soon as the port is bound, also during recovery.
 #[utoipa::path(
     get,
     path = "/livez",
@@ -45,6 +50,8 @@ pub(super) async fn livez() -> Response {
 }
 
 /// Show whether the service is ready for requests
+///
+/// Speaks of this node: 200 while it can serve reads. `writes` says why writes are rejected.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -52,7 +59,7 @@ pub(super) async fn livez() -> Response {
     tag = "operations",
     responses(
         (status = 200, description = "Ready; `writes` is present if writes are refused", body = Readiness),
-        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged`, `clock-unsure` or `too-far-behind` with the reason"),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged` or `too-far-behind` with the reason"),
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
@@ -62,24 +69,23 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
             .is_announced()
             .then(|| Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE))
     };
-    let clock_unsure = || api.engine.clock_unsure().map(|unsure| SubmitError::from(unsure).into());
     let behind = || {
         let detail =
             "this node may be further behind the log than cluster.lag_max: requests are still served";
         let is_behind = api.engine.too_far_behind().is_some();
         is_behind.then(|| Problem::new(Code::TooFarBehind, detail).retry_after(retry::MOMENT))
     };
-    match refusals::unready(api.engine.status()).or_else(stops).or_else(behind).or_else(clock_unsure) {
-        Some(problem) => Err(problem),
-        None => {
-            let refused = api.engine.writes_refused().map(Problem::from);
-            let writes = refused.map(|problem| problem.code.as_str());
-            Ok(reply::json(StatusCode::OK, false, &Readiness { status: "ok", writes }))
-        }
+    if let Some(problem) = refusals::unready(api.engine.status()).or_else(stops).or_else(behind) {
+        return Err(problem);
     }
+    let refused = api.engine.clock_unsure().map(SubmitError::from).or_else(|| api.engine.writes_refused());
+    let writes = refused.map(|error| Problem::from(error).code.as_str());
+    Ok(reply::json(StatusCode::OK, false, &Readiness { status: "ok", writes }))
 }
 
 /// Show metrics for Prometheus
+///
+/// Text format 0.0.4, or OpenMetrics.
 #[utoipa::path(
     get,
     path = "/metrics",

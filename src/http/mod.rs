@@ -1,17 +1,16 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! `router.rs` has the routes. `service.rs` puts them behind the gate that every request passes (`gate.rs`). `request/` reads what comes
-//! in. `answer/` builds what goes out; `answer/refusals.rs` is the one map from refusals to problems. Each family of resources
-//! has a folder or file of its own, which works with the shared state of `api.rs`.
+//! `router.rs` has the routes. `service.rs` puts them behind the gate that every request passes (`gate.rs`). A handler takes a `Call`, which
+//! says what right it requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
+//! map from refusals to problems. Each family of resources has a folder or file, which works with the shared state of `api.rs`.
 
-mod acts;
 mod admin;
 mod answer;
 mod api;
+mod audit;
+mod call;
 mod cluster;
-mod console;
 mod control;
-mod docs;
 mod eligibility;
 mod events;
 mod expiries;
@@ -19,21 +18,25 @@ mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
 mod gate;
+mod generate;
 mod health;
 mod imports;
 mod items;
+mod line_ups;
 mod lines;
 mod metrics;
 pub mod openapi;
+mod operations;
 pub mod options;
+mod pages;
 mod patience;
 mod positions;
 mod redemptions;
 mod request;
 mod router;
 mod schema;
+mod selection;
 mod service;
-mod shortcuts;
 mod state_figures;
 mod stopping;
 pub mod unparsed;
@@ -46,11 +49,14 @@ pub use service::HttpService;
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
-use api::{Api, Parts};
+use api::Api;
 use expiries::Expiries;
 use gate::Gate;
 use metrics::HttpMetrics;
+use operations::Operations;
 use prometheus_client::registry::Registry;
+use request::body::Reading;
+use router::Routes;
 use state_figures::StateFigures;
 use std::sync::Arc;
 use stopping::Stopping;
@@ -73,7 +79,7 @@ pub fn service(
     options: HttpOptions,
     register: impl FnOnce(&mut Registry),
 ) -> (HttpService, Control) {
-    let document = openapi::document();
+    let Routes { router, operations } = router::routes();
     let expiries = Expiries::new(access.clone());
     let (stopping, live_imports) = (Stopping::default(), LiveImports::new(engine.is_shared()));
     let state = StateFigures {
@@ -82,24 +88,25 @@ pub fn service(
         live_imports: live_imports.clone(),
         per_filter: options.metrics.per_filter,
     };
-    let metrics = HttpMetrics::new(openapi::groups(&document), |registry| {
-        engine.metrics().register(registry);
-        access.guessing.register(registry);
-        register(registry);
-        registry.register_collector(Box::new(expiries.clone()));
-        registry.register_collector(Box::new(state));
-    });
-    let parts = Parts { access, stopping, live_imports, metrics, document: openapi::served };
-    let api = Arc::new(Api::new(engine, options, parts));
-    let gate = Gate::new(api.clone(), &document);
-    let control = Control::new(api.clone(), expiries);
-
-    let (routes, documented) = router::routes().split_for_parts();
-    let router = routes
-        .merge(docs::routes())
-        .merge(console::routes())
+    let mut registry = Registry::with_prefix("cuckood");
+    engine.metrics().register(&mut registry);
+    access.guessing.register(&mut registry);
+    register(&mut registry);
+    registry.register_collector(Box::new(expiries.clone()));
+    registry.register_collector(Box::new(state));
+    let operations = Operations::register(operations, &mut registry);
+    let metrics = HttpMetrics::new(registry);
+    let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
+    let reading = Reading::new(&options, taken, refused, stopping.clone());
+    let document = openapi::served;
+    let api = Arc::new(Api { engine, options, access, reading, live_imports, stopping, metrics, document });
+    let (gate, control) = (Gate::new(api.clone(), operations), Control::new(api.clone(), expiries));
+    let router = router
+        .split_for_parts()
+        .0
+        .merge(pages::routes())
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
-        .with_state(api.clone());
-    (HttpService::new(documented.paths.paths.keys(), gate, api, router), control)
+        .with_state(api);
+    (HttpService::new(gate, router), control)
 }

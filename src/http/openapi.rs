@@ -1,10 +1,13 @@
 //! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
 use super::answer::problem::{Document, Fault};
+use super::call::Effect;
 use super::events::EventAnswer;
 use super::imports::routes::FormatName;
-use super::router::{self, SECURITY_SCHEME};
-use serde_json::{Map, Value, json};
+use super::operations::Operation;
+use super::router::{self, Routes, SECURITY_SCHEME};
+use http::Method;
+use serde_json::{Value, json};
 use std::sync::LazyLock;
 use utoipa::OpenApi;
 
@@ -57,7 +60,8 @@ fn without_keys() -> Value {
     let mut document = document();
     let paths = document["paths"].as_object_mut().into_iter().flatten();
     for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
-        if let Some(choices) = operation.get_mut("security").and_then(Value::as_array_mut) {
+        let choices = operation.get_mut("security").and_then(Value::as_array_mut);
+        if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
             choices.insert(0, json!({}));
         }
     }
@@ -66,17 +70,14 @@ fn without_keys() -> Value {
 
 /// The document.
 pub fn document() -> Value {
+    let Routes { router, operations } = router::routes();
     let mut general = General::openapi();
-    general.merge(router::routes().into_openapi());
+    general.merge(router.into_openapi());
     let mut document = serde_json::to_value(general).expect("a document is plain data");
     document["components"]["securitySchemes"] = json!({ SECURITY_SCHEME: {
         "type": "http",
         "scheme": "bearer",
         "description": "An API key from the configuration. If none is configured, no key is required.",
-    }});
-    document["components"]["headers"] = json!({ POSITION: {
-        "description": "Of one of several nodes: the position of the log that the answer reflects",
-        "schema": { "type": "integer", "format": "int64", "minimum": 0 },
     }});
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         for (name, schema) in schemas {
@@ -86,14 +87,48 @@ pub fn document() -> Value {
             }
         }
     }
-    if let Some(paths) = document["paths"].as_object_mut() {
-        for (path, item) in paths {
-            for (method, operation) in item.as_object_mut().into_iter().flatten() {
-                complete(path, method, operation);
-            }
-        }
+    for declared in &operations {
+        let method = declared.method.as_str().to_ascii_lowercase();
+        let mut operation = document["paths"][&declared.path][&method].take();
+        complete(declared, &mut operation);
+        share(&mut operation, &mut document["components"]);
+        document["paths"][&declared.path][&method] = operation;
     }
     document
+}
+
+/// Moves header parameters, headers and error responses, which many operations have in common, to the components.
+fn share(operation: &mut Value, components: &mut Value) {
+    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        if parameter["in"] == "header" {
+            let name = parameter["name"].as_str().unwrap_or_default().to_owned();
+            refer(parameter, components, "parameters", &name);
+        }
+    }
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        for (name, header) in response["headers"].as_object_mut().into_iter().flatten() {
+            refer(header, components, "headers", name);
+        }
+        if status.as_str() >= "400" {
+            let code = response["description"].as_str().unwrap_or_default().split('`').nth(1);
+            let name = format!("{status}-{}", code.unwrap_or("failure"));
+            refer(response, components, "responses", &name);
+        }
+    }
+}
+
+/// Moves a value to the components of this kind, and refers to it. If another value has the name, a number is appended.
+fn refer(value: &mut Value, components: &mut Value, kind: &str, name: &str) {
+    let mut numbered = name.to_owned();
+    for number in 2.. {
+        let known = &mut components[kind][&numbered];
+        if known.is_null() || known == value {
+            *known = value.take();
+            *value = json!({ "$ref": format!("#/components/{kind}/{numbered}") });
+            return;
+        }
+        numbered = format!("{name}-{number}");
+    }
 }
 
 /// Replaces `T or null` with `T`.
@@ -122,188 +157,56 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// Adds the parameters and responses that follow from an operation's kind.
-fn complete(path: &str, method: &str, operation: &mut Value) {
-    let is_upload = is_upload(path, method);
-    let scope = operation["security"][0][SECURITY_SCHEME][0].as_str().unwrap_or_default().to_owned();
-    let takes_key = is_write(path, method, &scope)
-        && path.contains('{')
-        && !is_upload
-        && !path.starts_with("/v1/imports/");
-
+/// Adds the parameters and responses that follow from what the operation's route declares.
+fn complete(declared: &Operation, operation: &mut Value) {
     // Not by index, which would insert a null where there are none.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
         forbid_null(&mut parameter["schema"]);
     }
-    for name in path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
-        push(&mut operation["parameters"], path_parameter(path, name));
+    let path = declared.path.as_str();
+    let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> = in_path.map(|name| path_parameter(path, name)).collect();
+    if declared.is_read() {
+        let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
+        let text = "Wait until this node has applied this position of the log, as returned in another response's X-Cuckood-Position.";
+        parameters.push(header_parameter("X-Cuckood-Min-Position", text, position));
+        let text = "With `strong`, the response reflects everything that any node has acknowledged before.";
+        let strong = json!({ "type": "string", "enum": ["strong"] });
+        parameters.push(header_parameter("X-Cuckood-Consistency", text, strong));
     }
-    if path.starts_with("/v1/") && !is_write(path, method, &scope) {
-        position_parameters().into_iter().for_each(|parameter| push(&mut operation["parameters"], parameter));
+    if takes_key(declared) {
+        let text =
+            "Repeating a request with the same key has no further effect and returns the same response.";
+        let key = json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" });
+        parameters.push(header_parameter("Idempotency-Key", text, key));
     }
-    if takes_key {
-        push(
-            &mut operation["parameters"],
-            json!({
-                "name": "Idempotency-Key",
-                "in": "header",
-                "required": false,
-                "description": "Repeating a request with the same key has no further effect and returns the same answer.",
-                "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" },
-            }),
-        );
+    // An end user may use the operation only until too many codes were invalid.
+    let too_many = operation["responses"]["429"]["description"].as_str();
+    if too_many.is_some_and(|description| description.contains("`too-many-invalid-codes`")) {
+        let text = "The end user for whom codes are tried, if the key is one of `guessing.trusted_keys`. For other keys, or without it, the \
+            limit on invalid codes counts those of the network address.";
+        parameters.push(header_parameter("X-Client-Id", text, json!({ "type": "string" })));
     }
-
-    if limits_guesses(operation) {
-        push(&mut operation["parameters"], client_parameter());
+    for parameter in parameters {
+        match &mut operation["parameters"] {
+            Value::Array(known) => known.push(parameter),
+            none => *none = json!([parameter]),
+        }
     }
-
-    for (status, description) in general_problems(path, method, &scope, takes_key, operation) {
-        promise(&mut operation["responses"], status, description);
+    for (status, description) in general_problems(declared, operation) {
+        let response = &mut operation["responses"][status];
+        let known = response["description"].as_str();
+        let description = known.map_or(description.to_owned(), |known| format!("{known}; {description}"));
+        *response = json!({ "description": description });
     }
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
-        finish(path, status, takes_key, response);
+        finish(declared, status, response);
     }
 }
 
-/// Whether an end user may use an operation only until too many codes were invalid.
-fn limits_guesses(operation: &Value) -> bool {
-    let description = operation["responses"]["429"]["description"].as_str();
-    description.is_some_and(|description| description.contains("`too-many-invalid-codes`"))
-}
-
-/// For whom codes are tried.
-fn client_parameter() -> Value {
-    json!({
-        "name": "X-Client-Id",
-        "in": "header",
-        "required": false,
-        "description": "The end user for whom codes are tried, if the key is one of `guessing.trusted_keys`. For other keys, or without it, \
-            the limit on invalid codes counts those of the network address.",
-        "schema": { "type": "string" },
-    })
-}
-
-/// What a read may ask of one of several nodes.
-fn position_parameters() -> [Value; 2] {
-    let min = json!({
-        "name": "X-Cuckood-Min-Position",
-        "in": "header",
-        "required": false,
-        "description": "Wait until this node has applied this position of the log, as another answer's X-Cuckood-Position told it.",
-        "schema": { "type": "integer", "format": "int64", "minimum": 0 },
-    });
-    let strong = json!({
-        "name": "X-Cuckood-Consistency",
-        "in": "header",
-        "required": false,
-        "description": "With `strong`, nothing is missing from the answer that any node has acknowledged before.",
-        "schema": { "type": "string", "enum": ["strong"] },
-    });
-    [min, strong]
-}
-
-/// Whether an operation may change something. Every one does that is no GET and requires more than the scope `read`, except for looking
-/// up codes.
-pub(super) fn is_write(path: &str, method: &str, scope: &str) -> bool {
-    let is_get = method.eq_ignore_ascii_case("get");
-    matches!(scope, "write" | "redeem" | "admin") && !is_get && !path.ends_with("/codes/lookup")
-}
-
-/// The header of an answer with the position of the log that it reflects.
-const POSITION: &str = "X-Cuckood-Position";
-
-/// What a read of one of several nodes may be answered.
-const OF_SEVERAL_NODES: &str = "`too-far-behind`, `no-quorum`: this node can't answer as asked; another may";
-
-/// The problems that follow from an operation's kind, by status.
-fn general_problems(
-    path: &str,
-    method: &str,
-    scope: &str,
-    takes_key: bool,
-    operation: &Value,
-) -> Vec<(&'static str, &'static str)> {
-    let takes_body = operation.get("requestBody").is_some();
-    let mut problems = match path {
-        "/livez" | "/readyz" => Vec::new(),
-        _ if !is_write(path, method, scope) => read_problems(path, takes_body),
-        _ => vec![
-            ("503", "`recovering`, `draining`, `overloaded`"),
-            ("503", "`storage-failed`: the outcome of a write is unknown"),
-            ("503", "`clock-unsure`: no writes until the machine's clock is right"),
-            ("507", "`memory-limit`, `disk-full`"),
-        ],
-    };
-    if !matches!(path, "/livez" | "/readyz") {
-        problems.push((
-            "403",
-            "`foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
-        ));
-    }
-    if !path.starts_with("/v1/") {
-        return problems;
-    }
-    match path.rsplit('/').next() {
-        Some("{campaign}" | "{coupon}") if method == "put" => problems.push(("507", "`too-many-filters`")),
-        Some("{line_up}") if method == "put" => problems.push(("507", "`too-many-line-ups`")),
-        _ => {}
-    }
-    problems.extend([
-        ("400", "`malformed-request`"),
-        ("401", "`unauthenticated`"),
-        ("403", "`forbidden`"),
-        ("429", "`rate-limited`"),
-        ("500", "`internal`"),
-    ]);
-    if takes_body {
-        problems.extend(body_problems(is_upload(path, method)));
-    }
-    // An invalid import id is answered as an unknown one, with 404.
-    let takes_name = ["{campaign}", "{coupon}", "{line_up}"].iter().any(|name| path.contains(name));
-    if takes_name || takes_body || operation_has_query(operation) {
-        problems.push(("422", "`invalid-request`, with a pointer to each fault"));
-    }
-    if takes_key {
-        problems.push(("429", "`idempotency-full`"));
-    }
-    // A deletion is fully described by its path, so two different ones can't have one key.
-    if takes_key && method != "delete" {
-        problems.push(("422", "`idempotency-key-reused`"));
-    }
-    problems
-}
-
-/// The problems of an operation that changes nothing.
-fn read_problems(path: &str, takes_body: bool) -> Vec<(&'static str, &'static str)> {
-    let busy = if takes_body { "`recovering`, `overloaded`" } else { "`recovering`" };
-    let of_several_nodes = path.starts_with("/v1/").then_some(("503", OF_SEVERAL_NODES));
-    [("503", busy)].into_iter().chain(of_several_nodes).collect()
-}
-
-/// Whether an operation takes a body that is not JSON, and can have any length.
-fn is_upload(path: &str, method: &str) -> bool {
-    matches!((path.rsplit('/').next(), method), (Some("imports"), "post") | (Some("image"), "put"))
-}
-
-/// The problems of a body.
-fn body_problems(is_upload: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let of_all =
-        [("408", "`request-timeout`: the body did not arrive in time"), ("415", "`unsupported-media-type`")];
-    let of_json = [("400", "`malformed-json`"), ("413", "`body-too-large`: the detail states the limit")];
-    of_all.into_iter().chain(of_json.into_iter().filter(move |_| !is_upload))
-}
-
-/// Adds a meaning to a status.
-fn promise(responses: &mut Value, status: &str, description: &str) {
-    let known = responses[status]["description"].as_str();
-    let description = known.map_or(description.to_owned(), |known| format!("{known}; {description}"));
-    responses[status] = json!({ "description": description });
-}
-
-fn operation_has_query(operation: &Value) -> bool {
-    operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query")
+fn header_parameter(name: &str, description: &str, schema: Value) -> Value {
+    json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema })
 }
 
 /// A path parameter with its pattern.
@@ -314,78 +217,93 @@ fn path_parameter(path: &str, name: &str) -> Value {
         "line_up" => ("The name of the line-up", "^[a-z0-9][a-z0-9._-]{0,127}$"),
         _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
     };
-    json!({
-        "name": name,
-        "in": "path",
-        "required": true,
-        "description": description,
-        "schema": { "type": "string", "pattern": pattern },
-    })
+    let schema = json!({ "type": "string", "pattern": pattern });
+    json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema })
+}
+
+/// Whether an operation is done once under an idempotency key.
+fn takes_key(declared: &Operation) -> bool {
+    declared.access.is_some_and(|access| access.effect == Effect::WritesOnce)
+}
+
+/// The problems that follow from what an operation's route declares, by status.
+fn general_problems(declared: &Operation, operation: &Value) -> Vec<(&'static str, &'static str)> {
+    let path = declared.path.as_str();
+    if matches!(path, "/livez" | "/readyz") {
+        return Vec::new();
+    }
+    let is_put = declared.method == Method::PUT;
+    let takes_body = operation.get("requestBody").is_some();
+    let has_query =
+        operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query");
+    let is_of = |name: &str| path.contains(name);
+    let effect = declared.access.map(|access| access.effect);
+    let (is_read, is_api) = (effect == Some(Effect::Reads), effect.is_some());
+    let is_write = is_api && !is_read;
+    let is_once = effect == Some(Effect::WritesOnce);
+    let is_upload = takes_body && effect == Some(Effect::Writes);
+    // A deletion is fully described by its path, so two different ones can't have one key.
+    let may_reuse = is_once && declared.method != Method::DELETE;
+    // An invalid import id is answered as an unknown one, with 404.
+    let may_be_invalid =
+        is_of("{campaign}") || is_of("{coupon}") || is_of("{line_up}") || takes_body || has_query;
+    let all = [
+        (!is_write, "503", "`recovering`"),
+        (is_read && takes_body, "503", "`overloaded`"),
+        (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't answer as asked; another may"),
+        (is_write, "503", "`recovering`, `draining`, `overloaded`"),
+        (is_write, "503", "`storage-failed`: the outcome of a write is unknown"),
+        (is_write, "503", "`clock-unsure`: no writes until the machine's clock is right"),
+        (is_write, "507", "`memory-limit`, `disk-full`"),
+        (
+            true,
+            "403",
+            "`foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
+        ),
+        (is_api, "400", "`malformed-request`"),
+        (is_api, "401", "`unauthenticated`"),
+        (is_api, "403", "`forbidden`"),
+        (is_api, "429", "`rate-limited`"),
+        (is_api, "500", "`internal`"),
+        (is_of("{campaign}") && !is_put, "404", "`campaign-not-found`"),
+        (is_of("{coupon}") && !is_put, "404", "`coupon-not-found`"),
+        (is_put && (path.ends_with("{campaign}") || path.ends_with("{coupon}")), "507", "`too-many-filters`"),
+        (is_put && path.ends_with("{line_up}"), "507", "`too-many-line-ups`"),
+        (takes_body && !is_upload, "400", "`malformed-json`"),
+        (takes_body, "408", "`request-timeout`: the body did not arrive in time"),
+        (takes_body && !is_upload, "413", "`body-too-large`: the detail states the limit"),
+        (
+            is_upload && path.ends_with("/imports"),
+            "413",
+            "`body-too-large`: the compressed body expands too much",
+        ),
+        (takes_body, "415", "`unsupported-media-type`"),
+        (may_be_invalid, "422", "`invalid-request`, with a pointer to each fault"),
+        (is_once, "429", "`idempotency-full`"),
+        (may_reuse, "422", "`idempotency-key-reused`"),
+    ];
+    all.into_iter().filter(|(holds, ..)| *holds).map(|(_, status, text)| (status, text)).collect()
 }
 
 /// Adds the headers that go with a status, and the problem document of every failure.
-fn finish(path: &str, status: &str, takes_key: bool, response: &mut Value) {
-    let mut headers = response["headers"].as_object().cloned().unwrap_or_default();
-    let text = |description: &str| json!({ "description": description, "schema": { "type": "string" } });
-    headers.insert("X-Request-Id".into(), text("The request's id, or a generated one"));
-    if takes_key && !matches!(status, "401" | "403" | "503") {
-        headers.insert(
-            "Idempotency-Replayed".into(),
-            text("`true` if this is the answer to an earlier request"),
-        );
-    }
-    if path.starts_with("/v1/") {
-        headers.insert(POSITION.into(), json!({ "$ref": format!("#/components/headers/{POSITION}") }));
-    }
-    if matches!(status, "429" | "503") {
-        let seconds = json!({ "type": "integer", "minimum": 1 });
-        let description = "Seconds to wait before trying again; absent with `storage-failed`";
-        headers.insert("Retry-After".into(), json!({ "description": description, "schema": seconds }));
+fn finish(declared: &Operation, status: &str, response: &mut Value) {
+    let is_api = declared.access.is_some();
+    let is_once = takes_key(declared) && !matches!(status, "401" | "403" | "503");
+    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 1 }));
+    let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
+    let wait = "Seconds to wait before the next attempt; absent with `storage-failed`";
+    for (holds, name, description, schema) in [
+        (true, "X-Request-Id", "The request's id, or a generated one", text.clone()),
+        (is_once, "Idempotency-Replayed", "`true` if this is the response to an earlier request", text),
+        (is_api, "X-Cuckood-Position", "The position of the log that the response reflects", position),
+        (matches!(status, "429" | "503"), "Retry-After", wait, number),
+    ] {
+        if holds {
+            response["headers"][name] = json!({ "description": description, "schema": schema });
+        }
     }
     if status >= "400" {
-        response["content"] =
-            json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } });
+        let problem = json!({ "schema": { "$ref": "#/components/schemas/Problem" } });
+        response["content"] = json!({ "application/problem+json": problem });
     }
-    response["headers"] = Value::Object(headers);
-}
-
-fn push(list: &mut Value, value: Value) {
-    match list {
-        Value::Array(values) => values.push(value),
-        other => *other = json!([value]),
-    }
-}
-
-/// Lists every route with its method and the scope that it requires, if any.
-pub(super) fn scopes(document: &Value) -> Vec<(String, String, Option<String>)> {
-    let scope = |operation: &Value| operation["security"][0][SECURITY_SCHEME][0].as_str().map(str::to_owned);
-    operations(document, scope)
-}
-
-/// Lists every route with its method and the name of the operation.
-pub(super) fn names(document: &Value) -> Vec<(String, String, String)> {
-    operations(document, |operation| operation["operationId"].as_str().unwrap_or_default().to_owned())
-}
-
-/// Lists every route with its method and the group of its latency histogram: its tag and the scope that it requires.
-pub(super) fn groups(document: &Value) -> Vec<(String, String, String)> {
-    operations(document, |operation| {
-        let tag = operation["tags"][0].as_str().unwrap_or_default();
-        match operation["security"][0][SECURITY_SCHEME][0].as_str() {
-            Some(scope) => format!("{tag}-{scope}"),
-            None => tag.to_owned(),
-        }
-    })
-}
-
-/// Lists every route with its method, and what `of` takes from its operation.
-fn operations<T>(document: &Value, of: impl Fn(&Value) -> T) -> Vec<(String, String, T)> {
-    let none = Map::new();
-    let paths = document["paths"].as_object().unwrap_or(&none);
-    let operations = paths.iter().flat_map(|(path, item)| {
-        item.as_object().into_iter().flatten().map(move |(method, operation)| (path, method, operation))
-    });
-    operations
-        .map(|(path, method, operation)| (path.clone(), method.to_ascii_uppercase(), of(operation)))
-        .collect()
 }

@@ -3,25 +3,24 @@
 use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::answer::reply;
-use super::api::{Api, Decided, Sender, target};
+use super::call::{Call, Decided, Read, Redeem, target};
 use super::lines::Lines;
-use super::request::faults::Faults;
-use super::request::item_lists::Item;
-use super::request::object::{self, Fields, Scalar};
-use super::request::time::Time;
+use super::request::idempotency::Resource;
+use super::request::items::{Hashing, Item};
+use super::request::json::{self, Text};
 use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
-use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status};
+use crate::domain::{
+    Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status, Timestamp,
+};
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures_util::{StreamExt, stream};
-use http::{HeaderValue, StatusCode, header};
-use serde::de::MapAccess;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
@@ -29,135 +28,64 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"code": "K7Q2-9FXM", "reference": "order-42"}))]
-#[allow(dead_code)] // For the document: `RedemptionBody` reads it.
-struct RedemptionRequest {
+struct RedemptionRequest<'a> {
     /// 1 to 512 bytes.
-    #[schema(min_length = 1, max_length = 512)]
-    code: String,
+    #[serde(borrow)]
+    #[schema(value_type = String, min_length = 1, max_length = 512)]
+    code: Item<'a>,
     /// The caller's own id of this redemption, stored as given. The same code and reference mean the same redemption.
-    #[schema(min_length = 1, max_length = 128)]
-    reference: String,
-    /// 0 redeems the code at once. Otherwise it is held for this long, to be confirmed or cancelled.
+    #[serde(borrow)]
+    #[schema(value_type = String, min_length = 1, max_length = 128)]
+    reference: Text<'a>,
+    /// 0 redeems the code immediately. Otherwise it is held for this long, to be confirmed or cancelled.
     #[serde(default)]
     #[schema(maximum = 604_800)]
     hold_seconds: u64,
 }
 
-/// A body like [`RedemptionRequest`], of which only the code's digest is kept.
-struct RedemptionBody<'a> {
-    view: &'a FilterView,
-    digest: Option<Digest>,
-    reference: Option<Reference>,
-    hold_seconds: u64,
-}
-
-impl<'de> Fields<'de> for RedemptionBody<'_> {
-    fn names(&self) -> &[&'static str] {
-        &["code", "reference", "hold_seconds"]
-    }
-
-    fn required(&self) -> usize {
-        2
-    }
-
-    fn read<A: MapAccess<'de>>(
-        &mut self,
-        index: usize,
-        map: &mut A,
-        faults: &mut Faults,
-    ) -> Result<(), A::Error> {
-        if index == 0 {
-            match map.next_value_seed(Item(self.view))? {
-                Ok(digest) => self.digest = Some(digest),
-                Err(fault) => faults.note(|| "/code".into(), fault),
-            }
-            return Ok(());
+impl RedemptionRequest<'_> {
+    /// The code's digest and the reference, or everything that is wrong with the request.
+    fn check(&self, view: &FilterView) -> Result<(Digest, Reference), Problem> {
+        let mut hashing = Hashing::new(view);
+        let digest = hashing.digest(&self.code, || "/code".into());
+        if self.hold_seconds > HOLD_SECONDS_MAX {
+            let detail = format!("expected a whole number from 0 to {HOLD_SECONDS_MAX}");
+            hashing.note(|| "/hold_seconds".into(), detail);
         }
-        let value: Scalar<'_> = map.next_value()?;
-        if index == 1 {
-            let reference = match value {
-                Scalar::Text(text) => Reference::new(&text).ok(),
-                _ => None,
-            };
-            match reference {
-                Some(reference) => self.reference = Some(reference),
-                None => faults.note(
-                    || "/reference".into(),
-                    format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes"),
-                ),
-            }
-        } else {
-            match value {
-                Scalar::Number(seconds @ 0..=HOLD_SECONDS_MAX) => self.hold_seconds = seconds,
-                _ => faults.note(
-                    || "/hold_seconds".into(),
-                    format!("expected a whole number from 0 to {HOLD_SECONDS_MAX}"),
-                ),
-            }
+        let reference = Reference::new(self.reference.as_ref());
+        if reference.is_err() {
+            let detail = format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes");
+            hashing.note(|| "/reference".into(), detail);
         }
-        Ok(())
-    }
-}
-
-/// The status of a redemption.
-#[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum RedemptionStatus {
-    /// The code is held until `expires_at`.
-    Held,
-    /// The code is redeemed.
-    Redeemed,
-    /// The redemption was cancelled; the code is available again.
-    Cancelled,
-    /// The hold expired; the code is available again.
-    Expired,
-}
-
-impl From<Status> for RedemptionStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Held => RedemptionStatus::Held,
-            Status::Redeemed => RedemptionStatus::Redeemed,
-            Status::Cancelled => RedemptionStatus::Cancelled,
-            Status::Expired => RedemptionStatus::Expired,
-        }
-    }
-}
-
-impl From<RedemptionStatus> for Status {
-    fn from(status: RedemptionStatus) -> Self {
-        match status {
-            RedemptionStatus::Held => Status::Held,
-            RedemptionStatus::Redeemed => Status::Redeemed,
-            RedemptionStatus::Cancelled => Status::Cancelled,
-            RedemptionStatus::Expired => Status::Expired,
-        }
+        hashing.finish()?;
+        let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
+        Ok((digest, reference))
     }
 }
 
 /// One use of one code.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-#[schema(as = Redemption)]
+#[schema(as = Redemption, example = json!({
+    "id": "0f5e3c2b9a7d4f1e8c6b5a4938271605", "status": "redeemed", "reference": "order-42",
+    "created_at": "2026-12-01T00:00:00Z", "redeemed_at": "2026-12-01T00:00:00Z"
+}))]
 pub(super) struct RedemptionAnswer {
     /// A random id that can't be guessed.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: String,
-    status: RedemptionStatus,
+    status: Status,
     /// The caller's own id.
     #[schema(example = "order-42")]
     reference: String,
-    created_at: Time,
+    created_at: Timestamp,
     /// When the hold expires or expired.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Time>,
+    expires_at: Option<Timestamp>,
     /// When the code was redeemed. Kept if the redemption is cancelled later.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    redeemed_at: Option<Time>,
+    redeemed_at: Option<Timestamp>,
     /// When it was cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cancelled_at: Option<Time>,
+    cancelled_at: Option<Timestamp>,
     /// In an open pool, while it is held or redeemed: a number from 1 to `stock` that no other one has meanwhile.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     ordinal: Option<u64>,
 }
@@ -166,12 +94,12 @@ impl From<Redemption> for RedemptionAnswer {
     fn from(redemption: Redemption) -> Self {
         Self {
             id: redemption.id.to_string(),
-            status: redemption.status.into(),
+            status: redemption.status,
             reference: redemption.reference.as_str().to_owned(),
-            created_at: Time(redemption.created_at),
-            expires_at: redemption.expires_at.map(Time),
-            redeemed_at: redemption.redeemed_at.map(Time),
-            cancelled_at: redemption.cancelled_at().map(Time),
+            created_at: redemption.created_at,
+            expires_at: redemption.expires_at,
+            redeemed_at: redemption.redeemed_at,
+            cancelled_at: redemption.cancelled_at(),
             ordinal: redemption
                 .ordinal
                 .filter(|_| matches!(redemption.status, Status::Held | Status::Redeemed)),
@@ -180,11 +108,12 @@ impl From<Redemption> for RedemptionAnswer {
 }
 
 /// A page of redemptions, in the order of their last change.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"redemptions": []}))]
 struct RedemptionList {
     redemptions: Vec<RedemptionAnswer>,
     /// The cursor of the next page; absent on the last one. A page can be short without being the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
@@ -198,10 +127,10 @@ struct ListQuery {
     reference: Option<String>,
     /// Only those with this status.
     #[param(inline)]
-    status: Option<RedemptionStatus>,
+    status: Option<Status>,
     /// Only those that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
-    changed_after: Option<Time>,
+    changed_after: Option<Timestamp>,
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
     #[serde(default = "page::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
@@ -211,8 +140,7 @@ struct ListQuery {
 }
 
 /// The columns of the list as CSV.
-const COLUMNS: &[&str] =
-    &["id", "status", "reference", "created_at", "expires_at", "redeemed_at", "cancelled_at", "ordinal"];
+const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
 
 /// How many parts of the ledger one request reads before it answers with what it has found.
 const LOOKS_MAX: usize = 100;
@@ -226,60 +154,69 @@ const LOOKS_MAX: usize = 100;
     path = "/v1/coupons/{coupon}/redemptions",
     operation_id = "redeem",
     tag = "redemptions",
-    request_body = RedemptionRequest,
+    request_body = RedemptionRequest<'_>,
     responses(
         (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
         (status = 201, description = "Redeemed or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
-        (status = 404, description = "`coupon-not-found`, `code-unknown`"),
+        (status = 404, description = "`code-unknown`"),
         (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`, `sold-out`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
 pub(super) async fn redeem(
-    State(api): State<Arc<Api>>,
+    call: Call<Redeem>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&request)?;
-    let view = api.filter(Kind::Coupon, &coupon)?;
-    let guesser = api.guesser(&view, &request)?;
-    let bytes = api.body(request).await?;
-    let mut body = RedemptionBody { view: &view, digest: None, reference: None, hold_seconds: 0 };
-    object::read(&bytes, &mut body)?;
-    let RedemptionBody { digest: Some(digest), reference: Some(reference), hold_seconds, .. } = body else {
-        return Err(Problem::invalid(Vec::new()));
-    };
+    let view = call.filter(Kind::Coupon, &coupon)?;
+    let guesser = call.guesser(&view, &request)?;
+    let body = call.body(request).await?;
+    let request: RedemptionRequest<'_> = json::parse(&body)?;
+    let (digest, reference) = request.check(&view)?;
     let guesses = guesser.take(1)?;
+    let engine = &call.api.engine;
     // The answer to a request with an idempotency key has to be kept.
-    let refused = match sender.may_repeat() {
+    let refused = match call.may_repeat() {
         true => None,
-        false => api.engine.certain_refusal(&view, digest, &reference),
+        false => engine.certain_refusal(&view, digest, &reference),
     };
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let redemption = api.engine.redemption_id();
-            let target = target(&view);
+            let (target, redemption) = (target(&view), engine.redemption_id());
+            let hold_seconds = request.hold_seconds;
             let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
-            api.submit(Kind::Coupon, &coupon, &sender, command).await
+            call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await
         }
     };
     let is_invalid =
         |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
     guesses.settle(decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
-    api.count_redemption(decided.as_ref(), "repeated");
-    let Decided { outcome, replayed } = decided?;
-    match outcome {
+    let decided = counted(&call, decided, "repeated")?;
+    match decided.outcome {
         Outcome::Redeemed(redemption) => {
-            let location = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
-            let mut response =
-                reply::json(StatusCode::CREATED, replayed, &RedemptionAnswer::from(redemption));
-            let location = HeaderValue::try_from(location).expect("names and ids are visible ASCII");
-            response.headers_mut().insert(header::LOCATION, location);
-            Ok(response)
+            let path = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
+            Ok(reply::created(&path, decided.replayed, &RedemptionAnswer::from(redemption)))
         }
-        outcome => settled(Decided { outcome, replayed }),
+        _ => settled(decided),
     }
+}
+
+/// Counts the outcome of a request about a redemption; `settled` is the outcome if the redemption existed before.
+fn counted(
+    call: &Call<Redeem>,
+    decided: Result<Decided, Problem>,
+    settled: &'static str,
+) -> Result<Decided, Problem> {
+    call.api.metrics.count_redemption(match &decided {
+        Ok(Decided { outcome: Outcome::Redeemed(redemption), .. }) => match redemption.status {
+            Status::Held => "held",
+            Status::Redeemed | Status::Cancelled | Status::Expired => "redeemed",
+        },
+        Ok(_) => settled,
+        Err(problem) => problem.code.as_str(),
+    });
+    decided
 }
 
 fn settled(decided: Decided) -> Result<Response, Problem> {
@@ -312,31 +249,26 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
                 (String = "text/csv"),
             )
         ),
-        (status = 404, description = "`coupon-not-found`"),
     )
 )]
 pub(super) async fn list(
-    State(api): State<Arc<Api>>,
+    call: Call<Read>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let view = api.filter(Kind::Coupon, &coupon)?;
+    let view = call.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
     page::check_limit(limit)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
-    let query = RedemptionQuery {
-        reference,
-        status: status.map(Status::from),
-        changed_after: changed_after.map(|time| time.0),
-    };
+    let query = RedemptionQuery { reference, status, changed_after };
     let mut next = cursor.as_deref().map(change_of).transpose()?;
     if let Some(lines) = Lines::preferred(request.headers(), COLUMNS) {
-        return Ok(export(api, view, query, next, lines));
+        return Ok(export(call, view, query, next, lines));
     }
     let mut redemptions = Vec::new();
     for _ in 0..LOOKS_MAX {
-        let page = view.redemptions(&query, next, limit - redemptions.len(), api.engine.now());
+        let page = view.redemptions(&query, next, limit - redemptions.len(), call.api.engine.now());
         redemptions.extend(page.redemptions.into_iter().map(RedemptionAnswer::from));
         next = page.next;
         if next.is_none() || redemptions.len() == limit {
@@ -345,20 +277,20 @@ pub(super) async fn list(
         // Other requests on this processor get their turn.
         tokio::task::yield_now().await;
     }
-    let next_cursor = next.map(|change| BASE64_URL_SAFE_NO_PAD.encode(change.0.to_be_bytes()));
+    let next_cursor = next.map(|change| page::write_cursor(change.0.to_be_bytes()));
     Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
 }
 
 /// Streams all redemptions that match a query, one per line. The ledger is read in parts, as fast as the client accepts them.
 fn export(
-    api: Arc<Api>,
+    call: Call<Read>,
     view: Arc<FilterView>,
     query: RedemptionQuery,
     after: Option<Change>,
     lines: Lines,
 ) -> Response {
     let parts = stream::unfold((lines.header(), Some(after)), move |(mut part, after)| {
-        let page = after.map(|after| view.redemptions(&query, after, usize::MAX, api.engine.now()));
+        let page = after.map(|after| view.redemptions(&query, after, usize::MAX, call.api.engine.now()));
         async move {
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
@@ -370,11 +302,13 @@ fn export(
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {
-    let change = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| bytes.try_into().ok());
-    change.map(|bytes| Change(u64::from_be_bytes(bytes))).ok_or_else(page::strange_cursor)
+    let bytes = page::read_cursor(cursor)?.try_into().map_err(|_| page::strange_cursor())?;
+    Ok(Change(u64::from_be_bytes(bytes)))
 }
 
 /// Show a redemption
+///
+/// Its current status and times, until its retention is over.
 #[utoipa::path(
     get,
     path = "/v1/coupons/{coupon}/redemptions/{id}",
@@ -382,15 +316,15 @@ fn change_of(cursor: &str) -> Result<Change, Problem> {
     tag = "redemptions",
     responses(
         (status = 200, description = "The redemption", body = RedemptionAnswer),
-        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 404, description = "`redemption-not-found`"),
     )
 )]
 pub(super) async fn get(
-    State(api): State<Arc<Api>>,
+    call: Call<Read>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = api.filter(Kind::Coupon, &coupon)?;
-    let found = view.redemption(&parse_id(&redemption)?, api.engine.now());
+    let view = call.filter(Kind::Coupon, &coupon)?;
+    let found = view.redemption(&parse_id(&redemption)?, call.api.engine.now());
     let redemption = found.ok_or_else(refusals::redemption_not_found)?;
     Ok(reply::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
 }
@@ -405,21 +339,18 @@ pub(super) async fn get(
     tag = "redemptions",
     responses(
         (status = 200, description = "Redeemed", body = RedemptionAnswer),
-        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 404, description = "`redemption-not-found`"),
         (status = 409, description = "`hold-expired`, `redemption-cancelled`, `requires-strict-mode`"),
     )
 )]
 pub(super) async fn confirm(
-    State(api): State<Arc<Api>>,
+    call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
-    request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&request)?;
-    let view = strict(&api, &coupon)?;
+    let view = strict(&call, &coupon)?;
     let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
-    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
-    api.count_redemption(decided.as_ref(), "confirmed");
-    settled(decided?)
+    let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
+    settled(counted(&call, decided, "confirmed")?)
 }
 
 /// Release a held or redeemed code
@@ -433,26 +364,23 @@ pub(super) async fn confirm(
     tag = "redemptions",
     responses(
         (status = 200, description = "Cancelled, or expired earlier", body = RedemptionAnswer),
-        (status = 404, description = "`coupon-not-found`, `redemption-not-found`"),
+        (status = 404, description = "`redemption-not-found`"),
         (status = 409, description = "`requires-strict-mode`"),
     )
 )]
 pub(super) async fn cancel(
-    State(api): State<Arc<Api>>,
+    call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
-    request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&request)?;
-    let view = strict(&api, &coupon)?;
+    let view = strict(&call, &coupon)?;
     let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
-    let decided = api.submit(Kind::Coupon, &coupon, &sender, command).await;
-    api.count_redemption(decided.as_ref(), "cancelled");
-    settled(decided?)
+    let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
+    settled(counted(&call, decided, "cancelled")?)
 }
 
 /// The coupon of this name, which must be one that has redemptions.
-fn strict(api: &Api, coupon: &str) -> Result<Arc<FilterView>, Problem> {
-    let view = api.filter(Kind::Coupon, coupon)?;
+fn strict(call: &Call<Redeem>, coupon: &str) -> Result<Arc<FilterView>, Problem> {
+    let view = call.filter(Kind::Coupon, coupon)?;
     match view.spec.mode {
         Mode::Strict => Ok(view),
         Mode::Compact => Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode)),

@@ -1,11 +1,13 @@
-//! All routes of the API, with the scope that each requires.
+//! All routes of the API. What each requires is said by its handler's first argument, a [`Call`](super::call::Call).
 
 use super::api::Api;
-use super::filters::{campaigns, coupons, images, line_ups};
+use super::call::Takes;
+use super::filters::{campaigns, coupons};
 use super::imports::routes as imports;
-use super::items::{codes, generate, users};
-use super::{admin, cluster, docs, eligibility, events, health, redemptions};
-use crate::access::Scope;
+use super::items::{codes, lookup, users};
+use super::operations::{AccessRule, Operation};
+use super::{admin, cluster, eligibility, events, generate, health, line_ups, pages, redemptions};
+use http::Method;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -14,89 +16,195 @@ use utoipa_axum::routes;
 /// The name of the security scheme in the OpenAPI document.
 pub(super) const SECURITY_SCHEME: &str = "bearer";
 
+/// Adds a handler's route to the others.
+macro_rules! route {
+    ($($handler:tt)*) => {
+        |all: Routes| all.with($($handler)*, routes!($($handler)*))
+    };
+}
+
 /// All routes, and the document that describes them.
-pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> Routes {
+    let with_keys = [
         // Campaigns
-        .routes(read(routes!(campaigns::list)))
-        .routes(read(routes!(campaigns::get)))
-        .routes(write(routes!(campaigns::put, campaigns::patch)))
-        .routes(admin(routes!(campaigns::delete)))
-        .routes(write(routes!(campaigns::clear)))
-        .routes(admin(routes!(images::get_campaign, images::put_campaign)))
-        .routes(write(routes!(users::add)))
-        .routes(read(routes!(users::check)))
-        .routes(read(routes!(users::count)))
-        .routes(write(routes!(users::remove)))
-        .routes(write(routes!(users::replace)))
-        .routes(write(routes!(imports::import_users)))
+        route!(campaigns::list) as fn(Routes) -> Routes,
+        route!(campaigns::get),
+        route!(campaigns::put),
+        route!(campaigns::patch),
+        route!(campaigns::delete),
+        route!(campaigns::clear),
+        route!(campaigns::get_image),
+        route!(campaigns::put_image),
+        route!(users::add),
+        route!(users::check),
+        route!(users::count),
+        route!(users::remove),
+        route!(users::replace),
+        route!(imports::campaigns::import),
         // Which campaigns a user may see
-        .routes(read(routes!(eligibility::one)))
-        .routes(read(routes!(eligibility::batch)))
-        .routes(read(routes!(line_ups::list)))
-        .routes(read(routes!(line_ups::get)))
-        .routes(write(routes!(line_ups::put)))
-        .routes(admin(routes!(line_ups::delete)))
+        route!(eligibility::one),
+        route!(eligibility::batch),
+        route!(line_ups::list),
+        route!(line_ups::get),
+        route!(line_ups::put),
+        route!(line_ups::delete),
         // Coupons
-        .routes(read(routes!(coupons::list)))
-        .routes(read(routes!(coupons::get)))
-        .routes(write(routes!(coupons::put, coupons::patch)))
-        .routes(admin(routes!(coupons::delete)))
-        .routes(write(routes!(coupons::clear)))
-        .routes(admin(routes!(images::get_coupon, images::put_coupon)))
-        .routes(write(routes!(codes::add)))
-        .routes(write(routes!(generate::generate)))
-        .routes(read(routes!(codes::check)))
-        .routes(read(routes!(codes::count)))
-        .routes(redeem(routes!(codes::look_up)))
-        .routes(write(routes!(codes::remove)))
-        .routes(write(routes!(codes::replace)))
-        .routes(write(routes!(imports::import_codes)))
+        route!(coupons::list),
+        route!(coupons::get),
+        route!(coupons::put),
+        route!(coupons::patch),
+        route!(coupons::delete),
+        route!(coupons::clear),
+        route!(coupons::get_image),
+        route!(coupons::put_image),
+        route!(codes::add),
+        route!(generate::generate),
+        route!(codes::check),
+        route!(codes::count),
+        route!(lookup::look_up),
+        route!(codes::remove),
+        route!(codes::replace),
+        route!(imports::coupons::import),
         // Using codes
-        .routes(redeem(routes!(redemptions::redeem)))
-        .routes(read(routes!(redemptions::list)))
-        .routes(read(routes!(redemptions::get)))
-        .routes(redeem(routes!(redemptions::confirm)))
-        .routes(redeem(routes!(redemptions::cancel)))
+        route!(redemptions::redeem),
+        route!(redemptions::list),
+        route!(redemptions::get),
+        route!(redemptions::confirm),
+        route!(redemptions::cancel),
         // Operations
-        .routes(read(routes!(imports::list)))
-        .routes(read(routes!(imports::get)))
-        .routes(write(routes!(imports::stop)))
-        .routes(read(routes!(admin::info)))
-        .routes(read(routes!(admin::plan)))
-        .routes(read(routes!(cluster::show)))
-        .routes(admin(routes!(events::list)))
-        .routes(admin(routes!(admin::snapshot)))
-        .routes(admin(routes!(admin::backup)))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::metrics))
-        .routes(routes!(docs::openapi))
-}
-
-fn read(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
-    takes(Scope::Read, routes)
-}
-
-fn write(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
-    takes(Scope::Write, routes)
-}
-
-fn redeem(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
-    takes(Scope::Redeem, routes)
-}
-
-fn admin(routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
-    takes(Scope::Admin, routes)
-}
-
-/// Records the required scope in the document. The gate reads it from there, so the two can't differ.
-fn takes(scope: Scope, mut routes: UtoipaMethodRouter<Arc<Api>>) -> UtoipaMethodRouter<Arc<Api>> {
-    for item in routes.1.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            operation.security = Some(vec![SecurityRequirement::new(SECURITY_SCHEME, [scope.as_str()])]);
-        }
-    }
+        route!(imports::list),
+        route!(imports::get),
+        route!(imports::stop),
+        route!(admin::info),
+        route!(admin::plan),
+        route!(cluster::show),
+        route!(events::list),
+        route!(admin::snapshot),
+        route!(admin::backup),
+    ];
+    let routes = with_keys.into_iter().fold(Routes::default(), |all, add| add(all));
     routes
+        .public(routes!(health::livez))
+        .public(routes!(health::readyz))
+        .public(routes!(health::metrics))
+        .public(routes!(pages::openapi))
+}
+
+/// Routes, and what each declares.
+#[derive(Default)]
+pub(super) struct Routes {
+    pub(super) router: OpenApiRouter<Arc<Api>>,
+    pub(super) operations: Vec<Operation>,
+}
+
+impl Routes {
+    /// Adds the route of a handler that takes a right.
+    fn with<A, H: Takes<A>>(self, _: H, routes: UtoipaMethodRouter<Arc<Api>>) -> Self {
+        self.add(Some(AccessRule::of::<H::Right>()), routes)
+    }
+
+    /// Adds a route that requires no key.
+    fn public(self, routes: UtoipaMethodRouter<Arc<Api>>) -> Self {
+        self.add(None, routes)
+    }
+
+    fn add(mut self, access: Option<AccessRule>, mut routes: UtoipaMethodRouter<Arc<Api>>) -> Self {
+        for (path, item) in &mut routes.1.paths {
+            let operations = [
+                (Method::GET, &mut item.get),
+                (Method::PUT, &mut item.put),
+                (Method::POST, &mut item.post),
+                (Method::PATCH, &mut item.patch),
+                (Method::DELETE, &mut item.delete),
+            ];
+            for (method, operation) in operations {
+                let Some(operation) = operation else { continue };
+                let security =
+                    access.map(|access| SecurityRequirement::new(SECURITY_SCHEME, [access.scope.as_str()]));
+                operation.security = Some(security.into_iter().collect());
+                self.operations.push(Operation {
+                    path: path.clone(),
+                    method,
+                    id: operation.operation_id.clone().unwrap_or_default(),
+                    tag: operation.tags.iter().flatten().next().cloned().unwrap_or_default(),
+                    access,
+                });
+            }
+        }
+        self.router = self.router.routes(routes);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::call::Effect;
+    use super::*;
+    use crate::access::Scope;
+
+    fn ids(is_wanted: impl Fn(&AccessRule) -> bool) -> Vec<String> {
+        let operations = routes().operations.into_iter();
+        let mut ids: Vec<String> = operations
+            .filter(|operation| operation.access.as_ref().is_some_and(&is_wanted))
+            .map(|operation| operation.id)
+            .collect();
+        ids.sort();
+        ids
+    }
+
+    #[test]
+    fn operations_require_the_scopes_of_the_contract() {
+        let admin = [
+            "backup",
+            "delete_campaign",
+            "delete_coupon",
+            "delete_line_up",
+            "get_campaign_image",
+            "get_coupon_image",
+            "list_events",
+            "put_campaign_image",
+            "put_coupon_image",
+            "take_snapshot",
+        ];
+        assert_eq!(ids(|access| access.scope == Scope::Admin), admin);
+        let redeem = ["cancel_redemption", "confirm_redemption", "look_up_codes", "redeem"];
+        assert_eq!(ids(|access| access.scope == Scope::Redeem), redeem);
+        assert_eq!(ids(|access| access.scope == Scope::Read && access.effect != Effect::Reads), [""; 0]);
+        assert_eq!(ids(|access| access.scope == Scope::Write && access.effect == Effect::Reads), [""; 0]);
+        let without_key = [
+            "import_codes",
+            "import_users",
+            "put_campaign_image",
+            "put_coupon_image",
+            "stop_import",
+            "take_snapshot",
+        ];
+        assert_eq!(ids(|access| access.effect == Effect::Writes), without_key);
+    }
+
+    #[test]
+    fn administrative_acts_are_audited() {
+        let acts = [
+            "backup",
+            "clear_campaign",
+            "clear_coupon",
+            "delete_campaign",
+            "delete_coupon",
+            "delete_line_up",
+            "get_campaign_image",
+            "get_coupon_image",
+            "import_codes",
+            "import_users",
+            "patch_campaign",
+            "patch_coupon",
+            "put_campaign",
+            "put_campaign_image",
+            "put_coupon",
+            "put_coupon_image",
+            "put_line_up",
+            "stop_import",
+            "take_snapshot",
+        ];
+        assert_eq!(ids(|access| access.is_audited), acts);
+    }
 }

@@ -5,7 +5,7 @@ use super::metrics::Figures;
 use super::stopping::Stopping;
 use crate::domain::{ImportState, Kind, Stats};
 use crate::engine::imports::LiveImports;
-use crate::engine::{Engine, FilterView, StateCounts, Status};
+use crate::engine::{Engine, FilterView, Peer, StateCounts, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
@@ -32,15 +32,7 @@ impl Collector for StateFigures {
         self.readiness(&mut figures)?;
         self.room(&mut figures)?;
         self.cluster(&mut figures)?;
-        let info = self.engine.info();
-        let kinds = [("campaign", info.campaigns), ("coupon", info.coupons)];
-        figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
-        figures.gauge("line_ups", "Line-ups", info.line_ups)?;
-        let StateCounts { available, held, redeemed } = info.codes;
-        let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
-        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)?;
         self.imports(&mut figures)?;
-        figures.gauge("images_loading", "Images of filters that are coming in", info.images_loading)?;
         if self.per_filter {
             let kinds = [Kind::Campaign, Kind::Coupon];
             let filters = kinds.map(|kind| self.engine.list(kind, "", None, usize::MAX)).concat();
@@ -60,115 +52,121 @@ impl StateFigures {
             Status::Ready if self.stopping.is_announced() => "draining",
             Status::Ready => "ready",
         };
-        let is_ready =
-            now == "ready" && self.engine.clock_unsure().is_none() && self.engine.too_far_behind().is_none();
+        let is_ready = now == "ready" && self.engine.too_far_behind().is_none();
         figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
         let states = ["recovering", "ready", "draining", "failed", "diverged"];
         let states = states.map(|state| (state, i64::from(state == now)));
         figures.gauges("state", "1 for the present state of the service", "state", states)?;
-        let is_writable = is_ready && self.engine.writes_refused().is_none();
+        let is_writable =
+            is_ready && self.engine.clock_unsure().is_none() && self.engine.writes_refused().is_none();
         figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
     }
 
     fn room(&self, figures: &mut Figures<'_>) -> fmt::Result {
         let info = self.engine.info();
         let storage = &info.storage;
-        figures.gauge(
-            "memory_limit_bytes",
-            "The most memory for tables and records",
-            info.memory_max_bytes,
-        )?;
-        figures.gauge("redemptions_kept", "Redemptions that are kept", info.redemptions)?;
-        figures.gauge(
-            "idempotency_records",
-            "Stored answers to requests with an idempotency key",
-            info.idempotency_records,
-        )?;
-        figures.gauge("idempotency_bytes", "Memory of stored answers", info.idempotency_bytes)?;
-        figures.gauge(
-            "idempotency_room_bytes",
-            "The most memory for stored answers",
-            info.idempotency_room_bytes,
-        )?;
-        figures.gauge(
-            "storage_used_bytes",
-            "Disk space that the data directory takes",
-            storage.disk_bytes,
-        )?;
-        figures.gauge(
-            "storage_free_bytes",
-            "Free space on the disk of the data directory",
-            storage.free_bytes,
-        )?;
-        let help = "Writes are refused while less disk space is free";
-        figures.gauge("storage_free_min_bytes", help, info.storage_free_min_bytes)?;
-        figures.counter("wal_written_bytes", "Bytes written to the log", storage.wal_bytes_written)?;
-        figures.counter(
-            "snapshot_written_bytes",
-            "Bytes written to snapshots",
-            storage.snapshot_bytes_written,
-        )?;
-        figures.gauge("queue_commands", "Commands waiting for the writer", info.queue_commands)?;
-        figures.counter("holds_expired", "Holds that have expired", info.holds_expired)?;
-        figures.gauge("events_kept", "Events that are kept", info.events.kept)?;
-        figures.gauge("events_bytes", "Bytes of stored events", info.events.bytes)?;
-        if let Some(at) = info.events.oldest_at {
-            let help = "Time of the oldest event, since the epoch";
-            figures.gauge("events_oldest_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
-        }
-        let help = "Users whom campaigns have forgotten, counting every copy";
-        figures.counter("users_forgotten", help, info.users_forgotten)?;
-        if let Some(at) = info.backup_at {
-            let help = "Time of the last backup, since the epoch";
-            figures.gauge("backup_timestamp_seconds", help, at.0 as f64 / 1_000.0)?;
-        }
-        if let Some(snapshot) = info.snapshot {
-            let help = "Time of the newest snapshot, since the epoch";
-            figures.gauge("snapshot_timestamp_seconds", help, snapshot.taken_at.0 as f64 / 1_000.0)?;
-        }
-        Ok(())
+        figures.all_gauges([
+            ("memory_limit_bytes", "Maximum memory of tables and records", info.memory_max_bytes),
+            ("redemptions_kept", "Stored redemptions", info.redemptions),
+            (
+                "idempotency_records",
+                "Stored responses to requests with an idempotency key",
+                info.idempotency_records,
+            ),
+            ("idempotency_bytes", "Memory of stored responses", info.idempotency_bytes),
+            ("idempotency_room_bytes", "Maximum memory of stored responses", info.idempotency_room_bytes),
+            ("storage_used_bytes", "Disk space of the data directory", storage.disk_bytes),
+            ("storage_free_bytes", "Free space on the disk of the data directory", storage.free_bytes),
+            (
+                "storage_free_min_bytes",
+                "Free disk space below which writes are rejected",
+                info.storage_free_min_bytes,
+            ),
+            ("queue_commands", "Commands waiting for the writer", info.queue_commands),
+            ("events_kept", "Stored events", info.events.kept),
+            ("events_bytes", "Bytes of stored events", info.events.bytes),
+            ("line_ups", "Line-ups", info.line_ups),
+            ("images_loading", "Image uploads in progress", info.images_loading),
+        ])?;
+        figures.all_counters([
+            ("wal_written_bytes", "Bytes written to the log", storage.wal_bytes_written),
+            ("snapshot_written_bytes", "Bytes written to snapshots", storage.snapshot_bytes_written),
+            ("holds_expired", "Holds that have expired", info.holds_expired),
+            ("users_forgotten", "Users forgotten by campaigns, counting every copy", info.users_forgotten),
+        ])?;
+        let times = [
+            ("events_oldest_timestamp_seconds", "Time of the oldest event", info.events.oldest_at),
+            ("backup_timestamp_seconds", "Time of the last backup", info.backup_at),
+            (
+                "snapshot_timestamp_seconds",
+                "Time of the newest snapshot",
+                info.snapshot.map(|taken| taken.taken_at),
+            ),
+        ];
+        figures.times(times)?;
+        let kinds = [("campaign", info.campaigns), ("coupon", info.coupons)];
+        figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
+        let StateCounts { available, held, redeemed } = info.codes;
+        let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
+        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)
     }
 
     fn cluster(&self, figures: &mut Figures<'_>) -> fmt::Result {
         let Some(of) = self.engine.replication() else { return Ok(()) };
-        let help = "1 while there is a connection to the replicated log";
-        figures.gauge("cluster_connected", help, i64::from(of.connected))?;
-        let help = "1 while what this node writes to the log comes back";
-        figures.gauge("cluster_quorum", help, i64::from(of.connected && of.lag.is_zero()))?;
-        let help = "For how long it can't be shown that this node has everything";
-        figures.gauge("cluster_lag_seconds", help, of.lag.as_secs_f64())?;
-        let help = "Messages of the log that are waiting to be read";
-        figures.gauge("cluster_behind_messages", help, of.behind_messages)?;
-        figures.gauge("cluster_in_flight", "Commits that were sent and have not come back", of.in_flight)?;
-        figures.gauge("cluster_replicas", "Servers that hold the log", of.replicas as u64)?;
-        let differing = of.peers.iter().filter(|peer| peer.is_present && peer.differs == Some(true)).count();
-        let help = "Other nodes whose state differs from this node's: 0, or something is wrong";
-        figures.gauge("cluster_divergence", help, differing as u64)?;
-        figures.gauge("cluster_nodes_heard", "Other nodes that the log told of", of.peers.len() as u64)?;
-        let help = "1 if it is known that the servers sync before they acknowledge";
-        figures.gauge("cluster_sync_known", help, 0i64)?;
-        figures.counter(
-            "cluster_reconnects",
-            "Connections to the log that were made again",
-            of.reconnects,
+        let shared = self.engine.shared_snapshots();
+        let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
+        let differing = of.peers.iter().filter(is_different).count() as u64;
+        let has_quorum = of.connected && of.lag.is_zero();
+        figures.all_gauges([
+            ("cluster_connected", "1 while connected to the replicated log", u64::from(of.connected)),
+            ("cluster_quorum", "1 while the log returns what this node writes", u64::from(has_quorum)),
+            (
+                "cluster_behind_messages",
+                "Messages of the log that are waiting to be read",
+                of.behind_messages,
+            ),
+            ("cluster_in_flight", "Commits sent and not yet returned by the log", of.in_flight),
+            ("cluster_replicas", "Servers that store the log", of.replicas as u64),
+            ("cluster_divergence", "Other nodes whose state differs from this node's: must be 0", differing),
+            ("cluster_nodes_heard", "Other nodes that appeared in the log", of.peers.len() as u64),
+            ("cluster_sync_known", "1 if the servers are known to sync before they acknowledge", 0),
+        ])?;
+        figures.gauge(
+            "cluster_lag_seconds",
+            "Time since this node was last known to be current",
+            of.lag.as_secs_f64(),
         )?;
-        figures.counter("cluster_reopened", "How often the log's reader was opened again", of.reopened)?;
-        let help = "Sessions begun, one at the start and one for each commit whose fate was unknown";
-        figures.counter("cluster_sessions", help, of.sessions)?;
-        let of = self.engine.shared_snapshots();
-        if let Some(newest) = of.newest {
-            let help = "Position of the newest snapshot that nodes share";
-            figures.gauge("cluster_snapshot_position", help, newest.seq.0)?;
-            let help = "Time of the newest snapshot that nodes share, since the epoch";
-            figures.gauge("cluster_snapshot_timestamp_seconds", help, newest.taken_at.0 as f64 / 1_000.0)?;
+        figures.all_counters([
+            ("cluster_reconnects", "Reconnections to the log", of.reconnects),
+            ("cluster_reopened", "Restarts of the log's reader", of.reopened),
+            (
+                "cluster_sessions",
+                "Sessions: one at startup, one per commit with unknown outcome",
+                of.sessions,
+            ),
+            ("cluster_snapshots_shared", "Snapshots shared by this node", shared.shared),
+            ("cluster_snapshots_failed", "Snapshots that this node failed to share", shared.failed),
+        ])?;
+        if let Some(newest) = shared.newest {
+            figures.gauge(
+                "cluster_snapshot_position",
+                "Position of the newest shared snapshot",
+                newest.seq.0,
+            )?;
+            let at = Some(newest.taken_at);
+            figures.times([(
+                "cluster_snapshot_timestamp_seconds",
+                "Time of the newest shared snapshot",
+                at,
+            )])?;
         }
-        if let Some(took) = of.bootstrap {
-            let help = "How long the start took that began with a shared snapshot";
-            figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())?;
+        match shared.bootstrap {
+            Some(took) => {
+                let help = "Duration of the startup from a shared snapshot";
+                figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())
+            }
+            None => Ok(()),
         }
-        figures.counter("cluster_snapshots_shared", "Snapshots that this node has shared", of.shared)?;
-        let help = "Snapshots that this node could not share";
-        figures.counter("cluster_snapshots_failed", help, of.failed)
     }
 
     fn imports(&self, figures: &mut Figures<'_>) -> fmt::Result {

@@ -208,8 +208,9 @@ impl State {
 
     fn take_import(&mut self, command: &Command) -> Result<Outcome, Refusal> {
         match command {
-            Command::ImportBegin { target, import, mode, guards, owner, is_named } => {
-                self.on(target.0, |filter| filter.import_begin(import, *mode, *guards, owner, *is_named))?
+            Command::ImportBegin { target, import, mode, if_absent, guards, owner, is_named } => {
+                let begin = (*mode, *if_absent);
+                self.on(target.0, |filter| filter.import_begin(import, begin, *guards, owner, *is_named))?
             }
             Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
                 let piece =
@@ -414,6 +415,7 @@ mod tests {
             target,
             import: import.clone(),
             mode,
+            if_absent: false,
             guards: mode.guards(),
             owner,
             is_named: true,

@@ -4,7 +4,7 @@ use super::imports::TooMany;
 use super::machine::{SWEEP_MAX, Shared, State};
 use super::subject::Subject;
 use super::view::FilterView;
-use crate::domain::import::{ImportTarget, LINE_ERRORS_MAX};
+use crate::domain::import::ImportTarget;
 use crate::domain::{
     Ending, FilterId, Guards, Happened, Import, ImportCounts, ImportId, ImportMode, ImportState, ItemOutcome,
     KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
@@ -26,6 +26,7 @@ pub(super) struct Lines<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Running {
     mode: ImportMode,
+    if_absent: bool,
     guards: Guards,
     /// Lines rejected so far.
     rejected: u64,
@@ -39,7 +40,7 @@ impl Subject<'_> {
     pub(super) fn import_begin(
         &mut self,
         id: &ImportId,
-        mode: ImportMode,
+        (mode, if_absent): (ImportMode, bool),
         guards: Guards,
         owner: &KeyName,
         is_named: bool,
@@ -48,7 +49,7 @@ impl Subject<'_> {
         let now = self.shared.now;
         let known = self.shared.view.imports.read().get(id).cloned();
         if let Some(known) = &known {
-            if known.filter != self.view.id || known.mode != mode {
+            if known.filter != self.view.id || known.mode != mode || known.if_absent != if_absent {
                 return Err(Refusal::ImportDiffers);
             }
             if known.state == ImportState::Done {
@@ -67,7 +68,7 @@ impl Subject<'_> {
                 let owner = known.map_or_else(|| owner.clone(), |known| known.owner.clone());
                 let FilterView { id: filter, kind, ref name, .. } = **self.view;
                 let target = ImportTarget { filter, kind, name: name.clone() };
-                let begun = Import::begun(id.clone(), owner, target, mode, guards, now);
+                let begun = Import::begun(id.clone(), owner, target, mode, if_absent, guards, now);
                 Import { is_named, ..begun }
             }
         };
@@ -87,7 +88,7 @@ impl Subject<'_> {
         running: Running,
         piece: &Lines<'_>,
     ) -> Result<Outcome, Refusal> {
-        let Running { mode, guards, rejected, .. } = running;
+        let Running { mode, if_absent, guards, rejected, .. } = running;
         let allowed = guards.allow_rejected(rejected + piece.rejected, piece.errors.last().copied());
         allowed.map_err(|tripped| self.import_trips(id, tripped))?;
         let tables = match mode {
@@ -98,7 +99,7 @@ impl Subject<'_> {
                 &mut staging.ok_or(Refusal::ImportNotFound)?.tables
             }
         };
-        let Ok(mut outcomes) = tables.insert_many(piece.digests, false) else {
+        let Ok(mut outcomes) = tables.insert_many(piece.digests, if_absent) else {
             return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull));
         };
         if mode == ImportMode::Replace {
@@ -109,20 +110,13 @@ impl Subject<'_> {
                 }
             }
         }
-        let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count() as u64;
-        let (added, already_redeemed) = (count(ItemOutcome::Added), count(ItemOutcome::AlreadyRedeemed));
         if mode == ImportMode::Append {
+            let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
             self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
-            self.keep_inserted(piece.digests, &outcomes, false);
+            self.keep_inserted(piece.digests, &outcomes, if_absent);
         }
         self.answer_import(id, |import| {
-            import.lines += piece.lines;
-            import.added += added;
-            import.already_redeemed += already_redeemed;
-            import.already_present += piece.digests.len() as u64 - added - already_redeemed;
-            import.rejected += piece.rejected;
-            let room = LINE_ERRORS_MAX - import.errors.len();
-            import.errors.extend(piece.errors.iter().take(room));
+            import.count_lines(&outcomes, piece.lines, piece.rejected, piece.errors);
             import.chain = piece.chain;
         })
     }
@@ -281,6 +275,7 @@ impl State {
         match import.state {
             ImportState::Running => Ok(Running {
                 mode: import.mode,
+                if_absent: import.if_absent,
                 guards: import.guards,
                 rejected: import.rejected,
                 items: import.items(),

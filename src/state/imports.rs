@@ -155,7 +155,7 @@ mod tests {
             ImportTarget { filter: FilterId(1), kind: Kind::Campaign, name: Name::new("spring").unwrap() };
         let (id, owner) =
             (ImportId::new(&format!("i{number}")).unwrap(), KeyName::new(&format!("key-{owner}")));
-        Import { is_named, ..Import::begun(id, owner, target, mode, mode.guards(), now) }
+        Import { is_named, ..Import::begun(id, owner, target, mode, false, mode.guards(), now) }
     }
 
     fn count(imports: &Imports, owner: &KeyName, unfinished: bool) -> usize {

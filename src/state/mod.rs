@@ -33,6 +33,7 @@ mod staging;
 mod subject;
 mod sweep;
 mod tables;
+mod trial;
 mod turn_back;
 mod view;
 
@@ -47,4 +48,5 @@ pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use machine::State;
 pub use memory::Waiting;
 pub use section::{Section, SectionId, Sections};
+pub use trial::ImportTrial;
 pub use view::{CodeFound, FilterView};

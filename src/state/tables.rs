@@ -85,7 +85,8 @@ impl Tables {
     }
 }
 
-fn outcome(insert: Insert) -> ItemOutcome {
+/// The outcome of an insert in the domain's words.
+pub(super) fn outcome(insert: Insert) -> ItemOutcome {
     match insert {
         Insert::Added => ItemOutcome::Added,
         Insert::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,

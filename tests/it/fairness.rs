@@ -293,6 +293,7 @@ fn a_large_pool_is_replaced_at_once() {
         target: LARGE,
         import: import.clone(),
         mode: ImportMode::Replace,
+        if_absent: false,
         guards: Guards::default(),
         owner: KeyName::new(""),
         is_named: true,

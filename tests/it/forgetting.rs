@@ -229,6 +229,7 @@ impl Machine {
                 target: TARGET,
                 import: self.import(),
                 mode: ImportMode::Replace,
+                if_absent: false,
                 guards: Guards::default(),
                 owner: KeyName::new(""),
                 is_named: false,

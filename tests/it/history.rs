@@ -104,7 +104,15 @@ fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
     let ending = Ending::Whole { upload, warnings: Vec::new() };
     let (errors, chain, rejected) = (Vec::new(), 7, 0);
     [
-        Command::ImportBegin { target, import: import.clone(), mode, guards, owner, is_named: true },
+        Command::ImportBegin {
+            target,
+            import: import.clone(),
+            mode,
+            if_absent: false,
+            guards,
+            owner,
+            is_named: true,
+        },
         Command::ImportLines { target, import: import.clone(), digests, lines, rejected, errors, chain },
         Command::ImportEnd { target, import, ending, entries_max: 1_000 },
     ]
@@ -185,7 +193,7 @@ fn every_build_comes_to_the_same_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 78_274_722_290_622_347_722_246_030_855_678_430_812)
+        (Seq(54), 282_762_026_760_830_085_874_951_451_146_655_267_621)
     );
 }
 

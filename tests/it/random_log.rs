@@ -343,7 +343,7 @@ impl RandomLog {
             _ => Guards::default(),
         };
         let is_named = !self.serial.is_multiple_of(5);
-        Command::ImportBegin { target, import, mode, guards, owner, is_named }
+        Command::ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named }
     }
 
     /// What comes seldom: clearing, deleting, making anew, other settings, a time that is turned back.

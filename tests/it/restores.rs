@@ -288,6 +288,7 @@ fn a_section_of_one_import_is_not_taken_over_by_the_next() {
             target,
             import: import.clone(),
             mode: ImportMode::Replace,
+            if_absent: false,
             guards: Guards::default(),
             owner: KeyName::new(""),
             is_named: true,

@@ -69,6 +69,31 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
     None
 }
 
+/// The document with its shared parameters, headers and responses in place of the references to them. References to schemas stay.
+pub fn resolved(document: &Value) -> Value {
+    fn resolve(value: &Value, document: &Value) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let reference = fields.get("$ref").and_then(Value::as_str);
+                match reference.filter(|reference| !reference.starts_with("#/components/schemas/")) {
+                    Some(reference) => {
+                        let pointer = reference.strip_prefix('#').expect("a reference into the document");
+                        resolve(document.pointer(pointer).expect("a reference leads somewhere"), document)
+                    }
+                    None => {
+                        let field =
+                            |(name, field): (&String, &Value)| (name.clone(), resolve(field, document));
+                        fields.iter().map(field).collect()
+                    }
+                }
+            }
+            Value::Array(values) => values.iter().map(|value| resolve(value, document)).collect(),
+            value => value.clone(),
+        }
+    }
+    resolve(document, document)
+}
+
 fn is_of_type(value: &Value, name: &Value) -> bool {
     match name.as_str().expect("a type has a name") {
         "object" => value.is_object(),

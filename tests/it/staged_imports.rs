@@ -51,6 +51,7 @@ fn guarded(import: &str, mode: ImportMode, guards: Guards) -> Command {
         target: TARGET,
         import: ImportId::new(import).unwrap(),
         mode,
+        if_absent: false,
         guards,
         owner: KeyName::new(""),
         is_named: true,

@@ -101,7 +101,7 @@ async fn a_log_in_the_future_is_told_and_mended() {
     let service = Service::start(program(), &data, &[]);
     let client = service.client();
     crate::until("the service tells of its clock", || {
-        client.get("/readyz").is_ok_and(|answer| answer.body["code"] == "clock-unsure")
+        client.get("/readyz").is_ok_and(|answer| answer.body["writes"] == "clock-unsure")
     });
     let code = json!({ "codes": ["more"] });
     for _ in 0..3 {

@@ -250,6 +250,8 @@ enum Source {
     Gone,
 }
 
+// SAFETY: a mapping owns its memory alone, and any thread may give it back.
+unsafe impl Send for Mapping {}
 // SAFETY: `Words` owns its memory alone, and all access to it is through shared references to atomics.
 unsafe impl Send for Words {}
 // SAFETY: as above; atomics may be used from any thread.

@@ -21,131 +21,86 @@ pub mod retry {
     pub const MINUTE: u64 = 60;
 }
 
-/// The problem's code, for programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schema(as = ProblemCode)]
-#[allow(missing_docs)] // `Code::row` says what each one means.
-pub enum Code {
-    MalformedJson,
-    MalformedRequest,
-    Unauthenticated,
-    Forbidden,
-    ForeignOrigin,
-    RouteNotFound,
-    CampaignNotFound,
-    CouponNotFound,
-    CodeUnknown,
-    RedemptionNotFound,
-    ImportNotFound,
-    LineUpNotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    AlreadyExists,
-    FilterFull,
-    CodeRedeemed,
-    CodeHeld,
-    HoldExpired,
-    RedemptionCancelled,
-    RequiresStrictMode,
-    OutsideWindow,
-    SoldOut,
-    RequiresAddedCodes,
-    ImportDiffers,
-    ImportRunning,
-    ImportGuarded,
-    ImportStopped,
-    ImportFinished,
-    ImportOvertaken,
-    EventsGone,
-    BodyTooLarge,
-    UnsupportedMediaType,
-    InvalidRequest,
-    IdempotencyKeyReused,
-    ImageDamaged,
-    TooManyInvalidCodes,
-    RateLimited,
-    IdempotencyFull,
-    TooManyImports,
-    Internal,
-    Overloaded,
-    Recovering,
-    Draining,
-    StorageFailed,
-    ClockUnsure,
-    TooFarBehind,
-    NoQuorum,
-    Diverged,
-    MemoryLimit,
-    TooManyFilters,
-    TooManyLineUps,
-    DiskFull,
+/// Defines the codes: status, spelling and title of each.
+macro_rules! codes {
+    ($($code:ident: $status:literal, $spelling:literal, $title:literal;)*) => {
+        /// The problem's code, for programs.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+        #[serde(rename_all = "kebab-case")]
+        #[schema(as = ProblemCode)]
+        #[allow(missing_docs)] // The titles say what each one means.
+        pub enum Code {
+            $($code,)*
+        }
+
+        impl Code {
+            /// Its status, spelling and title.
+            fn row(self) -> (u16, &'static str, &'static str) {
+                match self {
+                    $(Code::$code => ($status, $spelling, $title),)*
+                }
+            }
+        }
+    };
 }
 
-const TOO_MANY_FILTERS: &str = "The limit on campaigns and coupons is reached";
+codes! {
+    MalformedJson: 400, "malformed-json", "The body is not JSON";
+    MalformedRequest: 400, "malformed-request", "The request can't be read";
+    Unauthenticated: 401, "unauthenticated", "A valid API key is required";
+    Forbidden: 403, "forbidden", "The API key does not allow this";
+    ForeignOrigin: 403, "foreign-origin", "A web page of another site may have sent this";
+    RouteNotFound: 404, "route-not-found", "There is no such route";
+    CampaignNotFound: 404, "campaign-not-found", "There is no such campaign";
+    CouponNotFound: 404, "coupon-not-found", "There is no such coupon";
+    CodeUnknown: 404, "code-unknown", "The coupon has no such code";
+    RedemptionNotFound: 404, "redemption-not-found", "There is no such redemption";
+    ImportNotFound: 404, "import-not-found", "There is no such import";
+    LineUpNotFound: 404, "line-up-not-found", "There is no such line-up";
+    MethodNotAllowed: 405, "method-not-allowed", "The method is not allowed here";
+    RequestTimeout: 408, "request-timeout", "The body took too long to arrive";
+    AlreadyExists: 409, "already-exists", "The name is taken";
+    FilterFull: 409, "filter-full", "The filter can't take all of the items";
+    CodeRedeemed: 409, "code-redeemed", "The code has been redeemed";
+    CodeHeld: 409, "code-held", "The code is held";
+    HoldExpired: 409, "hold-expired", "The hold has expired";
+    RedemptionCancelled: 409, "redemption-cancelled", "The redemption was cancelled";
+    RequiresStrictMode: 409, "requires-strict-mode", "Only a strict coupon can do this";
+    OutsideWindow: 409, "outside-window", "The coupon is not active now";
+    SoldOut: 409, "sold-out", "The open pool is sold out";
+    RequiresAddedCodes: 409, "requires-added-codes", "Only a pool of added codes does this";
+    ImportDiffers: 409, "import-differs", "The import's id belongs to a different import";
+    ImportRunning: 409, "import-running", "The import is still running";
+    ImportGuarded: 409, "import-guarded", "The import violates one of its guards";
+    ImportStopped: 409, "import-stopped", "The import was stopped";
+    ImportFinished: 409, "import-finished", "The import is no longer running";
+    ImportOvertaken: 409, "import-overtaken", "Other writes went ahead of the import";
+    EventsGone: 410, "events-gone", "The events are no longer kept";
+    BodyTooLarge: 413, "body-too-large", "The body is too large";
+    UnsupportedMediaType: 415, "unsupported-media-type", "The media type is not accepted";
+    InvalidRequest: 422, "invalid-request", "The request is not valid";
+    IdempotencyKeyReused: 422, "idempotency-key-reused", "The idempotency key was used for another request";
+    ImageDamaged: 422, "image-damaged", "The image is damaged, or is none";
+    TooManyInvalidCodes: 429, "too-many-invalid-codes", "Too many invalid codes were tried";
+    RateLimited: 429, "rate-limited", "Too many requests";
+    IdempotencyFull: 429, "idempotency-full", "There is no room for another key";
+    TooManyImports: 429, "too-many-imports", "Too many imports are unfinished";
+    Internal: 500, "internal", "The service failed";
+    Overloaded: 503, "overloaded", "The service is busy";
+    Recovering: 503, "recovering", "The service is starting";
+    Draining: 503, "draining", "The service is stopping";
+    StorageFailed: 503, "storage-failed", "The storage has failed, or takes too long";
+    ClockUnsure: 503, "clock-unsure", "The machine's clock can't be trusted";
+    TooFarBehind: 503, "too-far-behind", "This node is behind the log";
+    NoQuorum: 503, "no-quorum", "The log does not answer";
+    Diverged: 503, "diverged", "The state differs from that of other nodes";
+    MemoryLimit: 507, "memory-limit", "The memory limit is reached";
+    TooManyFilters: 507, "too-many-filters", "The limit on campaigns and coupons is reached";
+    TooManyLineUps: 507, "too-many-line-ups", "The limit on line-ups is reached";
+    DiskFull: 507, "disk-full", "The disk is full";
+}
 
 impl Code {
-    /// Its status, spelling and title.
-    fn row(self) -> (u16, &'static str, &'static str) {
-        match self {
-            Code::MalformedJson => (400, "malformed-json", "The body is not JSON"),
-            Code::MalformedRequest => (400, "malformed-request", "The request can't be read"),
-            Code::Unauthenticated => (401, "unauthenticated", "A valid API key is required"),
-            Code::Forbidden => (403, "forbidden", "The API key does not allow this"),
-            Code::ForeignOrigin => (403, "foreign-origin", "A web page of another site may have sent this"),
-            Code::RouteNotFound => (404, "route-not-found", "There is no such route"),
-            Code::CampaignNotFound => (404, "campaign-not-found", "There is no such campaign"),
-            Code::CouponNotFound => (404, "coupon-not-found", "There is no such coupon"),
-            Code::CodeUnknown => (404, "code-unknown", "The coupon has no such code"),
-            Code::RedemptionNotFound => (404, "redemption-not-found", "There is no such redemption"),
-            Code::ImportNotFound => (404, "import-not-found", "There is no such import"),
-            Code::LineUpNotFound => (404, "line-up-not-found", "There is no such line-up"),
-            Code::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
-            Code::RequestTimeout => (408, "request-timeout", "The body took too long to arrive"),
-            Code::AlreadyExists => (409, "already-exists", "The name is taken"),
-            Code::FilterFull => (409, "filter-full", "The filter can't take all of the items"),
-            Code::CodeRedeemed => (409, "code-redeemed", "The code has been redeemed"),
-            Code::CodeHeld => (409, "code-held", "The code is held"),
-            Code::HoldExpired => (409, "hold-expired", "The hold has expired"),
-            Code::RedemptionCancelled => (409, "redemption-cancelled", "The redemption was cancelled"),
-            Code::RequiresStrictMode => (409, "requires-strict-mode", "Only a strict coupon can do this"),
-            Code::OutsideWindow => (409, "outside-window", "The coupon is not active now"),
-            Code::SoldOut => (409, "sold-out", "The open pool is sold out"),
-            Code::RequiresAddedCodes => (409, "requires-added-codes", "Only a pool of added codes does this"),
-            Code::ImportDiffers => (409, "import-differs", "The import's id belongs to a different import"),
-            Code::ImportRunning => (409, "import-running", "The import is still running"),
-            Code::ImportGuarded => (409, "import-guarded", "The import violates one of its guards"),
-            Code::ImportStopped => (409, "import-stopped", "The import was stopped"),
-            Code::ImportFinished => (409, "import-finished", "The import is no longer running"),
-            Code::ImportOvertaken => (409, "import-overtaken", "Other writes went ahead of the import"),
-            Code::EventsGone => (410, "events-gone", "The events are no longer kept"),
-            Code::BodyTooLarge => (413, "body-too-large", "The body is too large"),
-            Code::UnsupportedMediaType => (415, "unsupported-media-type", "The media type is not accepted"),
-            Code::InvalidRequest => (422, "invalid-request", "The request is not valid"),
-            Code::IdempotencyKeyReused => {
-                (422, "idempotency-key-reused", "The idempotency key was used for another request")
-            }
-            Code::ImageDamaged => (422, "image-damaged", "The image is damaged, or is none"),
-            Code::TooManyInvalidCodes => (429, "too-many-invalid-codes", "Too many invalid codes were tried"),
-            Code::RateLimited => (429, "rate-limited", "Too many requests"),
-            Code::IdempotencyFull => (429, "idempotency-full", "There is no room for another key"),
-            Code::TooManyImports => (429, "too-many-imports", "Too many imports are unfinished"),
-            Code::Internal => (500, "internal", "The service failed"),
-            Code::Overloaded => (503, "overloaded", "The service is busy"),
-            Code::Recovering => (503, "recovering", "The service is starting"),
-            Code::Draining => (503, "draining", "The service is stopping"),
-            Code::StorageFailed => (503, "storage-failed", "The storage has failed, or takes too long"),
-            Code::ClockUnsure => (503, "clock-unsure", "The machine's clock can't be trusted"),
-            Code::TooFarBehind => (503, "too-far-behind", "This node is behind the log"),
-            Code::NoQuorum => (503, "no-quorum", "The log does not answer"),
-            Code::Diverged => (503, "diverged", "The state differs from that of other nodes"),
-            Code::MemoryLimit => (507, "memory-limit", "The memory limit is reached"),
-            Code::TooManyFilters => (507, "too-many-filters", TOO_MANY_FILTERS),
-            Code::TooManyLineUps => (507, "too-many-line-ups", "The limit on line-ups is reached"),
-            Code::DiskFull => (507, "disk-full", "The disk is full"),
-        }
-    }
-
     /// The HTTP status.
     pub fn status(self) -> StatusCode {
         StatusCode::from_u16(self.row().0).expect("the table holds valid statuses")

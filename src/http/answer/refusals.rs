@@ -26,61 +26,85 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::TooManyFilters => {
             Problem::new(Code::TooManyFilters, "limits.filters allows no more campaigns and coupons")
         }
-        Refusal::CodeUnknown
-        | Refusal::CodeRedeemed
-        | Refusal::CodeHeld
-        | Refusal::HoldExpired
-        | Refusal::RedemptionCancelled
-        | Refusal::RedemptionNotFound
-        | Refusal::RequiresStrictMode
-        | Refusal::OutsideWindow
-        | Refusal::SoldOut
-        | Refusal::RequiresAddedCodes => code(&refusal),
-        Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
-        Refusal::CapacityLowered { .. } | Refusal::CapacityFixed | Refusal::CapacityBeyondReach => {
-            capacity(&refusal)
+        Refusal::CodeUnknown => Problem::new(Code::CodeUnknown, "the code was never added, or was withdrawn"),
+        Refusal::CodeRedeemed => {
+            Problem::new(Code::CodeRedeemed, "the code was redeemed under another reference")
         }
-        Refusal::NoStock | Refusal::StockBeyondCapacity { .. } => stock(&refusal),
+        Refusal::CodeHeld => Problem::new(Code::CodeHeld, "the code is held under another reference"),
+        Refusal::HoldExpired => Problem::new(Code::HoldExpired, "the hold expired before it was confirmed"),
+        Refusal::RedemptionCancelled => {
+            Problem::new(Code::RedemptionCancelled, "the redemption was cancelled earlier")
+        }
+        Refusal::RedemptionNotFound => redemption_not_found(),
+        Refusal::RequiresStrictMode => Problem::new(
+            Code::RequiresStrictMode,
+            "compact filters confuse some codes: check the code, query your own database, then remove it",
+        ),
+        Refusal::OutsideWindow => Problem::new(Code::OutsideWindow, "see its starts_at and ends_at"),
+        Refusal::SoldOut => Problem::new(Code::SoldOut, "stock reached: retry after a cancellation"),
+        Refusal::RequiresAddedCodes => Problem::new(
+            Code::RequiresAddedCodes,
+            "open pools accept any code: codes are neither added nor removed",
+        ),
+        Refusal::WindowEndsFirst => Problem::invalid_at("/ends_at", "the window would end before it begins"),
+        Refusal::CapacityLowered { capacity } => {
+            Problem::invalid_at("/capacity", format!("the capacity is {capacity} and can only be raised"))
+        }
+        Refusal::CapacityFixed => {
+            Problem::invalid_at("/capacity", "growth is fixed: create a larger filter and import its items")
+        }
+        Refusal::CapacityBeyondReach => Problem::invalid_at(
+            "/capacity",
+            "too large for another table: create a filter of this capacity and import its items",
+        ),
+        Refusal::NoStock => Problem::invalid_at("/stock", "this coupon was created without a stock"),
+        Refusal::StockBeyondCapacity { capacity } => {
+            Problem::invalid_at("/stock", format!("growth is fixed: at most the capacity, {capacity}"))
+        }
         Refusal::KeyReused => {
             Problem::new(Code::IdempotencyKeyReused, "the key was sent earlier with a different request")
         }
         Refusal::IdempotencyFull { retry_after_seconds } => Problem::new(
             Code::IdempotencyFull,
-            "idempotency.room is full, and no stored answer is older than idempotency.retention_min",
+            "idempotency.room is full, and no stored response is older than idempotency.retention_min",
         )
         .retry_after(retry_after_seconds),
-        Refusal::ImportDiffers
-        | Refusal::ImportGuarded(_)
-        | Refusal::TooManyImports
-        | Refusal::ImportNotFound
-        | Refusal::ImportOvertaken => import(&refusal),
-        Refusal::NameTaken | Refusal::TooManyImages | Refusal::ImageNotFound | Refusal::ImageDamaged(_) => {
-            image(&refusal)
-        }
+        Refusal::ImportDiffers => Problem::new(
+            Code::ImportDiffers,
+            "the import of this id has another target, another mode, other guards or other lines",
+        ),
+        Refusal::ImportGuarded(tripped) => Problem::new(
+            Code::ImportGuarded,
+            format!("{tripped}: nothing more is added, and nothing replaced"),
+        ),
+        Refusal::TooManyImports => Problem::new(
+            Code::TooManyImports,
+            "too many running or interrupted imports of this key: wait for them, or continue them",
+        )
+        .retry_after(retry::MINUTE),
+        Refusal::ImportNotFound => import_not_found(),
+        Refusal::ImportOvertaken => Problem::new(
+            Code::ImportOvertaken,
+            "another replacement or too many writes arrived during the import; nothing was replaced: repeat it",
+        ),
         Refusal::LineUpNotFound => line_up_not_found(),
         Refusal::TooManyLineUps => Problem::new(
             Code::TooManyLineUps,
             "limits.line_ups allows no more of them, or all together would be larger than 16 MiB",
         ),
-    }
-}
-
-/// An image can't come in.
-fn image(refusal: &Refusal) -> Problem {
-    match refusal {
         Refusal::NameTaken => {
-            Problem::new(Code::AlreadyExists, "the name is taken, and an image comes in under a new one")
+            Problem::new(Code::AlreadyExists, "the name is taken: choose a new one for an image")
         }
         Refusal::TooManyImages => Problem::new(
             Code::Overloaded,
             "too many image uploads in progress, of this key or in all; retry later",
         )
         .retry_after(retry::MINUTE),
-        Refusal::ImageDamaged(fault) => {
-            Problem::new(Code::ImageDamaged, format!("{fault}: nothing is left of it"))
+        Refusal::ImageNotFound => {
+            Problem::new(Code::ImageDamaged, "the upload made no progress and was aborted: start it again")
         }
-        _ => {
-            Problem::new(Code::ImageDamaged, "no such image is coming in: it was given up, so begin it anew")
+        Refusal::ImageDamaged(fault) => {
+            Problem::new(Code::ImageDamaged, format!("{fault}: nothing was created"))
         }
     }
 }
@@ -106,77 +130,6 @@ pub(crate) fn import_stopped() -> Problem {
         Code::ImportStopped,
         "DELETE /v1/imports/{id} has stopped it: upload again under the same id to continue",
     )
-}
-
-/// A code can't be used, or a pool's codes can't be changed.
-fn code(refusal: &Refusal) -> Problem {
-    let (code, detail) = match refusal {
-        Refusal::CodeUnknown => (Code::CodeUnknown, "the code was never added, or was withdrawn"),
-        Refusal::CodeRedeemed => (Code::CodeRedeemed, "the code was redeemed under another reference"),
-        Refusal::CodeHeld => (Code::CodeHeld, "the code is held under another reference"),
-        Refusal::HoldExpired => (Code::HoldExpired, "the hold expired before it was confirmed"),
-        Refusal::RedemptionCancelled => (Code::RedemptionCancelled, "the redemption was cancelled earlier"),
-        Refusal::RequiresStrictMode => (
-            Code::RequiresStrictMode,
-            "a compact filter can't distinguish codes with certainty: check the code, ask your own database, then remove it",
-        ),
-        Refusal::OutsideWindow => (Code::OutsideWindow, "see its starts_at and ends_at"),
-        Refusal::SoldOut => (Code::SoldOut, "as many codes are held or redeemed as the stock allows"),
-        Refusal::RequiresAddedCodes => (
-            Code::RequiresAddedCodes,
-            "in an open pool codes are not added or removed: any code may be redeemed",
-        ),
-        _ => return redemption_not_found(),
-    };
-    Problem::new(code, detail)
-}
-
-/// A stock can't be what it was asked to be.
-fn stock(refusal: &Refusal) -> Problem {
-    let detail = match refusal {
-        Refusal::StockBeyondCapacity { capacity } => {
-            format!("growth is fixed, and it is more than the capacity, which is {capacity}")
-        }
-        _ => "only an open pool has one, from its creation on".into(),
-    };
-    Problem::invalid_at("/stock", detail)
-}
-
-/// An import can't begin or go on.
-fn import(refusal: &Refusal) -> Problem {
-    match refusal {
-        Refusal::ImportDiffers => Problem::new(
-            Code::ImportDiffers,
-            "the import of this id has another target, another mode, other guards or other lines",
-        ),
-        Refusal::ImportGuarded(tripped) => Problem::new(
-            Code::ImportGuarded,
-            format!("{tripped}: nothing more is added, and nothing replaced"),
-        ),
-        Refusal::TooManyImports => Problem::new(
-            Code::TooManyImports,
-            "this key has too many running or interrupted imports: wait for them, or continue them",
-        )
-        .retry_after(retry::MINUTE),
-        Refusal::ImportOvertaken => Problem::new(
-            Code::ImportOvertaken,
-            "another replacement began, or more items were changed during the import than can be queued; nothing was replaced: repeat it \
-             when no other import replaces the items, and there are fewer writes",
-        ),
-        _ => import_not_found(),
-    }
-}
-
-/// A capacity can't be what it was asked to be.
-fn capacity(refusal: &Refusal) -> Problem {
-    let detail = match refusal {
-        Refusal::CapacityLowered { capacity } => format!("it is {capacity}, and can only be raised"),
-        Refusal::CapacityFixed => "growth is fixed: create a larger filter and import its items".into(),
-        _ => {
-            "no further segment can be so large: create a filter of this capacity and import its items".into()
-        }
-    };
-    Problem::invalid_at("/capacity", detail)
 }
 
 fn already_exists(fields: Vec<String>) -> Problem {

@@ -16,10 +16,14 @@ pub(crate) const CSV: &str = "text/csv";
 
 /// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(body) => json_bytes(status, replayed, body),
-        Err(error) => unwritable(error).into_response(),
+    let mut response = match serde_json::to_vec(body) {
+        Ok(body) => as_json((status, body)),
+        Err(error) => return unwritable(error).into_response(),
+    };
+    if replayed {
+        mark_replayed(&mut response);
     }
+    response
 }
 
 /// The problem of an answer that can't be written as JSON.
@@ -28,12 +32,20 @@ pub(crate) fn unwritable(error: serde_json::Error) -> Problem {
     Problem::new(Code::Internal, "see the service's log")
 }
 
-/// Builds an answer from JSON text.
-pub(crate) fn json_bytes(status: StatusCode, replayed: bool, body: Vec<u8>) -> Response {
-    let mut response = as_json((status, body));
-    if replayed {
-        mark_replayed(&mut response);
-    }
+/// Builds the response about something new, which is at this path.
+pub(crate) fn created(path: &str, replayed: bool, body: &impl Serialize) -> Response {
+    let mut response = json(StatusCode::CREATED, replayed, body);
+    let path = HeaderValue::try_from(path).expect("names and ids are visible ASCII");
+    response.headers_mut().insert(header::LOCATION, path);
+    response
+}
+
+/// Builds the response of a file to download.
+pub(crate) fn attachment(name: &str, body: Body) -> Response {
+    let mut response = with_type("application/octet-stream", body);
+    let disposition = format!("attachment; filename=\"{name}\"");
+    let disposition = HeaderValue::try_from(disposition).expect("a file's name is visible ASCII");
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition);
     response
 }
 

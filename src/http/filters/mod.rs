@@ -1,11 +1,277 @@
-//! Campaigns and coupons: the routes of each, and what they share.
+//! `/v1/campaigns` and `/v1/coupons`: created, shown, changed, cleared and deleted. The routes of both kinds, and the handlers that they
+//! share.
 
-pub(crate) mod campaigns;
-pub(crate) mod coupons;
-mod handlers;
-pub(crate) mod images;
-pub(crate) mod line_ups;
+mod images;
 pub(crate) mod representation;
-pub(crate) mod selection;
 pub(crate) mod spec;
-mod steps;
+
+use super::answer::problem::Problem;
+use super::answer::{refusals, reply};
+use super::call::{Call, Delete, Export, Maintain, Manage, Read, parse_name, target};
+use super::request::idempotency::Resource;
+use super::request::page::{self, PageQuery};
+use super::request::{json, query};
+use super::schema::Bytes;
+use crate::domain::spec::STOCK_MAX;
+use crate::domain::{Command, Description, Kind, Name, Outcome};
+use axum::extract::{Path, Request};
+use axum::response::Response;
+use http::StatusCode;
+use representation::Filter;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_with::skip_serializing_none;
+use spec::{CampaignSpec, Changes, CouponPatch, CouponSpec, FilterPatch, Wanted};
+use utoipa::ToSchema;
+
+/// The response to a clear.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"removed": 123}))]
+struct Cleared {
+    /// Items removed, counting every copy.
+    removed: u64,
+}
+
+/// The routes of one kind. Each calls a handler that both kinds share.
+macro_rules! filter_routes {
+    (
+        $filters:ident: $kind:ident, $filter:literal at $all:literal, $one:literal,
+        $list:ident, $spec:ident, $patch:ident;
+        patch: $patch_summary:literal;
+        clear: $clear_summary:literal;
+        get_image: $get_image:literal;
+        put_image: $put_image:literal;
+    ) => {
+        pub(crate) mod $filters {
+            use super::*;
+
+            const KIND: Kind = Kind::$kind;
+
+            #[doc = concat!("A page of ", stringify!($filters), ", sorted by name.")]
+            #[skip_serializing_none]
+            #[derive(Serialize, ToSchema)]
+            #[schema(example = json!({ stringify!($filters): [] }))]
+            struct $list {
+                $filters: Vec<Filter>,
+                /// The cursor of the next page; absent on the last one.
+                next_cursor: Option<String>,
+            }
+
+            #[utoipa::path(
+                get, path = $all, operation_id = concat!("list_", stringify!($filters)), tag = stringify!($filters),
+                summary = concat!("List ", stringify!($filters)), description = "Sorted by name, page by page.",
+                params(PageQuery), responses((status = 200, description = "A page, sorted by name", body = $list))
+            )]
+            pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+                let ($filters, next_cursor) = super::list(&call, KIND, &request)?;
+                Ok(reply::json(StatusCode::OK, false, &$list { $filters, next_cursor }))
+            }
+
+            #[utoipa::path(
+                get, path = $one, operation_id = concat!("get_", $filter), tag = stringify!($filters),
+                summary = concat!("Show a ", $filter), description = "Its spec in force, and its statistics.",
+                responses((status = 200, description = "Its spec and statistics", body = Filter))
+            )]
+            pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Response, Problem> {
+                let view = call.filter(KIND, &name)?;
+                Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe(call.api.engine.now()))))
+            }
+
+            #[utoipa::path(
+                put, path = $one, operation_id = concat!("put_", $filter), tag = stringify!($filters),
+                summary = concat!("Create a ", $filter),
+                description = concat!("Answers 200 if a ", $filter, " with the same resolved spec already exists."),
+                request_body = $spec,
+                responses(
+                    (status = 200, description = "It already exists", body = Filter),
+                    (status = 201, description = "Created", body = Filter, headers(("Location" = String, description = "Its path"))),
+                    (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
+                )
+            )]
+            pub(crate) async fn put(
+                call: Call<Manage>,
+                Path(name): Path<String>,
+                request: Request,
+            ) -> Result<Response, Problem> {
+                super::put::<$spec>(&call, KIND, &name, request).await
+            }
+
+            #[utoipa::path(
+                patch, path = $one, operation_id = concat!("patch_", $filter), tag = stringify!($filters),
+                summary = $patch_summary, description = "A merge-patch (RFC 7396): absent fields stay as they are.",
+                request_body(content(($patch = "application/json"), ($patch = "application/merge-patch+json"))),
+                responses((status = 200, description = "Changed, or as it was asked to be", body = Filter))
+            )]
+            pub(crate) async fn patch(
+                call: Call<Manage>,
+                Path(name): Path<String>,
+                request: Request,
+            ) -> Result<Response, Problem> {
+                super::patch::<$patch>(&call, KIND, &name, request).await
+            }
+
+            #[utoipa::path(
+                delete, path = $one, operation_id = concat!("delete_", $filter), tag = stringify!($filters),
+                summary = concat!("Delete a ", $filter, " and everything that belongs to it"),
+                description = "It can't be undone. A repeated request with the same key affects no successor of the same name.",
+                responses((status = 204, description = "Dropped"))
+            )]
+            pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Result<Response, Problem> {
+                super::delete(&call, KIND, &name).await
+            }
+
+            #[utoipa::path(
+                post, path = concat!($one, "/clear"), operation_id = concat!("clear_", $filter),
+                tag = stringify!($filters), summary = $clear_summary, description = "Its spec and its secret stay.",
+                responses((status = 200, description = "Cleared", body = Cleared))
+            )]
+            pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Result<Response, Problem> {
+                super::clear(&call, KIND, &name).await
+            }
+
+            #[utoipa::path(
+                get, path = concat!($one, "/image"), operation_id = concat!("get_", $filter, "_image"),
+                tag = stringify!($filters), summary = concat!("Download the image of a ", $filter), description = $get_image,
+                responses(
+                    (status = 200, description = "The image, streamed", body = inline(Bytes), content_type = "application/octet-stream"),
+                    (status = 503, description = "`overloaded`: too many images are being taken; `draining`, `storage-failed`"),
+                    (status = 507, description = "`disk-full`: an image begins with a snapshot"),
+                )
+            )]
+            pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Result<Response, Problem> {
+                images::get(&call, KIND, &name).await
+            }
+
+            #[utoipa::path(
+                put, path = concat!($one, "/image"), operation_id = concat!("put_", $filter, "_image"),
+                tag = stringify!($filters), summary = concat!("Make a ", $filter, " from an image"), description = $put_image,
+                request_body(content = inline(Bytes), content_type = "application/octet-stream"),
+                responses(
+                    (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+                    (status = 409, description = "`already-exists`: the name is taken"),
+                    (status = 422, description = "`image-damaged`: the image is damaged, incomplete, or something else"),
+                    (status = 507, description = "`memory-limit`, `disk-full`, `too-many-filters`"),
+                )
+            )]
+            pub(crate) async fn put_image(
+                call: Call<Maintain>,
+                Path(name): Path<String>,
+                request: Request,
+            ) -> Result<Response, Problem> {
+                images::put(call, KIND, &name, request).await
+            }
+        }
+    };
+}
+
+filter_routes! {
+    campaigns: Campaign, "campaign" at "/v1/campaigns", "/v1/campaigns/{campaign}",
+    CampaignList, CampaignSpec, FilterPatch;
+    patch: "Change when a campaign is active, or raise its capacity";
+    clear: "Remove all users from a campaign";
+    get_image: "The whole campaign as of one position of the log: its spec, its secret and its tables, with checksums. Writes continue \
+        during the download. A `PUT` creates a campaign from it, here or on another server, and rejects an incomplete image. Keep it secret: \
+        its owner can test which users are in the campaign.";
+    put_image: "All or nothing: the campaign appears once the image has been read and verified to its end. A broken upload leaves nothing. \
+        Lookups find the same users as in the original. The body can be of any length, and compressed with gzip or zstd. `Idempotency-Key` is \
+        ignored: a repeated upload is rejected, because the name is taken.";
+}
+
+filter_routes! {
+    coupons: Coupon, "coupon" at "/v1/coupons", "/v1/coupons/{coupon}",
+    CouponList, CouponSpec, CouponPatch;
+    patch: "Change when a coupon is active, its capacity or its stock";
+    clear: "Remove all codes that are neither held nor redeemed";
+    get_image: "The whole coupon as of one position of the log: its spec, its secret, its codes with their states, and its redemptions, with \
+        checksums. Writes continue during the download. A `PUT` creates a coupon from it, here or on another server, and rejects an \
+        incomplete image. Keep it secret: its owner can test codes.";
+    put_image: "All or nothing: the coupon appears once the image has been read and verified to its end. A broken upload leaves nothing. \
+        Codes and redemptions keep their ids, and holds expire as in the original. From then on the two are independent: stop redeeming from \
+        the one before the other is used. The body can be of any length, and compressed with gzip or zstd. `Idempotency-Key` is ignored: a \
+        repeated upload is rejected, because the name is taken.";
+}
+
+/// `PUT`: creates a filter, or finds that it exists.
+async fn put<T: Wanted + DeserializeOwned>(
+    call: &Call<Manage>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = parse_name(kind, name)?;
+    let (spec, window) = json::parse::<T>(&call.body(request).await?)?.resolve()?;
+    let command = call.api.engine.creation(kind, name.clone(), spec, window)?;
+    let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
+    match decided.outcome {
+        Outcome::Created(description) => Ok(created(kind, &name, decided.replayed, *description)),
+        Outcome::Exists(description) => {
+            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// The response when a filter was created.
+fn created(kind: Kind, name: &Name, replayed: bool, description: Description) -> Response {
+    let collection = match kind {
+        Kind::Campaign => "campaigns",
+        Kind::Coupon => "coupons",
+    };
+    reply::created(&format!("/v1/{collection}/{name}"), replayed, &Filter::from(description))
+}
+
+/// `GET` of a collection: a page of filters, and the cursor of the next one.
+fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>, Option<String>), Problem> {
+    let engine = &call.api.engine;
+    let find = |prefix: &str, after: Option<&Name>, limit| engine.list(kind, prefix, after, limit);
+    let (views, next) = page::of(query::parse(request)?, &call.caller, find, |view| view.name.as_str())?;
+    let now = engine.now();
+    Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
+}
+
+/// `PATCH`: changes when a filter is active, its capacity or its stock.
+async fn patch<T: Into<Changes> + DeserializeOwned>(
+    call: &Call<Manage>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let Changes { capacity, stock, starts_at, ends_at } =
+        json::parse::<T>(&call.body(request).await?)?.into();
+    if stock.is_some_and(|stock| !(1..=STOCK_MAX).contains(&stock)) {
+        return Err(Problem::invalid_at("/stock", format!("expected 1 to {STOCK_MAX}")));
+    }
+    let command = call.api.engine.update(&view, starts_at, ends_at, capacity, stock)?;
+    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    match decided.outcome {
+        Outcome::Updated(description) => {
+            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// `DELETE`: deletes a filter.
+async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Result<Response, Problem> {
+    let name = parse_name(kind, name)?;
+    // A repeated request finds its stored answer even though the filter is gone.
+    if call.api.engine.find(kind, &name).is_none() && !call.may_repeat() {
+        return Err(refusals::not_found(kind));
+    }
+    let command = Command::Delete { kind, name: name.clone() };
+    let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
+    let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
+    Ok(reply::empty(decided.replayed))
+}
+
+/// `POST …/clear`: removes everything that may be removed.
+async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let command = Command::Clear { target: target(&view) };
+    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    match decided.outcome {
+        Outcome::Cleared(removed) => Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed })),
+        _ => Err(decided.unexpected()),
+    }
+}

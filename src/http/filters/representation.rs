@@ -1,51 +1,53 @@
 //! Campaigns and coupons as JSON, in answers.
 
 use super::spec::{GrowthName, LayoutBody, ModeName};
-use super::steps::Step;
 use crate::domain::forget::write_time;
 use crate::domain::spec::CodeCounts;
-use crate::domain::{Description, Kind, SegmentStats, Sizing, Stats};
+use crate::domain::{Description, Kind, SegmentStats, Sizing, Stats, StepStats, Timestamp};
 use crate::engine::{Growth, Mode};
-use crate::http::request::time::Time;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// A campaign or coupon: its resolved spec and statistics.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
+    "created_at": "2026-12-01T00:00:00Z",
+    "stats": {
+        "items": 2, "capacity_now": 1_000_000, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
+        "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
+        "adds": 2, "removes": 0, "copies_max": 8
+    }
+}))]
 pub(crate) struct Filter {
     #[schema(example = "spring")]
     name: String,
     capacity: u64,
     mode: ModeName,
     /// Compact filters created without `layout`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     error_rate: Option<f64>,
     growth: GrowthName,
     /// Compact filters created with `layout`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     layout: Option<LayoutBody>,
     /// Coupons only.
-    #[serde(skip_serializing_if = "Option::is_none")]
     ignore_case: Option<bool>,
     /// Open pools only: how many codes may be held or redeemed at any moment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     stock: Option<u64>,
     /// Campaigns that forget: for how long each copy stays at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "7d")]
     forget_after: Option<String>,
     /// Campaigns that forget: in how many steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
     forget_steps: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    starts_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ends_at: Option<Time>,
-    created_at: Time,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
+    created_at: Timestamp,
     stats: FilterStats,
 }
 
 /// Statistics of a filter.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 struct FilterStats {
     /// Items in it, counting every copy.
@@ -66,17 +68,13 @@ struct FilterStats {
     /// The most copies of one item that it can count: the highest `at_least` in an `unless`.
     copies_max: u32,
     /// Coupons only: codes that may be redeemed; in an open pool, how many more.
-    #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<u64>,
     /// Coupons only: codes that are held.
-    #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<u64>,
     /// Coupons only: codes that are redeemed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     redeemed: Option<u64>,
     /// Campaigns that forget: their users by the step in which they were added, the oldest first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    steps: Option<Vec<Step>>,
+    steps: Option<Vec<StepStats>>,
 }
 
 /// One table of a filter.
@@ -110,13 +108,10 @@ impl From<Description> for Filter {
             stock: spec.stock,
             forget_after: spec.forget.map(|forget| write_time(forget.after_seconds())),
             forget_steps: spec.forget.map(|forget| forget.steps()),
-            starts_at: window.starts_at.map(Time),
-            ends_at: window.ends_at.map(Time),
-            created_at: Time(created_at),
-            stats: FilterStats {
-                steps: spec.forget.map(|_| stats.steps.iter().map(Step::from).collect()),
-                ..figures(kind, stats)
-            },
+            starts_at: window.starts_at,
+            ends_at: window.ends_at,
+            created_at: created_at,
+            stats: FilterStats { steps: spec.forget.map(|_| stats.steps.clone()), ..figures(kind, stats) },
         }
     }
 }

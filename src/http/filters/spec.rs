@@ -6,7 +6,6 @@ use crate::domain::{Forget, ForgetError, Sizing, Spec, Timestamp, Window};
 use crate::engine::{Growth, Mode};
 use crate::http::answer::problem::Problem;
 use crate::http::request::faults::Faults;
-use crate::http::request::time::Time;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -84,35 +83,27 @@ pub(crate) struct CampaignSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `compact` by default.
-    #[serde(default)]
     mode: Option<ModeName>,
     /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
-    #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` by default.
-    #[serde(default)]
     growth: Option<GrowthName>,
     /// When it becomes active; by default it always was.
-    #[serde(default)]
-    starts_at: Option<Time>,
+    starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
-    #[serde(default)]
-    ends_at: Option<Time>,
+    ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Not allowed for strict filters.
-    #[serde(default)]
     layout: Option<LayoutBody>,
     /// The campaign forgets each user after this time, a whole number and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Every
     /// copy ages by itself: it stays for at least this time after it was added, and goes at most `forget_after / forget_steps`
     /// later, whether requests come or not. `users` with `if_absent` does not renew a copy that is there. `remove` takes the newest
     /// copy. Users whom an import with `mode=replace` brings, or who were added while it ran, count as added when it is done.
     /// `growth`, `error_rate` and `capacity` are meant for all copies that are not forgotten. Not allowed for strict filters.
-    #[serde(default)]
     #[schema(example = "7d", pattern = "^[0-9]+[smhd]$")]
     forget_after: Option<String>,
     /// In how many steps users are forgotten; 8 by default. More steps need up to two more bits of memory per user. Only with
     /// `forget_after`.
-    #[serde(default)]
     #[schema(minimum = 2, maximum = 32, example = 8)]
     forget_steps: Option<u32>,
 }
@@ -126,30 +117,23 @@ pub(crate) struct CouponSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `strict` by default.
-    #[serde(default)]
     mode: Option<ModeName>,
     /// The false-positive rate, kept at any size; 0.001 by default. Compact filters only, and not with `layout`.
-    #[serde(default)]
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` by default.
-    #[serde(default)]
     growth: Option<GrowthName>,
     /// When it becomes active; by default it always was.
-    #[serde(default)]
-    starts_at: Option<Time>,
+    starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
-    #[serde(default)]
-    ends_at: Option<Time>,
+    ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Compact filters only.
-    #[serde(default)]
     layout: Option<LayoutBody>,
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
     #[serde(default)]
     ignore_case: bool,
     /// Makes an open pool: codes need not be added. Any code may be redeemed once, and at most so many are held or redeemed at any
     /// moment. Strict only, and with `growth` fixed at most `capacity`.
-    #[serde(default)]
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
 }
@@ -256,8 +240,8 @@ impl Asked {
     }
 }
 
-fn window(starts_at: Option<Time>, ends_at: Option<Time>) -> Result<Window, Problem> {
-    let window = Window { starts_at: starts_at.map(|Time(at)| at), ends_at: ends_at.map(|Time(at)| at) };
+fn window(starts_at: Option<Timestamp>, ends_at: Option<Timestamp>) -> Result<Window, Problem> {
+    let window = Window { starts_at, ends_at };
     if window.is_ordered() { Ok(window) } else { Err(Problem::invalid_at("/ends_at", "not after starts_at")) }
 }
 
@@ -321,20 +305,18 @@ impl From<CouponPatch> for Changes {
 #[schema(example = json!({"stock": 1_500}))]
 pub(crate) struct CouponPatch {
     /// A higher capacity, as for a campaign.
-    #[serde(default)]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,
     /// Another stock, of an open pool only. Lowered below what is held or redeemed, it lets nobody in until enough is free again.
-    #[serde(default)]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
     /// When it becomes active; null for no start.
     #[serde(default, deserialize_with = "patched")]
-    #[schema(value_type = Option<Time>)]
+    #[schema(value_type = Option<Timestamp>)]
     starts_at: Option<Option<Timestamp>>,
     /// When it stops being active; null for never.
     #[serde(default, deserialize_with = "patched")]
-    #[schema(value_type = Option<Time>)]
+    #[schema(value_type = Option<Timestamp>)]
     ends_at: Option<Option<Timestamp>>,
 }
 
@@ -347,16 +329,15 @@ pub(crate) struct FilterPatch {
     /// a larger table, a little with every write; a compact one gets a further table that is large enough, and keeps its error
     /// rate. An empty filter begins anew with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
     /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a table.
-    #[serde(default)]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,
     /// When it becomes active; null for no start.
     #[serde(default, deserialize_with = "patched")]
-    #[schema(value_type = Option<Time>)]
+    #[schema(value_type = Option<Timestamp>)]
     starts_at: Option<Option<Timestamp>>,
     /// When it stops being active; null for never.
     #[serde(default, deserialize_with = "patched")]
-    #[schema(value_type = Option<Time>)]
+    #[schema(value_type = Option<Timestamp>)]
     ends_at: Option<Option<Timestamp>>,
 }
 
@@ -375,8 +356,7 @@ fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            let Time(at) = Time::deserialize(StrDeserializer::new(text))?;
-            Ok(Some(at))
+            Timestamp::deserialize(StrDeserializer::new(text)).map(Some)
         }
     }
     deserializer.deserialize_any(TimeOrNull).map(Some)

@@ -66,6 +66,11 @@ impl Records {
         }
     }
 
+    /// Whether the header row has been read.
+    pub(super) fn has_header(&self) -> bool {
+        matches!(self.header, Header::Read { .. })
+    }
+
     /// Takes the next piece, and passes each record that ends in it to `each`.
     pub(super) fn push(
         &mut self,

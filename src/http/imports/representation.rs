@@ -1,23 +1,11 @@
 //! An import as JSON: its mode, its progress and its rejected lines.
 
-use crate::domain::{Import, ImportMode, ImportState, Kind, LineError, LineFault, Refusal};
+use crate::domain::{Import, ImportMode, ImportState, Kind, LineError, Refusal, Timestamp};
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::refusals;
-use crate::http::request::time::Time;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
-
-/// What is done with the items.
-#[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ImportMode)]
-pub(crate) enum ImportModeName {
-    /// They are added as they are read.
-    #[default]
-    Append,
-    /// They replace the existing ones, once the upload is complete.
-    Replace,
-}
 
 /// The state of an import.
 #[derive(Serialize, ToSchema)]
@@ -34,42 +22,6 @@ pub(crate) enum ImportStateName {
     Failed,
     /// The upload was interrupted, or the filter was deleted; the same id continues the upload if the filter is still there.
     Interrupted,
-}
-
-/// What is wrong with a line.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum LineErrorCode {
-    /// Longer than 512 bytes.
-    ItemTooLong,
-    /// Not UTF-8.
-    NotUtf8,
-    /// Neither a JSON string nor `{"item":…}`; not a CSV record, or one without the column.
-    Malformed,
-    /// An empty item.
-    Empty,
-}
-
-/// A rejected line.
-#[derive(Serialize, ToSchema)]
-#[schema(as = LineError)]
-pub(super) struct LineErrorAnswer {
-    /// Its number; the first line is 1.
-    #[schema(minimum = 1)]
-    line: u64,
-    code: LineErrorCode,
-}
-
-impl From<LineError> for LineErrorAnswer {
-    fn from(error: LineError) -> Self {
-        let code = match error.fault {
-            LineFault::ItemTooLong => LineErrorCode::ItemTooLong,
-            LineFault::NotUtf8 => LineErrorCode::NotUtf8,
-            LineFault::Malformed => LineErrorCode::Malformed,
-            LineFault::Empty => LineErrorCode::Empty,
-        };
-        Self { line: error.line, code }
-    }
 }
 
 /// Why an import failed or was stopped: the problem that its upload was answered with.
@@ -111,30 +63,24 @@ impl From<ImportState> for ImportStateName {
     }
 }
 
-impl From<ImportMode> for ImportModeName {
-    fn from(mode: ImportMode) -> Self {
-        match mode {
-            ImportMode::Append => ImportModeName::Append,
-            ImportMode::Replace => ImportModeName::Replace,
-        }
-    }
-}
-
 /// An import and its progress.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-#[schema(as = Import)]
+#[schema(as = Import, example = json!({
+    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00Z",
+    "lines": 3, "added": 2, "already_present": 0, "already_redeemed": 0, "rejected": 1,
+    "errors": [{"line": 2, "code": "item-too-long"}], "warnings": [], "seconds": 0.2
+}))]
 pub(super) struct ImportAnswer {
     #[schema(example = "nightly-2026-12-01")]
     id: String,
     state: ImportStateName,
-    mode: ImportModeName,
+    mode: ImportMode,
     /// The target, if it is a campaign.
-    #[serde(skip_serializing_if = "Option::is_none")]
     campaign: Option<String>,
     /// The target, if it is a coupon.
-    #[serde(skip_serializing_if = "Option::is_none")]
     coupon: Option<String>,
-    started_at: Time,
+    started_at: Timestamp,
     /// Lines read, including blank and rejected ones.
     lines: u64,
     added: u64,
@@ -143,12 +89,11 @@ pub(super) struct ImportAnswer {
     rejected: u64,
     /// The first rejected lines.
     #[schema(max_items = 100)]
-    errors: Vec<LineErrorAnswer>,
+    errors: Vec<LineError>,
     /// Warnings about what looks wrong, but is allowed.
     #[schema(max_items = 10)]
     warnings: Vec<String>,
     /// Why it failed, or that it was stopped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureAnswer>,
     /// Time from its beginning to its last change, in seconds.
     seconds: f64,
@@ -168,17 +113,17 @@ impl From<Import> for ImportAnswer {
         Self {
             id: import.id.to_string(),
             state: import.state.into(),
-            mode: import.mode.into(),
+            mode: import.mode,
             campaign: name(Kind::Campaign),
             coupon: name(Kind::Coupon),
-            started_at: Time(import.started_at),
+            started_at: import.started_at,
             lines: import.lines,
             added: import.added,
             already_present: import.already_present,
             already_redeemed: import.already_redeemed,
             rejected: import.rejected,
             seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
-            errors: import.errors.into_iter().map(LineErrorAnswer::from).collect(),
+            errors: import.errors,
             warnings: import.warnings.iter().map(ToString::to_string).collect(),
             failure,
         }

@@ -1,143 +1,340 @@
-//! One upload of an import: turns its batches into commands, in order, with one command in flight.
+//! An upload: pieces of the body become batches of lines, each when it is asked for.
 
-use super::incoming::{Destination, Incoming};
-use super::intake::Batch;
-use crate::domain::{
-    Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, KeyName, Outcome, Refusal,
-};
+use super::line::{LINE_BYTES_MAX, Line, UploadFault};
+use super::lines::{Format, Lines};
+use super::noticed::Noticed;
+use crate::domain::import::LINE_ERRORS_MAX;
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Refusal, UploadDigest};
 use crate::engine::imports::LiveImport;
-use crate::engine::{FilterView, SubmitError};
-use crate::http::answer::problem::{Code, Problem};
+use crate::engine::{Digest, FilterView};
+use crate::http::answer::problem::Problem;
 use crate::http::answer::refusals;
-use crate::http::api::{Api, target};
-use crate::http::patience::patiently;
+use crate::http::request::body::Pieces;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::task::JoinHandle;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
-/// the items of a few buckets, and the writer must not be held for more than 20 ms.
-const CATCH_UP_ENTRIES: u32 = 2_500;
+/// A byte that no UTF-8 text contains; it ends the name of the column.
+const END: u8 = 0xff;
 
-/// An upload that has just begun.
-pub(super) struct Upload {
-    pub(super) api: Arc<Api>,
-    pub(super) view: Arc<FilterView>,
-    pub(super) id: ImportId,
-    pub(super) mode: ImportMode,
-    pub(super) guards: Guards,
-    pub(super) by: Option<KeyName>,
-    pub(super) is_named: bool,
+/// Lines that become one command.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) digests: Vec<Digest>,
+    pub(super) lines: u64,
+    pub(super) rejected: u64,
+    pub(super) errors: Vec<LineError>,
+    pub(super) chain: u64,
 }
 
-/// The result of an upload.
-pub(super) struct Imported {
-    pub(super) import: Import,
-    /// An earlier upload had completed the import.
-    pub(super) replayed: bool,
+/// The body of an import.
+pub(super) struct Upload {
+    pub(super) live: LiveImport,
+    pieces: Pieces,
+    /// What was read to see that the upload is readable.
+    begin: Vec<u8>,
+    /// The body has ended.
+    is_complete: bool,
+    lines: Lines,
+    intake: Intake,
+    /// Bytes read, and their hash.
+    bytes: u64,
+    hash: Box<Xxh3>,
+    has_ended: bool,
 }
 
 impl Upload {
-    /// Reads the whole upload. However it ends, the log records the end.
-    pub(super) async fn run(self, mut incoming: Incoming) -> Result<Imported, Problem> {
-        let begun = self.submit(Command::ImportBegin {
-            target: target(&self.view),
-            import: self.id.clone(),
-            mode: self.mode,
-            guards: self.guards,
-            owner: self.by.clone().unwrap_or_else(|| KeyName::new("")),
-            is_named: self.is_named,
-        });
-        let import = begun.await?;
-        if import.state == ImportState::Done {
-            return self.repeat(import, incoming).await;
+    /// Reads as much of an upload as shows whether it is readable at all.
+    ///
+    /// # Errors
+    /// If it is not readable, incomplete or stopped.
+    pub(super) async fn open(
+        format: Format,
+        mut pieces: Pieces,
+        live: LiveImport,
+        view: Arc<FilterView>,
+    ) -> Result<Self, Problem> {
+        let (mut begin, mut probe, mut is_complete) = (Vec::new(), Lines::new(format.clone()), false);
+        while !probe.is_readable() && !is_complete && begin.len() <= LINE_BYTES_MAX {
+            let read = match next(&mut pieces, &live).await? {
+                Some(piece) => {
+                    begin.extend_from_slice(piece);
+                    probe.push(piece, &mut |_| ())
+                }
+                None => {
+                    is_complete = true;
+                    probe.finish(&mut |_| ())
+                }
+            };
+            read.map_err(unreadable)?;
         }
-        let mut log = ToLog { upload: &self, in_flight: None };
-        let read = incoming.read(&self.view, &import, &mut log).await;
-        // Whatever went wrong, the end is logged after the last batch.
-        let landed = log.settle().await;
-        let ended = match read.and_then(|whole| landed.map(|()| whole)) {
-            Ok(whole) => self.complete(&incoming.live, whole).await,
-            Err(problem) => Err(problem),
-        };
-        if ended.is_err() {
-            let ending = if incoming.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
-            // If this fails, no harm is done: the next start ends the import.
-            let _ = self.end(ending).await;
-        }
-        ended.map(|import| Imported { import, replayed: false })
+        let (hash, intake) = (seeded(&format), Intake::new(view, &format));
+        let (lines, has_ended) = (Lines::new(format), false);
+        Ok(Self { live, pieces, begin, is_complete, lines, intake, bytes: 0, hash, has_ended })
     }
 
-    /// Answers an upload whose import is already done, if it is the same upload. A client that is still sending would not read
-    /// the answer, so the whole body is read first.
-    async fn repeat(&self, import: Import, mut incoming: Incoming) -> Result<Imported, Problem> {
-        match incoming.digest().await? {
-            upload if import.upload == Some(upload) => Ok(Imported { import, replayed: true }),
-            _ => Err(refusals::refused(self.view.kind, Refusal::ImportDiffers)),
-        }
+    /// Continues an import after the lines that the log already has.
+    pub(super) fn continue_after(&mut self, import: &Import) {
+        self.intake.durable = (import.lines, import.chain);
+        self.intake.rejected = (import.rejected, import.guards.max_rejected);
+        self.intake.noticed.watch_copies(import);
     }
 
-    /// Ends a complete upload. A replacement is not done before it has caught up with the writes that came meanwhile.
-    async fn complete(&self, live: &LiveImport, whole: Ending) -> Result<Import, Problem> {
+    /// The next batch; none at the end, or once more lines were rejected than allowed.
+    ///
+    /// # Errors
+    /// If the upload is incomplete, invalid or stopped, or differs from what the log has.
+    pub(super) async fn next(&mut self) -> Result<Option<Batch>, Problem> {
         loop {
-            if live.is_stopped() {
-                return Err(refusals::import_stopped());
+            if let Some(batch) = self.intake.ready.pop_front() {
+                return Ok(Some(batch));
             }
-            let import = self.end(whole.clone()).await?;
-            if import.state != ImportState::Running {
-                return Ok(import);
+            if self.has_ended || self.intake.has_tripped {
+                return Ok(None);
+            }
+            let begin = std::mem::take(&mut self.begin);
+            let piece = match (begin.is_empty(), self.is_complete) {
+                (false, _) => Some(&begin[..]),
+                (true, false) => next(&mut self.pieces, &self.live).await?,
+                (true, true) => None,
+            };
+            let (lines, intake) = (&mut self.lines, &mut self.intake);
+            let read = match piece {
+                Some(piece) => {
+                    self.bytes += piece.len() as u64;
+                    self.hash.update(piece);
+                    lines.push(piece, &mut |line| intake.take(line))
+                }
+                None => {
+                    self.has_ended = true;
+                    let read = lines.finish(&mut |line| intake.take(line));
+                    intake.finish();
+                    read
+                }
+            };
+            read.map_err(unreadable)?;
+            if self.intake.differs {
+                return Err(refusals::refused(self.intake.view.kind, Refusal::ImportDiffers));
             }
         }
     }
 
-    async fn end(&self, ending: Ending) -> Result<Import, Problem> {
-        self.submit(Command::ImportEnd {
-            target: target(&self.view),
-            import: self.id.clone(),
-            ending,
-            entries_max: CATCH_UP_ENTRIES,
-        })
-        .await
+    /// How the upload ended, after its last batch.
+    pub(super) fn ending(&self) -> Ending {
+        Ending::Whole { upload: self.fingerprint(), warnings: self.intake.noticed.warnings() }
     }
 
-    async fn submit(&self, command: Command) -> Result<Import, Problem> {
-        self.import(patiently(self.api.engine.clone(), self.by.clone(), command).await?)
+    /// Reads the upload to its end only to compute its fingerprint.
+    ///
+    /// # Errors
+    /// If it is incomplete or stopped.
+    pub(super) async fn digest(&mut self) -> Result<UploadDigest, Problem> {
+        let begin = std::mem::take(&mut self.begin);
+        self.bytes += begin.len() as u64;
+        self.hash.update(&begin);
+        while !self.is_complete
+            && let Some(piece) = next(&mut self.pieces, &self.live).await?
+        {
+            self.bytes += piece.len() as u64;
+            self.hash.update(piece);
+        }
+        Ok(self.fingerprint())
     }
 
-    fn import(&self, outcome: Outcome) -> Result<Import, Problem> {
-        match outcome {
-            Outcome::Import(import) => Ok(*import),
-            Outcome::Refused(refusal) => Err(refusals::refused(self.view.kind, refusal)),
-            _ => Err(Problem::new(Code::Internal, "an import has another command's outcome")),
+    fn fingerprint(&self) -> UploadDigest {
+        UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
+    }
+}
+
+/// The next piece, unless the import is stopped.
+async fn next<'a>(pieces: &'a mut Pieces, live: &LiveImport) -> Result<Option<&'a [u8]>, Problem> {
+    tokio::select! {
+        biased;
+        () = live.stopped() => Err(refusals::import_stopped()),
+        piece = pieces.next() => piece,
+    }
+}
+
+fn unreadable(fault: UploadFault) -> Problem {
+    let is_column = matches!(fault, UploadFault::NoSuchColumn | UploadFault::WhichColumn(_));
+    Problem::invalid_at(if is_column { "/column" } else { "" }, fault.to_string())
+}
+
+/// The hash of an upload that has not begun: the same bytes in another format are another upload.
+fn seeded(format: &Format) -> Box<Xxh3> {
+    let mut hash = Box::new(Xxh3::new());
+    match format {
+        Format::Text => hash.update(b"text"),
+        Format::NdJson => hash.update(b"ndjson"),
+        Format::Csv { column: None } => hash.update(b"csv"),
+        Format::Csv { column: Some(column) } => {
+            hash.update(b"csv:");
+            hash.update(column.as_bytes());
         }
     }
+    hash.update(&[END]);
+    hash
 }
 
-/// Submits batches to the engine one at a time, since order matters, while the next one is read.
-struct ToLog<'a> {
-    upload: &'a Upload,
-    in_flight: Option<JoinHandle<Result<Outcome, SubmitError>>>,
+/// Lines on their way into batches. Those that the log already has are skipped.
+struct Intake {
+    view: Arc<FilterView>,
+    batch: Batch,
+    ready: VecDeque<Batch>,
+    /// Lines read.
+    lines: u64,
+    /// Lines that the log has, and their hash.
+    durable: (u64, u64),
+    /// The hash of all lines read.
+    chain: u64,
+    /// Lines rejected, and how many may be.
+    rejected: (u64, Option<u64>),
+    /// More lines were rejected than allowed: no further line is taken.
+    has_tripped: bool,
+    /// The lines differ from those that the log has.
+    differs: bool,
+    noticed: Noticed,
 }
 
-impl Destination for ToLog<'_> {
-    async fn take(&mut self, batch: Batch) -> Result<(), Problem> {
-        self.settle().await?;
-        let command = Command::ImportLines {
-            target: target(&self.upload.view),
-            import: self.upload.id.clone(),
-            digests: Digests(batch.digests),
-            lines: batch.lines,
-            rejected: batch.rejected,
-            errors: batch.errors,
-            chain: batch.chain,
+impl Intake {
+    fn new(view: Arc<FilterView>, format: &Format) -> Self {
+        Self {
+            noticed: Noticed::new(view.clone(), format),
+            view,
+            batch: Batch::default(),
+            ready: VecDeque::new(),
+            lines: 0,
+            durable: (0, 0),
+            chain: 0,
+            rejected: (0, None),
+            has_tripped: false,
+            differs: false,
+        }
+    }
+
+    /// Takes the next line.
+    fn take(&mut self, line: Line<'_>) {
+        if self.has_tripped || self.differs {
+            return;
+        }
+        let is_new = self.lines >= self.durable.0;
+        let (digest, fault) = match line {
+            Line::Item(item) if self.view.is_blank(item) => (None, Some(LineFault::Empty)),
+            Line::Item(item) => {
+                let digest = self.view.digest(item);
+                self.noticed.item(item, digest, is_new);
+                (Some(digest), None)
+            }
+            Line::Blank => (None, None),
+            Line::Rejected(fault) => (None, Some(fault)),
         };
-        self.in_flight =
-            Some(tokio::spawn(patiently(self.upload.api.engine.clone(), self.upload.by.clone(), command)));
-        Ok(())
+        if fault.is_some() {
+            self.noticed.rejected();
+        }
+        self.lines += 1;
+        self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);
+        if !is_new {
+            self.differs = self.lines == self.durable.0 && self.chain != self.durable.1;
+            return;
+        }
+        if fault.is_some() {
+            self.rejected.0 += 1;
+            self.has_tripped = self.rejected.1.is_some_and(|max| self.rejected.0 > max);
+        }
+        if self.has_tripped {
+            // The state refuses a batch that violates a guard, so the lines before this one go into another batch.
+            self.end_batch();
+        }
+        self.batch.lines += 1;
+        self.batch.chain = self.chain;
+        self.batch.digests.extend(digest);
+        if let Some(fault) = fault {
+            self.batch.rejected += 1;
+            if self.batch.errors.len() < LINE_ERRORS_MAX {
+                self.batch.errors.push(LineError { line: self.lines, fault });
+            }
+        }
+        if self.batch.lines == ITEMS_MAX as u64 || self.has_tripped {
+            self.end_batch();
+        }
     }
 
-    async fn settle(&mut self) -> Result<(), Problem> {
-        let Some(batch) = self.in_flight.take() else { return Ok(()) };
-        let outcome = batch.await.map_err(|_| Problem::new(Code::Internal, "the import failed"))?;
-        self.upload.import(outcome?).map(drop)
+    /// Ends the upload, which must not have fewer lines than the log.
+    fn finish(&mut self) {
+        self.end_batch();
+        self.differs |= self.lines < self.durable.0;
+    }
+
+    fn end_batch(&mut self) {
+        if self.batch.lines > 0 {
+            self.ready.push_back(std::mem::take(&mut self.batch));
+        }
+    }
+}
+
+/// The hash of all lines up to this one, from the hash up to the one before. It does not depend on how lines are batched.
+fn chained(chain: u64, digest: Option<u64>, fault: Option<LineFault>) -> u64 {
+    let (kind, digest) = match (digest, fault) {
+        (Some(digest), _) => (1u8, digest),
+        (None, None) => (2, 0),
+        (None, Some(fault)) => (3, fault as u64),
+    };
+    let mut line = [kind; 17];
+    line[..8].copy_from_slice(&chain.to_le_bytes());
+    line[8..16].copy_from_slice(&digest.to_le_bytes());
+    xxh3_64(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_hash_of_lines_tells_their_content_and_their_order() {
+        let a = |chain| chained(chain, Some(1), None);
+        let b = |chain| chained(chain, Some(2), None);
+        let blank = |chain| chained(chain, None, None);
+        let bad = |chain, fault| chained(chain, None, Some(fault));
+        let all = [
+            a(b(0)),
+            b(a(0)),
+            a(0),
+            a(blank(0)),
+            blank(a(0)),
+            bad(a(0), LineFault::Empty),
+            bad(a(0), LineFault::NotUtf8),
+            chained(0, Some(0), None),
+            blank(0),
+        ];
+        let different: std::collections::BTreeSet<u64> = all.into_iter().collect();
+        assert_eq!(different.len(), all.len());
+    }
+
+    fn digest<'a>(format: &Format, pieces: impl IntoIterator<Item = &'a [u8]>) -> u128 {
+        let mut hash = seeded(format);
+        pieces.into_iter().for_each(|piece| hash.update(piece));
+        hash.digest128()
+    }
+
+    #[test]
+    fn the_same_bytes_read_in_another_way_are_another_upload() {
+        let csv = |column: Option<&str>| Format::Csv { column: column.map(str::to_owned) };
+        let formats = [Format::Text, Format::NdJson, csv(None), csv(Some("a")), csv(Some("b"))];
+        for (at, one) in formats.iter().enumerate() {
+            for other in &formats[..at] {
+                assert_ne!(digest(one, [&b"a\nb\n"[..]]), digest(other, [&b"a\nb\n"[..]]));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(bytes: Vec<u8>, cut: usize, other: u8) {
+            let (head, tail) = bytes.split_at(cut % (bytes.len() + 1));
+            let whole = digest(&Format::Text, [&bytes[..]]);
+            prop_assert_eq!(digest(&Format::Text, [head, tail]), whole);
+            prop_assert_ne!(digest(&Format::Text, [&bytes[..], &[other]]), whole);
+        }
     }
 }

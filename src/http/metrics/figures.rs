@@ -1,5 +1,6 @@
 //! Metrics that are read when they are collected, one line each.
 
+use crate::domain::Timestamp;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -33,6 +34,24 @@ impl Figures<'_> {
             None,
             MetricType::Counter,
         )?)
+    }
+
+    /// Gauges: name, help and value of each.
+    pub(crate) fn all_gauges<const N: usize>(&mut self, all: [(&str, &str, u64); N]) -> fmt::Result {
+        all.into_iter().try_for_each(|(name, help, value)| self.gauge(name, help, value))
+    }
+
+    /// Counters: name, help and value of each.
+    pub(crate) fn all_counters<const N: usize>(&mut self, all: [(&str, &str, u64); N]) -> fmt::Result {
+        all.into_iter().try_for_each(|(name, help, value)| self.counter(name, help, value))
+    }
+
+    /// Times since the epoch, as far as there are any.
+    pub(crate) fn times<const N: usize>(&mut self, all: [(&str, &str, Option<Timestamp>); N]) -> fmt::Result {
+        let times = all.into_iter().filter_map(|(name, help, at)| Some((name, help, at?)));
+        times.into_iter().try_for_each(|(name, help, at)| {
+            self.gauge(name, &format!("{help}, since the epoch"), at.0 as f64 / 1_000.0)
+        })
     }
 
     /// A gauge for each value of a label.

@@ -3,22 +3,17 @@
 mod exposition;
 mod figures;
 mod process;
-mod requests;
 
 pub(super) use exposition::Format;
 pub(super) use figures::Figures;
 
-use http::{Method, StatusCode};
 use process::ProcessFigures;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use requests::Requests;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 /// A counter for each outcome.
 pub(super) type ByOutcome = Family<[(&'static str, &'static str); 1], Counter>;
@@ -26,7 +21,6 @@ pub(super) type ByOutcome = Family<[(&'static str, &'static str); 1], Counter>;
 /// All metrics of the service.
 pub(super) struct HttpMetrics {
     registry: Registry,
-    requests: Arc<Requests>,
     /// Bytes that bodies take while they are read.
     pub(super) body_bytes: Gauge<u64, AtomicU64>,
     /// Bodies refused because of that limit.
@@ -36,15 +30,9 @@ pub(super) struct HttpMetrics {
 }
 
 impl HttpMetrics {
-    /// Creates the metrics of these operations (path, method and group of each), and those that `register` adds.
-    pub(super) fn new(
-        operations: Vec<(String, String, String)>,
-        register: impl FnOnce(&mut Registry),
-    ) -> Self {
-        let mut registry = Registry::with_prefix("cuckood");
-        register(&mut registry);
+    /// Creates the metrics, beside those that are registered already.
+    pub(super) fn new(mut registry: Registry) -> Self {
         registry.register_collector(Box::new(ProcessFigures));
-        let requests = Requests::register(operations, &mut registry);
         let redemptions = ByOutcome::default();
         let help = "Requests to redeem, hold, confirm or cancel, by outcome";
         registry.register("redemptions", help, redemptions.clone());
@@ -55,12 +43,7 @@ impl HttpMetrics {
             "Bodies refused because limits.bodies was reached",
             bodies_refused.clone(),
         );
-        Self { registry, requests, body_bytes, bodies_refused, redemptions }
-    }
-
-    /// Counts an answer.
-    pub(super) fn count(&self, route: Option<&str>, method: &Method, status: StatusCode, took: Duration) {
-        self.requests.count(route, method, status, took);
+        Self { registry, body_bytes, bodies_refused, redemptions }
     }
 
     /// Counts the outcome of a request about a redemption.

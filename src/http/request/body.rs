@@ -1,10 +1,11 @@
 //! Reads and decompresses bodies: whole, up to a limit, or piece by piece without one. While they are in memory, they count
 //! towards the limit that all bodies share.
 
-use super::body_memory::{Buffer, Share};
+use super::body_memory::{self, Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
 use crate::budget::Budget;
 use crate::http::answer::problem::{Code, Problem, retry};
+use crate::http::options::HttpOptions;
 use crate::http::stopping::Stopping;
 use axum::body::Body;
 use axum::extract::Request;
@@ -12,14 +13,27 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, Method, header};
 use http_body_util::BodyExt;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+/// A gauge of bytes.
+type ByteGauge = Gauge<u64, AtomicU64>;
 
 /// Memory of an upload beside its decoder: the current piece, an unfinished line, and the items of a few commands.
 const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
+
+/// How many times its received bytes an upload may expand to, after the first [`EXPANDED_FREE`]. Lists of ids and codes compress to a third or
+/// a tenth.
+const EXPANSION_MAX: u64 = 200;
+
+/// Bytes to which any upload may expand: short ones can consist of equal lines.
+const EXPANDED_FREE: u64 = 4 << 20;
 
 /// How bodies are read.
 pub(crate) struct Reading {
@@ -49,6 +63,18 @@ impl Deref for ReadBody {
 }
 
 impl Reading {
+    /// Reading within these limits. The gauge and the counter are those of the shared memory.
+    pub(crate) fn new(options: &HttpOptions, taken: ByteGauge, refused: Counter, stopping: Stopping) -> Self {
+        let limits = &options.limits;
+        let budget = Budget::new(limits.bodies_bytes_max, taken, refused);
+        let longest = usize::try_from(body_memory::body_bytes_max(&budget)).unwrap_or(usize::MAX);
+        if limits.body_bytes_max > longest {
+            tracing::warn!(bytes = longest, "limits.bodies is too small for bodies as long as limits.body");
+        }
+        let (bytes_max, timeout) = (limits.body_bytes_max.min(longest), options.timeouts.body);
+        Self { budget: Arc::new(budget), bytes_max, timeout, stopping }
+    }
+
     /// Reads a whole JSON body.
     ///
     /// # Errors
@@ -181,6 +207,8 @@ impl Reading {
             frame: Bytes::new(),
             piece: Vec::new(),
             expander: coding.expander(),
+            received: 0,
+            expanded: 0,
             has_ended: false,
             _share: self.share_of(UPLOAD_BYTES + coding.decoder_bytes())?,
         })
@@ -195,6 +223,9 @@ pub(crate) struct Pieces {
     piece: Vec<u8>,
     /// `None` if the body is not compressed.
     expander: Option<Expander>,
+    /// Bytes that have arrived, and those that they have expanded to.
+    received: u64,
+    expanded: u64,
     has_ended: bool,
     _share: Share,
 }
@@ -203,7 +234,8 @@ impl Pieces {
     /// The next piece, decompressed; `None` at the end.
     ///
     /// # Errors
-    /// Nothing arrived for too long (408), the body is incomplete or badly compressed (400), or the service stops (503).
+    /// Nothing arrived for too long (408), the body is incomplete or badly compressed (400), it expands too much (413), or the service stops
+    /// (503).
     pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
         let Some(expander) = &mut self.expander else {
             let Some(frame) = self.arriving.next().await? else { return Ok(None) };
@@ -218,6 +250,7 @@ impl Pieces {
                     expander.finish(&mut self.piece).map_err(unexpandable_upload)?;
                     break;
                 };
+                self.received += frame.len() as u64;
                 self.frame = frame;
             } else {
                 // A frame can expand to many pieces; after each, others get their turn.
@@ -227,6 +260,11 @@ impl Pieces {
             expander.expand(&mut rest, &mut self.piece).map_err(unexpandable_upload)?;
             let taken = self.frame.len() - rest.len();
             self.frame = self.frame.split_off(taken);
+        }
+        self.expanded += self.piece.len() as u64;
+        if self.expanded > EXPANDED_FREE.max(self.received.saturating_mul(EXPANSION_MAX)) {
+            let detail = format!("the body expands to more than {EXPANSION_MAX} times its size");
+            return Err(Problem::new(Code::BodyTooLarge, detail));
         }
         Ok((!self.piece.is_empty()).then_some(&self.piece[..]))
     }

@@ -1,16 +1,11 @@
 //! Collects the faults of a request, each with a pointer to the part that is not valid.
 
 use crate::http::answer::problem::{FAULTS_MAX, Fault, Problem};
+use serde_path_to_error::{Path, Segment};
 use std::borrow::Cow;
 
 /// The longest field name that a pointer spells out, in characters.
 const NAME_CHARACTERS_MAX: usize = 64;
-
-/// A field's name as a step of a JSON pointer; a very long name is cut.
-pub(super) fn escaped(name: &str) -> String {
-    let cut: String = name.chars().take(NAME_CHARACTERS_MAX).collect();
-    cut.replace('~', "~0").replace('/', "~1")
-}
 
 /// The faults of a request, up to a limit.
 #[derive(Default)]
@@ -30,25 +25,51 @@ impl Faults {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_becomes_one_step_of_a_pointer() {
-        assert_eq!(escaped("a/b~c"), "a~1b~0c");
-        assert_eq!(escaped(&"ä".repeat(100)), "ä".repeat(NAME_CHARACTERS_MAX));
-    }
-
-    #[test]
-    fn no_more_faults_are_noted_than_a_problem_tells_of() {
-        let mut faults = Faults::default();
-        for index in 0..2 * FAULTS_MAX {
-            faults.note(|| format!("/users/{index}"), "empty");
+/// The problem that serde's message about a part of a request stands for. It contains no value of the request.
+pub(super) fn located(path: &Path, message: &str) -> Problem {
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } => pointer.push_str(&format!("/{}", escaped(key))),
+            Segment::Enum { .. } | Segment::Unknown => {}
         }
-        let problem = faults.check().unwrap_err();
-        assert_eq!(problem.faults.len(), FAULTS_MAX);
-        assert_eq!(problem.faults[0].pointer, "/users/0");
-        assert!(Faults::default().check().is_ok());
+    }
+    let named = |beginning| message.strip_prefix(beginning)?.strip_suffix('`');
+    if let Some(field) = named("missing field `") {
+        return Problem::invalid_at(&format!("{pointer}/{field}"), "missing");
+    }
+    if let Some(field) = named("duplicate field `") {
+        return Problem::invalid_at(&format!("{pointer}/{field}"), "given twice");
+    }
+    let detail = match message.rsplit_once(", expected ") {
+        Some((met, expected)) if met.starts_with("unknown field") => {
+            format!("unknown field, expected {expected}")
+        }
+        Some((_, expected)) => format!("expected {}", words(expected)),
+        // The message of one of our own types, which does not quote.
+        None => message.to_owned(),
+    };
+    Problem::invalid_at(&pointer, detail)
+}
+
+/// A field's name as a step of a JSON pointer; a very long name is cut.
+fn escaped(name: &str) -> String {
+    let cut: String = name.chars().take(NAME_CHARACTERS_MAX).collect();
+    cut.replace('~', "~0").replace('/', "~1")
+}
+
+/// What serde expects, a Rust type or plain words, in plain words.
+fn words(expected: &str) -> &str {
+    match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0 on",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        _ if expected.starts_with("struct ") => "an object",
+        words => words,
     }
 }

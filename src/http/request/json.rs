@@ -1,142 +1,68 @@
-//! JSON bodies as plain structs, by the rules of the contract: a struct is an object and never a list, an enum is a string, and
-//! an optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which
-//! could be somebody's id or code.
+//! JSON bodies as plain structs, by the rules of the contract: a struct is an object and never a list, an enum is a string, and an
+//! optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which could be
+//! a user's id or a code.
 
-use super::faults::escaped;
-use super::shape::ShapeError;
+use super::faults;
+use crate::domain::ITEMS_MAX;
 use crate::http::answer::problem::{Code, Problem};
-use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
+use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize, Serializer, forward_to_deserialize_any};
+use serde_path_to_error::Track;
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Parses a body without items.
+/// Parses a body.
 ///
 /// # Errors
 /// Invalid JSON (400), or JSON of the wrong shape (422, with a pointer to the first fault).
 pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let found = RefCell::new(None);
-    let parsed = T::deserialize(Strict { inner: &mut deserializer, found: &found });
-    let value = parsed.map_err(|error| match error {
-        JsonError::Shape(fault) => Problem::from(fault),
-        JsonError::Syntax(error) => syntax_problem(&error),
+    let text = str::from_utf8(body).map_err(|error| {
+        Problem::new(Code::MalformedJson, format!("not UTF-8 after {} bytes", error.valid_up_to()))
     })?;
-    deserializer.end().map_err(|error| syntax_problem(&error))?;
-    Ok(value)
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = T::deserialize(Strict(&mut json)).and_then(|value| json.end().map(|()| value));
+    value.map_err(|_| located::<T>(text))
 }
 
-/// The problem of a body that is not JSON.
-pub(super) fn syntax_problem(error: &serde_json::Error) -> Problem {
+/// The problem of a text that is not a `T`. It is parsed again, since only a fault is worth the pointer's cost.
+fn located<'de, T: Deserialize<'de>>(text: &'de str) -> Problem {
+    // What is not JSON at all is reported first, wherever it is.
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        return malformed(&error);
+    }
+    let (mut json, mut track) = (serde_json::Deserializer::from_str(text), Track::new());
+    let deserializer = serde_path_to_error::Deserializer::new(Strict(&mut json), &mut track);
+    match T::deserialize(deserializer) {
+        Err(error) if error.is_data() => {
+            let message = error.to_string();
+            let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message);
+            faults::located(&track.path(), message)
+        }
+        Err(error) => malformed(&error),
+        Ok(_) => Problem::new(Code::Internal, "the body was read the second time only"),
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> Problem {
     let detail = format!("at line {}, column {}", error.line(), error.column());
     Problem::new(Code::MalformedJson, detail)
 }
 
-/// Why a body can't be parsed. `E` is the parser's own error.
-#[derive(Debug)]
-enum JsonError<E> {
-    /// It is JSON, but of the wrong shape.
-    Shape(ShapeError),
-    /// It is not JSON.
-    Syntax(E),
-}
+/// A deserializer that enforces the contract's rules, and all that is inside it: visitors, elements, fields.
+struct Strict<T>(T);
 
-impl<E: fmt::Display> fmt::Display for JsonError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JsonError::Shape(fault) => fault.fmt(f),
-            JsonError::Syntax(error) => error.fmt(f),
-        }
-    }
-}
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
+    type Error = D::Error;
 
-impl<E: de::Error> std::error::Error for JsonError<E> {}
-
-impl<E: de::Error> de::Error for JsonError<E> {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        JsonError::Shape(ShapeError::custom(message))
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_any(Strict(visitor))
     }
 
-    fn invalid_type(met: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        JsonError::Shape(ShapeError::invalid_type(met, expected))
-    }
-
-    fn invalid_value(met: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        JsonError::Shape(ShapeError::invalid_value(met, expected))
-    }
-
-    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        JsonError::Shape(ShapeError::unknown_variant(variant, expected))
-    }
-
-    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        JsonError::Shape(ShapeError::unknown_field(field, expected))
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        JsonError::Shape(ShapeError::missing_field(field))
-    }
-
-    fn duplicate_field(field: &'static str) -> Self {
-        JsonError::Shape(ShapeError::duplicate_field(field))
-    }
-}
-
-impl<E: de::Error> JsonError<E> {
-    /// Stores the fault beside the parser, whose own error can't carry it, for [`JsonError::of`] to find.
-    fn leave(self, found: &Found) -> E {
-        match self {
-            JsonError::Syntax(error) => error,
-            JsonError::Shape(fault) => {
-                *found.borrow_mut() = Some(fault);
-                E::custom("not the shape that was asked for")
-            }
-        }
-    }
-
-    /// What an error of the parser means: a stored fault, or an error of its own.
-    fn of(error: E, found: &Found) -> Self {
-        found.borrow_mut().take().map_or(JsonError::Syntax(error), JsonError::Shape)
-    }
-
-    /// Wraps the error in one more step of the pointer.
-    fn inside(self, step: impl fmt::Display) -> Self {
-        match self {
-            JsonError::Shape(fault) => JsonError::Shape(fault.inside(step)),
-            syntax => syntax,
-        }
-    }
-}
-
-/// A fault on its way through the parser.
-type Found = RefCell<Option<ShapeError>>;
-
-/// A deserializer that enforces the contract's rules. It also wraps everything inside: visitors, elements, fields.
-struct Strict<'f, D> {
-    inner: D,
-    found: &'f Found,
-}
-
-impl<'de, D: Deserializer<'de>> Strict<'_, D> {
-    fn any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError<D::Error>> {
-        let visitor = Strict { inner: visitor, found: self.found };
-        self.inner.deserialize_any(visitor).map_err(|error| JsonError::of(error, self.found))
-    }
-}
-
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
-    type Error = JsonError<D::Error>;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        self.any(visitor)
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         visitor.visit_some(self)
     }
 
@@ -144,7 +70,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Self::Error> {
+    ) -> Result<V::Value, D::Error> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -153,8 +79,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        self.any(ObjectOnly(visitor))
+    ) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(Strict(visitor))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -162,13 +88,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        self.any(WordOnly(visitor))
+    ) -> Result<V::Value, D::Error> {
+        self.0.deserialize_str(Word(visitor))
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        let visitor = Strict { inner: visitor, found: self.found };
-        self.inner.deserialize_ignored_any(visitor).map_err(|error| JsonError::of(error, self.found))
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_ignored_any(visitor)
     }
 
     forward_to_deserialize_any! {
@@ -181,110 +106,65 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<'_, D> {
 macro_rules! pass_on {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E: de::Error>(self, value: $type) -> Result<V::Value, E> {
-            self.inner.$visit(value).map_err(|error: JsonError<E>| error.leave(self.found))
+            self.0.$visit(value)
         })*
     };
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<'_, V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.expecting(f)
+        self.0.expecting(f)
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<V::Value, E> {
-        self.inner.visit_unit().map_err(|error: JsonError<E>| error.leave(self.found))
+        self.0.visit_unit()
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<V::Value, A::Error> {
-        let elements = Elements { inner: seq, index: 0, found: self.found };
-        self.inner.visit_seq(elements).map_err(|error| error.leave(self.found))
+        self.0.visit_seq(Strict(seq))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-        let members = Members { inner: map, name: Cow::Borrowed(""), found: self.found };
-        self.inner.visit_map(members).map_err(|error| error.leave(self.found))
+        self.0.visit_map(Strict(map))
     }
 
     pass_on!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str, visit_borrowed_str: &'de str);
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<'_, S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        let strict = Strict { inner: deserializer, found: self.found };
-        self.inner.deserialize(strict).map_err(|error| error.leave(self.found))
+        self.0.deserialize(Strict(deserializer))
     }
 }
 
-struct Elements<'f, A> {
-    inner: A,
-    index: usize,
-    found: &'f Found,
-}
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
+    type Error = A::Error;
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
-    type Error = JsonError<A::Error>;
-
-    fn next_element_seed<S: DeserializeSeed<'de>>(
-        &mut self,
-        seed: S,
-    ) -> Result<Option<S::Value>, Self::Error> {
-        let element = self.inner.next_element_seed(Strict { inner: seed, found: self.found });
-        let element = element.map_err(|error| JsonError::of(error, self.found).inside(self.index));
-        self.index += 1;
-        element
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_element_seed(Strict(seed))
     }
 }
 
-struct Members<'de, 'f, A> {
-    inner: A,
-    /// The name of the member whose value comes next.
-    name: Cow<'de, str>,
-    found: &'f Found,
-}
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
+    type Error = A::Error;
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'de, '_, A> {
-    type Error = JsonError<A::Error>;
-
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Self::Error> {
-        let name = self.inner.next_key().map_err(|error| JsonError::of(error, self.found))?;
-        let Some(Text(name)) = name else { return Ok(None) };
-        let key = match &name {
-            Cow::Borrowed(name) => seed.deserialize(BorrowedStrDeserializer::new(name)),
-            Cow::Owned(name) => seed.deserialize(StrDeserializer::new(name)),
-        };
-        self.name = name;
-        key.map(Some)
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_key_seed(seed)
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Self::Error> {
-        let value = self.inner.next_value_seed(Strict { inner: seed, found: self.found });
-        value.map_err(|error| JsonError::of(error, self.found).inside(escaped(&self.name)))
-    }
-}
-
-/// Accepts only an object: derived code would also read a struct from a list of its fields' values.
-struct ObjectOnly<V>(V);
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<V> {
-    type Value = V::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(map)
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.next_value_seed(Strict(seed))
     }
 }
 
 /// Accepts only a string: derived code would also read an enum from an object.
-struct WordOnly<V>(V);
+struct Word<V>(V);
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for WordOnly<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for Word<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -320,6 +200,13 @@ pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
         }
     }
     deserializer.deserialize_seq(List::<KEPT, T>(PhantomData))
+}
+
+/// A list of items, of which at most one more than allowed is kept.
+pub(crate) fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    list::<{ ITEMS_MAX + 1 }, _, _>(deserializer)
 }
 
 /// A text, borrowed unless it has escapes.

@@ -1,11 +1,12 @@
 //! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer.
 
-use super::shape::ShapeError;
+use super::faults;
 use crate::http::answer::problem::Problem;
 use axum::extract::Request;
-use serde::de::value::{MapDeserializer, StrDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::de::value::{Error, MapDeserializer, StrDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
+use serde_path_to_error::Track;
 use std::borrow::Cow;
 
 /// Parses the query's parameters.
@@ -15,17 +16,16 @@ use std::borrow::Cow;
 pub(crate) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem> {
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes());
-    let values = parameters.map(|(name, text)| (name.clone(), Parameter { name, text }));
-    T::deserialize(MapDeserializer::new(values)).map_err(Problem::from)
+    let values = MapDeserializer::new(parameters.map(|(name, text)| (name, Parameter(text))));
+    let mut track = Track::new();
+    T::deserialize(serde_path_to_error::Deserializer::new(values, &mut track))
+        .map_err(|error: Error| faults::located(&track.path(), &error.to_string()))
 }
 
 /// One parameter's value.
-struct Parameter<'a> {
-    name: Cow<'a, str>,
-    text: Cow<'a, str>,
-}
+struct Parameter<'a>(Cow<'a, str>);
 
-impl<'de> IntoDeserializer<'de, ShapeError> for Parameter<'_> {
+impl<'de> IntoDeserializer<'de, Error> for Parameter<'_> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -36,21 +36,21 @@ impl<'de> IntoDeserializer<'de, ShapeError> for Parameter<'_> {
 /// Parses a number from its text.
 macro_rules! numbers {
     ($($deserialize:ident, $visit:ident, $type:literal;)*) => {
-        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
-            let number = self.text.parse().map_err(|_| ShapeError::expected($type));
-            number.and_then(|number| visitor.$visit(number)).map_err(|error| error.inside(&self.name))
+        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            let number = self.0.parse().map_err(|_| Error::invalid_type(Unexpected::Str(&self.0), &$type))?;
+            visitor.$visit(number)
         })*
     };
 }
 
 impl<'de> Deserializer<'de> for Parameter<'_> {
-    type Error = ShapeError;
+    type Error = Error;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
-        visitor.visit_str(&self.text).map_err(|error: ShapeError| error.inside(&self.name))
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_str(&self.0)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ShapeError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_some(self)
     }
 
@@ -58,7 +58,7 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, ShapeError> {
+    ) -> Result<V::Value, Error> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -67,9 +67,9 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, ShapeError> {
-        let word: StrDeserializer<'_, ShapeError> = (*self.text).into_deserializer();
-        visitor.visit_enum(word).map_err(|error| error.inside(&self.name))
+    ) -> Result<V::Value, Error> {
+        let word: StrDeserializer<'_, Error> = (*self.0).into_deserializer();
+        visitor.visit_enum(word)
     }
 
     numbers! {

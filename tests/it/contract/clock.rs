@@ -22,7 +22,7 @@ async fn assert_refused(service: &Service, hold: &str) {
     let problem = refusal.problem(503, "clock-unsure");
     assert!(problem["detail"].as_str().unwrap().contains("cuckood repair clock"), "{problem}");
     assert!(!refusal.header("retry-after").is_empty());
-    service.get("/readyz").await.problem(503, "clock-unsure");
+    assert_eq!(service.get("/readyz").await.json(200)["writes"], "clock-unsure", "reads are served");
     assert_eq!(service.get("/livez").await.status, 200);
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("\ncuckood_clock_unsure 1\n"), "{metrics}");
@@ -36,7 +36,7 @@ async fn assert_refused(service: &Service, hold: &str) {
 
 async fn assert_writes(service: &Service) {
     service.post("/v1/coupons/shop/codes", json!({ "codes": ["more"] })).await.json(200);
-    service.get("/readyz").await.json(200);
+    assert_eq!(service.get("/readyz").await.json(200).get("writes"), None);
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("\ncuckood_clock_unsure 0\n"), "{metrics}");
 }

@@ -125,7 +125,7 @@ async fn a_body_has_a_limit_which_is_told() {
 }
 
 /// A zstd frame (RFC 8878) of so many blocks of 128 KiB of spaces, four bytes each.
-fn zstd_spaces(blocks: u32) -> Vec<u8> {
+pub fn zstd_spaces(blocks: u32) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
     for left in (0..blocks).rev() {
         let header = u32::from(left == 0) | 1 << 1 | (128 << 10) << 3;

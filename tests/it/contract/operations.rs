@@ -95,7 +95,7 @@ async fn the_document_describes_every_route_once() {
     // Nobody has configured a key.
     let security = |path: &str, method: &str| document["paths"][path][method]["security"].clone();
     assert_eq!(security("/v1/info", "get"), json!([{}, {"bearer": ["read"]}]));
-    assert_eq!(security("/livez", "get"), json!(null));
+    assert_eq!(security("/livez", "get"), json!([]));
     assert!(document["components"]["securitySchemes"].as_object().is_some_and(|schemes| !schemes.is_empty()));
 }
 
@@ -190,4 +190,17 @@ async fn snapshots_and_backups_are_taken() {
         let packed = service.send(request(Method::GET, "/v1/backup", &headers, Body::empty())).await;
         assert_eq!((packed.status, packed.header("content-encoding")), (200, coding));
     }
+}
+
+#[tokio::test]
+async fn every_response_under_v1_has_position() {
+    let service = Service::start().await;
+    for path in ["/v1/info", "/v1/campaigns/none", "/v1/nothing", "/v1/campaigns/none/users", "/v1"] {
+        let position = service.get(path).await.header("x-cuckood-position").parse::<u64>();
+        assert!(position.is_ok(), "{path}: {position:?}");
+    }
+    let before = service.get("/v1/info").await.header("x-cuckood-position").parse::<u64>().unwrap();
+    let put = service.put("/v1/campaigns/spring", json!({"capacity": 10})).await;
+    assert!(put.header("x-cuckood-position").parse::<u64>().unwrap() > before);
+    assert_eq!(service.get("/readyz").await.header("x-cuckood-position"), "");
 }

@@ -1,6 +1,7 @@
 //! Every problem that the document promises can be had. That none else comes, `Service::send` makes sure of for each
 //! request of each test.
 
+use super::conventions::zstd_spaces;
 use super::document::{OPERATIONS, Operation};
 use super::service::{Answer, Service, json as json_request, request};
 use axum::body::Body;
@@ -191,6 +192,8 @@ async fn full_filters(service: &Service) {
         let replace = format!("{path}/{items}/replace");
         service.post(&replace, json!({"replacements": pairs})).await.problem(409, "filter-full");
     }
+    let generate = json!({"count": 100, "pattern": "####-####-####"});
+    service.post("/v1/coupons/small/codes/generate", generate).await.problem(409, "filter-full");
 }
 
 async fn redemptions(service: &Service) {
@@ -243,6 +246,8 @@ async fn open_pools(service: &Service) {
     }
     let import = service.import(&format!("{path}/imports"), "text/plain", "A\n").await;
     import.problem(409, "requires-added-codes");
+    let generate = json!({"count": 1, "pattern": "####-####"});
+    service.post(&format!("{path}/codes/generate"), generate).await.problem(409, "requires-added-codes");
 }
 
 async fn imports(service: &Service) {
@@ -253,6 +258,10 @@ async fn imports(service: &Service) {
         service.import(&path(&format!("{id}1")), "text/plain", "u1\n").await.json(200);
         let other_mode = path(&format!("{id}1&mode=replace"));
         service.import(&other_mode, "text/plain", "u1\n").await.problem(409, "import-differs");
+
+        let compressed = [("content-type", "text/plain"), ("content-encoding", "zstd")];
+        let bomb = request(Method::POST, &path(""), &compressed, Body::from(zstd_spaces(200)));
+        service.send(bomb).await.problem(413, "body-too-large");
 
         service.delete(&format!("/v1/imports/{collection}-1")).await.problem(409, "import-finished");
         service.import(&path("mode=replace"), "text/plain", "").await.problem(409, "import-guarded");
@@ -317,7 +326,8 @@ async fn used_keys(service: &Service) {
         let mut first = json_request(Method::POST, &other, &headers, &json!({}));
         *first.body_mut() = Body::from(body);
         service.send(first).await.json(200);
-        let bodies: [Value; 5] = [
+        let bodies: [Value; 6] = [
+            json!({"count": 1, "pattern": "####-####"}),
             spec,
             json!({"users": ["u2"]}),
             json!({"codes": ["u2"]}),

@@ -77,8 +77,18 @@ fn reachable(from: &PathBuf, next: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTr
     reached
 }
 
+/// The code of a file, in which `super` of its inline modules is the file itself.
+fn flattened(file: &File) -> File {
+    let lines = file.code.lines().map(|line| match line.strip_prefix("    ") {
+        Some(indented) => indented.replace("super::", "self::"),
+        None => line.to_owned(),
+    });
+    File { path: file.path.clone(), code: lines.collect::<Vec<_>>().join("\n") }
+}
+
 /// Which file imports which. A name that a module only passes on is imported from where it is defined.
 fn arrows(files: &[File]) -> BTreeSet<(PathBuf, PathBuf)> {
+    let files: Vec<File> = files.iter().map(flattened).collect();
     let by_module: BTreeMap<Module, &File> = files.iter().map(|file| (module(&file.path), file)).collect();
     let passed_on: BTreeMap<(Module, String), Module> = files
         .iter()
@@ -91,7 +101,7 @@ fn arrows(files: &[File]) -> BTreeSet<(PathBuf, PathBuf)> {
         })
         .collect();
     let mut arrows = BTreeSet::new();
-    for file in files {
+    for file in &files {
         let own = module(&file.path);
         let children = children(&file.code);
         let used = uses(&file.code).into_iter().filter(|used| !used.is_passed_on).map(|used| used.path);

@@ -3,16 +3,18 @@
 //! Candidates are added in batches. A batch is one command, and its stored outcome tells a repeated request which of them are new, so a
 //! repeat returns the same codes, also after a failure between two batches. A candidate that the pool holds already is skipped.
 
+use super::answer::headers::mark_replayed;
+use super::answer::problem::Problem;
+use super::answer::refusals;
+use super::call::{Call, Decided, Write, target};
+use super::lines::Lines;
+use super::request::idempotency::Resource;
+use super::request::json;
+use super::schema::Bytes;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Timestamp};
 use crate::engine::{CodeFound, Digest, FilterView, Growth};
-use crate::http::answer::headers::mark_replayed;
-use crate::http::answer::problem::Problem;
-use crate::http::answer::refusals;
-use crate::http::api::{Api, Decided, Sender, target};
-use crate::http::lines::Lines;
-use crate::http::schema::Bytes;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -46,7 +48,7 @@ const PROBES: u64 = 8;
 const BATCH: u64 = 4_096;
 
 /// The columns of the response as CSV.
-const COLUMNS: &[&str] = &["code"];
+const COLUMNS: &str = "code";
 
 /// Codes to generate.
 #[derive(Deserialize, ToSchema)]
@@ -169,36 +171,34 @@ impl Candidates {
                 (inline(Bytes) = "application/x-ndjson"),
             )
         ),
-        (status = 404, description = "`coupon-not-found`"),
         (status = 409, description = "`filter-full`: a coupon of fixed size has no capacity for so many; `requires-added-codes`"),
         (status = 422, description = "`invalid-request`: also if the pattern has too few `#`; the detail states how many are required"),
     )
 )]
 pub(crate) async fn generate(
-    State(api): State<Arc<Api>>,
+    call: Call<Write>,
     Path(coupon): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let sender = Sender::of(&request)?;
-    let view = api.filter(KIND, &coupon)?;
+    let view = call.filter(KIND, &coupon)?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Csv(COLUMNS));
-    let wanted: CodesToGenerate = api.json(request).await?;
+    let wanted: CodesToGenerate = json::parse(&call.body(request).await?)?;
     wanted.check_form()?;
     if view.spec.stock.is_some() {
         return Err(refusals::refused(KIND, Refusal::RequiresAddedCodes));
     }
-    let (count, nonce) = (u64::from(wanted.count), api.engine.redemption_id().0);
-    let identity = sender.idempotency_key().unwrap_or(&nonce);
-    let candidates = Candidates::new(&view, &[sender.caller.name().as_bytes(), identity], &wanted);
-    let now = api.engine.now();
-    if !(sender.may_repeat() && candidates.are_held(&view, now)) {
+    let (count, nonce) = (u64::from(wanted.count), call.api.engine.redemption_id().0);
+    let identity = call.idempotency_key().unwrap_or(&nonce);
+    let candidates = Candidates::new(&view, &[call.caller.name().as_bytes(), identity], &wanted);
+    let now = call.api.engine.now();
+    if !(call.may_repeat() && candidates.are_held(&view, now)) {
         let valid = view.describe(now).stats.items + count;
         wanted.check_guessing(valid)?;
         if view.spec.growth == Growth::Fixed && valid > view.spec.capacity {
             return Err(refusals::refused(KIND, Refusal::FilterFull));
         }
     }
-    let (chosen, replayed) = add(&api, &coupon, &view, &sender, &candidates, count).await?;
+    let (chosen, replayed) = add(&call, &coupon, &view, &candidates, count).await?;
     let mut response = lines.response(body(lines, candidates, chosen));
     if replayed {
         mark_replayed(&mut response);
@@ -208,10 +208,9 @@ pub(crate) async fn generate(
 
 /// Adds candidates until `count` of them were added. Returns which ones, and whether an earlier request did so.
 async fn add(
-    api: &Api,
+    call: &Call<Write>,
     coupon: &str,
     view: &FilterView,
-    sender: &Sender,
     candidates: &Candidates,
     count: u64,
 ) -> Result<(Vec<u64>, bool), Problem> {
@@ -229,7 +228,7 @@ async fn add(
             if_absent: true,
             revive: false,
         };
-        let decided = api.submit(KIND, coupon, &sender.part(batch), command).await?;
+        let decided = call.submit_part(Resource::Filter(KIND, coupon), batch, command).await?;
         replayed &= decided.replayed;
         let Decided { outcome: Outcome::Inserted(Inserted { outcomes, added }), .. } = &decided else {
             return Err(decided.unexpected());

@@ -1,22 +1,24 @@
 //! `/v1/line-ups`: what an eligibility request asks, kept by name, so that an ad server need not know it.
 
-use super::handlers::{self, PageQuery};
+use super::answer::problem::Problem;
+use super::answer::{refusals, reply};
+use super::api::Api;
+use super::call::{Call, Delete, Manage, Read};
+use super::request::faults::Faults;
+use super::request::idempotency::Resource;
+use super::request::json::{self, Text};
+use super::request::page::{self, PageQuery};
+use super::request::query;
 use super::selection::{self, Exclusion};
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
 use crate::engine::Uncountable;
-use crate::http::answer::problem::Problem;
-use crate::http::answer::{refusals, reply};
-use crate::http::api::{Api, Sender, caller};
-use crate::http::request::faults::Faults;
-use crate::http::request::idempotency::Resource;
-use crate::http::request::json::{self, Text};
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::Response;
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use std::borrow::Cow;
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// A line-up to store.
@@ -44,7 +46,7 @@ fn limit_default() -> u32 {
 
 /// A line-up.
 #[derive(Serialize, ToSchema)]
-#[schema(as = LineUp)]
+#[schema(as = LineUp, example = json!({"name": "home", "campaigns": ["spring", "summer"], "unless": [], "limit": 1}))]
 struct LineUpAnswer<'a> {
     #[schema(value_type = String, example = "home")]
     name: &'a str,
@@ -58,15 +60,18 @@ struct LineUpAnswer<'a> {
 }
 
 /// A page of line-ups, sorted by name.
+#[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"line_ups": []}))]
 struct LineUpList<'a> {
     line_ups: Vec<LineUpAnswer<'a>>,
     /// The cursor of the next page; absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 /// Create or replace a line-up
+///
+/// A stored eligibility query, which requests refer to by name.
 #[utoipa::path(
     put,
     path = "/v1/line-ups/{line_up}",
@@ -79,31 +84,27 @@ struct LineUpList<'a> {
     )
 )]
 pub(crate) async fn put(
-    State(api): State<Arc<Api>>,
+    call: Call<Manage>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let name = parse_name(&name)?;
-    let sender = Sender::of(&request)?;
-    let body = api.body(request).await?;
+    let body = call.body(request).await?;
     let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
     let mut faults = Faults::default();
     selection::check_limit(limit, "", &mut faults);
-    selection::check(&campaigns, &unless, "", &sender.caller, &mut faults)?;
+    selection::check(&campaigns, &unless, "", &call.caller, &mut faults)?;
     faults.check()?;
     let line_up = owned(&campaigns, &unless, limit)?;
-    check_copies(&api, &line_up)?;
+    check_copies(&call.api, &line_up)?;
     let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone() };
-    let decided = api.submit_about(Resource::LineUp(name.as_str()), &sender, command).await?;
+    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpStored { created } = decided.outcome else { return Err(decided.unexpected()) };
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut response = reply::json(status, decided.replayed, &answer(&name, &line_up));
-    if created {
-        let location = HeaderValue::try_from(format!("/v1/line-ups/{name}"));
-        let location = location.expect("a name is visible ASCII");
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    let answer = answer(&name, &line_up);
+    Ok(match created {
+        true => reply::created(&format!("/v1/line-ups/{name}"), decided.replayed, &answer),
+        false => reply::json(StatusCode::OK, decided.replayed, &answer),
+    })
 }
 
 /// List line-ups
@@ -117,10 +118,11 @@ pub(crate) async fn put(
     params(PageQuery),
     responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
 )]
-pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let caller = caller(&request)?;
+pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+    let Call { api, caller, .. } = &call;
     let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
-    let (found, next_cursor) = handlers::page(&request, find, |line_up| line_up.name.as_str())?;
+    let (found, next_cursor) =
+        page::of(query::parse(&request)?, caller, find, |line_up| line_up.name.as_str())?;
     let is_permitted =
         |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
     let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
@@ -129,6 +131,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
 }
 
 /// Show a line-up
+///
+/// The query as it is stored.
 #[utoipa::path(
     get,
     path = "/v1/line-ups/{line_up}",
@@ -139,12 +143,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, request: Request) -> Resul
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(crate) async fn get(
-    State(api): State<Arc<Api>>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let caller = caller(&request)?;
+pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Response, Problem> {
+    let Call { api, caller, .. } = &call;
     let found = api.engine.line_up(&parse_name(&name)?).ok_or_else(refusals::line_up_not_found)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
@@ -152,6 +152,8 @@ pub(crate) async fn get(
 }
 
 /// Delete a line-up
+///
+/// Its campaigns remain.
 #[utoipa::path(
     delete,
     path = "/v1/line-ups/{line_up}",
@@ -162,19 +164,14 @@ pub(crate) async fn get(
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(crate) async fn delete(
-    State(api): State<Arc<Api>>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let sender = Sender::of(&request)?;
+pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Result<Response, Problem> {
     let name = parse_name(&name)?;
     // A repeated request finds its stored answer even though the line-up is gone.
-    if api.engine.line_up(&name).is_none() && !sender.may_repeat() {
+    if call.api.engine.line_up(&name).is_none() && !call.may_repeat() {
         return Err(refusals::line_up_not_found());
     }
     let command = Command::DeleteLineUp { name: name.clone() };
-    let decided = api.submit_about(Resource::LineUp(name.as_str()), &sender, command).await?;
+    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
     Ok(reply::empty(decided.replayed))
 }

@@ -1,20 +1,15 @@
 //! The audit log for operators: who changed what, with what outcome, and which keys were refused.
 
 use super::answer::problem::Code;
-use super::openapi;
+use super::operations::Operation;
 use crate::access::{Access, Caller, Denied, Seldom};
 use axum::extract::{ConnectInfo, Request};
-use http::{HeaderValue, Method, StatusCode};
-use serde_json::Value;
-use std::collections::HashMap;
+use http::{HeaderValue, StatusCode};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
-
-/// The administrative operations, by route and method.
-pub(super) struct Acts(HashMap<String, Vec<(Method, String)>>);
 
 /// A running administrative act. If it is dropped before its end, its client has abandoned it.
 pub(super) struct Act {
@@ -25,46 +20,21 @@ pub(super) struct Act {
     is_told: bool,
 }
 
-impl Acts {
-    /// Collects the administrative operations of the document: those that create, change, delete or empty a whole resource, and
-    /// those that export all data.
-    pub(super) fn new(document: &Value) -> Self {
-        let mut acts: HashMap<String, Vec<(Method, String)>> = HashMap::new();
-        for (path, method, name) in openapi::names(document) {
-            let Ok(method) = method.parse::<Method>() else { continue };
-            let last = path.rsplit('/').next().unwrap_or_default();
-            let is_act = match method {
-                Method::PUT | Method::PATCH | Method::DELETE => true,
-                Method::POST => matches!(last, "clear" | "imports" | "snapshots"),
-                Method::GET => matches!(last, "backup" | "image"),
-                _ => false,
-            };
-            if is_act {
-                acts.entry(path).or_default().push((method, name));
-            }
-        }
-        Self(acts)
-    }
-
+impl Act {
     /// The administrative act that an admitted request begins, if it begins one.
-    pub(super) fn begun(&self, request: &Request, route: Option<&str>, id: &HeaderValue) -> Option<Act> {
-        let (_, name) = self.0.get(route?)?.iter().find(|(method, _)| method == request.method())?;
+    pub(super) fn begun(operation: &Operation, request: &Request, id: &HeaderValue) -> Option<Self> {
+        operation.access.filter(|access| access.is_audited)?;
         let path = request.uri().path();
-        Some(Act {
-            name: name.clone(),
-            key: request
-                .extensions()
-                .get::<Caller>()
-                .map(|caller| caller.name().to_owned())
-                .unwrap_or_default(),
+        let caller = request.extensions().get::<Caller>();
+        Some(Self {
+            name: operation.id.clone(),
+            key: caller.map(|caller| caller.name().to_owned()).unwrap_or_default(),
             target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
             request_id: id.clone(),
             is_told: false,
         })
     }
-}
 
-impl Act {
     /// Logs the outcome.
     pub(super) fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
         self.is_told = true;
@@ -121,25 +91,5 @@ impl Refusals {
         let Some(untold) = self.room.ask() else { return };
         let code = code.as_str();
         tracing::warn!(route, code, request_id = id.to_str().ok(), untold, "a write was refused");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn acts_are_what_changes_something_as_a_whole() {
-        let acts = Acts::new(&openapi::document());
-        let mut names: Vec<&str> = acts.0.values().flatten().map(|(_, name)| name.as_str()).collect();
-        names.sort_unstable();
-        for wanted in
-            ["backup", "clear_campaign", "delete_coupon", "import_codes", "put_campaign", "take_snapshot"]
-        {
-            assert!(names.contains(&wanted), "{wanted} in {names:?}");
-        }
-        for other in ["add_users", "redeem", "info", "check_codes", "list_campaigns"] {
-            assert!(!names.contains(&other), "{other} in {names:?}");
-        }
     }
 }

@@ -1,12 +1,12 @@
 //! Campaigns to choose from, and who is left out of them: what eligibility requests and line-ups have in common, as JSON.
 
+use super::answer::problem::Problem;
+use super::request::faults::Faults;
+use super::request::json::Text;
 use crate::access::Caller;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{LineUp, Name, Unless};
 use crate::engine::Uncountable;
-use crate::http::answer::problem::Problem;
-use crate::http::request::faults::Faults;
-use crate::http::request::json::Text;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -1,0 +1,166 @@
+//! What becomes of an upload: an import, whose batches become commands, or a dry run, which counts the same and changes nothing.
+
+use super::upload::{Batch, Upload};
+use crate::access::{Client, Guesser};
+use crate::domain::import::ImportTarget;
+use crate::domain::{
+    Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
+    Outcome, Refusal,
+};
+use crate::engine::imports::LiveImport;
+use crate::engine::{FilterView, ImportTrial};
+use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::refusals;
+use crate::http::api::Api;
+use crate::http::call::target;
+use crate::http::patience::Commands;
+use std::sync::Arc;
+
+/// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
+/// the items of a few buckets, and the writer must not be held for more than 20 ms.
+const CATCH_UP_ENTRIES: u32 = 2_500;
+
+/// An import as it was asked for.
+pub(super) struct Asked {
+    pub(super) api: Arc<Api>,
+    pub(super) view: Arc<FilterView>,
+    pub(super) id: ImportId,
+    pub(super) mode: ImportMode,
+    pub(super) if_absent: bool,
+    pub(super) guards: Guards,
+    pub(super) by: Option<KeyName>,
+    pub(super) is_named: bool,
+}
+
+/// The result of an upload.
+pub(super) struct Imported {
+    pub(super) import: Import,
+    /// An earlier upload had completed the import.
+    pub(super) replayed: bool,
+}
+
+impl Asked {
+    /// Reads the whole upload into the filter. However it ends, the log records the end.
+    pub(super) async fn run(self, mut upload: Upload) -> Result<Imported, Problem> {
+        let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
+        let begin = Command::ImportBegin {
+            target: target(&self.view),
+            import: self.id.clone(),
+            mode: self.mode,
+            if_absent: self.if_absent,
+            guards: self.guards,
+            owner: self.by.clone().unwrap_or_else(|| KeyName::new("")),
+            is_named: self.is_named,
+        };
+        let import = of_import(commands.submit(begin).await?)?;
+        if import.state == ImportState::Done {
+            return self.repeat(import, upload).await;
+        }
+        upload.continue_after(&import);
+        let read = self.read(&mut upload, &mut commands).await;
+        // Whatever went wrong, the end is logged after the last batch.
+        let landed = commands.settle().await;
+        let ended = match read.and(landed) {
+            Ok(()) => self.complete(&upload.live, upload.ending(), &commands).await,
+            Err(problem) => Err(problem),
+        };
+        if ended.is_err() {
+            let ending = if upload.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
+            // If this fails, no harm is done: the next start ends the import.
+            let _ = self.end(&commands, ending).await;
+        }
+        ended.map(|import| Imported { import, replayed: false })
+    }
+
+    async fn read(&self, upload: &mut Upload, commands: &mut Commands) -> Result<(), Problem> {
+        while let Some(Batch { digests, lines, rejected, errors, chain }) = upload.next().await? {
+            let (target, import) = (target(&self.view), self.id.clone());
+            let digests = Digests(digests);
+            commands
+                .send(Command::ImportLines { target, import, digests, lines, rejected, errors, chain })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Answers an upload whose import is already done, if it is the same upload. A client that is still sending would not read
+    /// the answer, so the whole body is read first.
+    async fn repeat(&self, import: Import, mut upload: Upload) -> Result<Imported, Problem> {
+        match upload.digest().await? {
+            digest if import.upload == Some(digest) => Ok(Imported { import, replayed: true }),
+            _ => Err(refusals::refused(self.view.kind, Refusal::ImportDiffers)),
+        }
+    }
+
+    /// Ends a complete upload. A replacement is not done before it has caught up with the writes that came meanwhile.
+    async fn complete(
+        &self,
+        live: &LiveImport,
+        whole: Ending,
+        commands: &Commands,
+    ) -> Result<Import, Problem> {
+        loop {
+            if live.is_stopped() {
+                return Err(refusals::import_stopped());
+            }
+            let import = self.end(commands, whole.clone()).await?;
+            if import.state != ImportState::Running {
+                return Ok(import);
+            }
+        }
+    }
+
+    async fn end(&self, commands: &Commands, ending: Ending) -> Result<Import, Problem> {
+        let (target, import) = (target(&self.view), self.id.clone());
+        let end = Command::ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES };
+        of_import(commands.submit(end).await?)
+    }
+
+    /// Reads the whole upload, and counts what the import would. The counts tell whether codes are valid, so the limit on guessing applies.
+    pub(super) async fn try_out(self, mut upload: Upload, client: Option<Client>) -> Result<Import, Problem> {
+        let Self { api, view, id, mode, if_absent, guards, .. } = self;
+        let guesser = api.access.guessing.guesser(view.has_secret_codes(), client)?;
+        let now = api.engine.now();
+        let of = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
+        let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
+        upload.continue_after(&import);
+        let mut trial = ImportTrial::new(view.clone(), mode, if_absent, now);
+        let mut share = api.reading.share();
+        while let Some(batch) = upload.next().await? {
+            count(&mut import, &mut trial, batch, &guesser)?;
+            share.hold(trial.memory_bytes())?;
+            // Other connections of this worker get their turn.
+            tokio::task::yield_now().await;
+        }
+        let Ending::Whole { warnings, .. } = upload.ending() else { return Ok(import) };
+        let allowed = trial.check(&import);
+        allowed.map_err(|tripped| refusals::refused(view.kind, Refusal::ImportGuarded(tripped)))?;
+        Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
+    }
+}
+
+/// Counts a batch as the import would, and checks the guards that it would trip.
+fn count(
+    import: &mut Import,
+    trial: &mut ImportTrial,
+    batch: Batch,
+    guesser: &Guesser<'_>,
+) -> Result<(), Problem> {
+    let allowed =
+        import.guards.allow_rejected(import.rejected + batch.rejected, batch.errors.last().copied());
+    allowed.map_err(|tripped| refusals::refused(import.kind, Refusal::ImportGuarded(tripped)))?;
+    let guesses = guesser.take(batch.digests.len())?;
+    let outcomes = trial.insert(&batch.digests);
+    let outcomes = outcomes.map_err(|refusal| refusals::refused(import.kind, refusal))?;
+    guesses.settle(outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count());
+    import.count_lines(&outcomes, batch.lines, batch.rejected, &batch.errors);
+    Ok(())
+}
+
+/// The import in an outcome.
+fn of_import(outcome: Outcome) -> Result<Import, Problem> {
+    match outcome {
+        Outcome::Import(import) => Ok(*import),
+        _ => Err(Problem::new(Code::Internal, "an import has another command's outcome")),
+    }
+}

@@ -1,0 +1,509 @@
+//! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
+
+use super::answer::problem::Problem;
+use super::answer::{refusals, reply};
+use super::call::{Call, LookUp, Read, Right, Write, target};
+use super::redemptions::RedemptionAnswer;
+use super::request::idempotency::Resource;
+use super::request::items::{Hashing, Item};
+use super::request::json;
+use crate::access::Scope;
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
+use crate::engine::{CodeFound, Digest, FilterView};
+use axum::extract::{Path, Request};
+use axum::response::Response;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+use utoipa::ToSchema;
+
+/// Users.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"users": ["u1", "u2"]}))]
+struct UserList<'a> {
+    /// Used exactly as given, 1 to 512 bytes each.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    users: Vec<Item<'a>>,
+}
+
+/// Users to add.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"users": ["u1", "u2"]}))]
+struct UsersToAdd<'a> {
+    /// Used exactly as given, 1 to 512 bytes each.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    users: Vec<Item<'a>>,
+    /// Skip users who seem to be present already.
+    #[serde(default)]
+    if_absent: bool,
+}
+
+/// Users to remove.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"users": ["u1", "u2"]}))]
+struct UsersToRemove<'a> {
+    /// Used exactly as given, 1 to 512 bytes each.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    users: Vec<Item<'a>>,
+    /// Remove every copy, not just one.
+    #[serde(default)]
+    all: bool,
+}
+
+/// Codes.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
+struct CodeList<'a> {
+    /// Used exactly as given, 1 to 512 bytes each.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    codes: Vec<Item<'a>>,
+}
+
+/// Codes to add.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
+struct CodesToAdd<'a> {
+    /// Used exactly as given, 1 to 512 bytes each.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    codes: Vec<Item<'a>>,
+    /// Make redeemed codes available again; requires the scope `admin`.
+    #[serde(default)]
+    revive: bool,
+}
+
+/// A pair of items.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"from": "u1", "to": "u2"}))]
+struct Replacement<'a> {
+    /// The item to remove. If it is not present, nothing is added.
+    #[serde(borrow, default)]
+    #[schema(required = true)]
+    from: Item<'a>,
+    /// The item to add in its place.
+    #[serde(borrow, default)]
+    #[schema(required = true)]
+    to: Item<'a>,
+}
+
+/// Pairs of items to replace.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"replacements": [{"from": "u1", "to": "u2"}]}))]
+struct ReplacementList<'a> {
+    /// The pairs.
+    #[serde(borrow, deserialize_with = "json::items")]
+    #[schema(min_items = 1, max_items = 10_000)]
+    replacements: Vec<Replacement<'a>>,
+}
+
+/// Which users are in the campaign.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"present": [true, false]}))]
+struct UsersPresent {
+    /// In the order of the request.
+    present: Vec<bool>,
+}
+
+/// Which codes may be redeemed now.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"valid": [true, false]}))]
+struct CodesValid {
+    /// In the order of the request.
+    valid: Vec<bool>,
+}
+
+/// The outcomes of replacements, one per pair.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"outcomes": ["replaced", "absent"]}))]
+struct ReplacedItems {
+    /// In the order of the request.
+    outcomes: Vec<ItemOutcome>,
+}
+
+/// The number of copies of each item.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"counts": [2, 0]}))]
+struct ItemCounts {
+    /// In the order of the request.
+    counts: Vec<u32>,
+}
+
+/// The status of a code.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum CodeStatus {
+    /// The code may be redeemed while the coupon is active.
+    Available,
+    /// A redemption holds the code.
+    Held,
+    /// The code is redeemed.
+    Redeemed,
+    /// The code was never added, or was withdrawn.
+    Absent,
+}
+
+/// The result of a look-up.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "available"}))]
+struct CodeLookup {
+    status: CodeStatus,
+    /// The redemption that holds or used the code, unless its retention is over.
+    redemption: Option<RedemptionAnswer>,
+}
+
+impl From<CodeFound> for CodeLookup {
+    fn from(found: CodeFound) -> Self {
+        let (status, redemption) = match found {
+            CodeFound::Absent => (CodeStatus::Absent, None),
+            CodeFound::Available => (CodeStatus::Available, None),
+            CodeFound::Held(redemption) => (CodeStatus::Held, Some(redemption)),
+            CodeFound::Redeemed(redemption) => (CodeStatus::Redeemed, redemption),
+        };
+        Self { status, redemption: redemption.map(RedemptionAnswer::from) }
+    }
+}
+
+/// The results of a look-up.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"codes": [{"status": "available"}]}))]
+struct CodeLookups {
+    /// In the order of the request.
+    codes: Vec<CodeLookup>,
+}
+
+const ORDER: &str = "In the order of the request";
+
+/// The routes of one kind's items. Each calls a handler that both kinds share.
+macro_rules! item_routes {
+    (
+        $items:ident: $kind:ident at $path:literal,
+        add: $to_add:ident $add_fields:tt => $added:expr, $add_summary:literal, $add_text:literal, $full:literal;
+        check: $list:ident => $present_type:ident { $present:ident }, $check_summary:literal, $check_text:literal;
+        count: $count_text:literal;
+        remove: $to_remove:ident $remove_fields:tt => $removed:expr, $remove_summary:literal, $remove_text:literal, [$($not_removed:tt)*];
+        replace: $replace_text:literal, $not_replaced:literal;
+        each: [$($guessing:tt)*];
+    ) => {
+        pub(crate) mod $items {
+            use super::*;
+
+            const KIND: Kind = Kind::$kind;
+
+            #[utoipa::path(
+                post, path = $path, operation_id = concat!("add_", stringify!($items)), tag = stringify!($items),
+                summary = $add_summary, description = $add_text, request_body = $to_add<'_>,
+                responses((status = 200, description = ORDER, body = Inserted), (status = 409, description = $full))
+            )]
+            pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+                super::add(&call, KIND, &name, request, |body| {
+                    let $to_add $add_fields = json::parse(body)?;
+                    Ok($added)
+                })
+                .await
+            }
+
+            #[utoipa::path(
+                post, path = concat!($path, "/check"), operation_id = concat!("check_", stringify!($items)),
+                tag = stringify!($items), summary = $check_summary, description = $check_text, request_body = $list<'_>,
+                responses((status = 200, description = ORDER, body = $present_type), $($guessing)*)
+            )]
+            pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+                let read = super::check(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
+                let $present = read.await?;
+                Ok(reply::json(StatusCode::OK, false, &$present_type { $present }))
+            }
+
+            #[utoipa::path(
+                post, path = concat!($path, "/count"), operation_id = concat!("count_", stringify!($items)),
+                tag = stringify!($items), summary = "Count the copies of each item", description = $count_text,
+                request_body = $list<'_>,
+                responses((status = 200, description = ORDER, body = ItemCounts), $($guessing)*)
+            )]
+            pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+                super::count(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false))).await
+            }
+
+            #[utoipa::path(
+                post, path = concat!($path, "/remove"), operation_id = concat!("remove_", stringify!($items)),
+                tag = stringify!($items), summary = $remove_summary, description = $remove_text,
+                request_body = $to_remove<'_>,
+                responses((status = 200, description = ORDER, body = Removed), $($not_removed)* $($guessing)*)
+            )]
+            pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+                super::remove(&call, KIND, &name, request, |body| {
+                    let $to_remove $remove_fields = json::parse(body)?;
+                    Ok($removed)
+                })
+                .await
+            }
+
+            #[utoipa::path(
+                post, path = concat!($path, "/replace"), operation_id = concat!("replace_", stringify!($items)),
+                tag = stringify!($items), summary = "Replace items, pair by pair", description = $replace_text,
+                request_body = ReplacementList<'_>,
+                responses(
+                    (status = 200, description = ORDER, body = ReplacedItems),
+                    (status = 409, description = $not_replaced),
+                    $($guessing)*
+                )
+            )]
+            pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+                super::replace(&call, KIND, &name, request).await
+            }
+        }
+    };
+}
+
+item_routes! {
+    users: Campaign at "/v1/campaigns/{campaign}/users",
+    add: UsersToAdd { users, if_absent } => (users, if_absent), "Add users, all or none",
+        "In a compact campaign, adding a user twice stores two copies, unless `if_absent` is set.",
+        "`filter-full`: none of them was added";
+    check: UserList => UsersPresent { present }, "Check which users are in the campaign",
+        "In a compact campaign, a user who was never added is reported as present with a probability of at most `error_rate`.";
+    count: "How many copies of each user the campaign holds.";
+    remove: UsersToRemove { users, all } => (users, all), "Remove users, for example because they registered or opted out",
+        "Remove only users who were added: in a compact campaign, removing another one may remove a user with the same fingerprint.",
+        [];
+    replace: "Each pair is replaced as a whole, in order. A user who is absent brings in no other.",
+        "`filter-full`: none of them was replaced";
+    each: [];
+}
+
+item_routes! {
+    codes: Coupon at "/v1/coupons/{coupon}/codes",
+    add: CodesToAdd { codes, revive } => (codes, revive), "Add codes, all or none",
+        "A redeemed code stays redeemed, unless `revive` is set.",
+        "`filter-full`: none of them was added; `requires-added-codes`";
+    check: CodeList => CodesValid { valid }, "Check which codes may be redeemed now",
+        "A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is. In an open pool every other code is \
+         valid, unless the pool is sold out.";
+    count: "How many copies of each code the coupon holds: at most one in a strict coupon.";
+    remove: CodeList { codes } => (codes, false), "Withdraw codes; a held code loses its hold", "A redeemed code stays.",
+        [(status = 409, description = "`requires-added-codes`"),];
+    replace: "Each pair is replaced as a whole, in order. A code that is absent brings in no other.",
+        "`filter-full`: none of them was replaced; `requires-added-codes`";
+    each: [(status = 429, description = "`too-many-invalid-codes`")];
+}
+
+/// The look-up of codes, which users don't have.
+pub(crate) mod lookup {
+    use super::*;
+
+    /// Look up codes, for a help desk
+    ///
+    /// Shows the status of each code, whatever the window.
+    #[utoipa::path(
+        post,
+        path = "/v1/coupons/{coupon}/codes/lookup",
+        operation_id = "look_up_codes",
+        tag = "codes",
+        request_body = CodeList<'_>,
+        responses(
+            (status = 200, description = ORDER, body = CodeLookups),
+            (status = 409, description = "`requires-strict-mode`"),
+            (status = 429, description = "`too-many-invalid-codes`"),
+        )
+    )]
+    pub(crate) async fn look_up(
+        call: Call<LookUp>,
+        Path(name): Path<String>,
+        request: Request,
+    ) -> Result<Response, Problem> {
+        let view = call.filter(Kind::Coupon, &name)?;
+        let guesser = call.guesser(&view, &request)?;
+        let digests =
+            digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
+        let (digests, _) = digests.await?;
+        let found = view.look_up(&digests, call.api.engine.now());
+        let found = found.ok_or_else(|| refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode))?;
+        // A code that is held or redeemed does not count as a guess.
+        let guesses = guesser.take(digests.len())?;
+        guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
+        let codes = found.into_iter().map(CodeLookup::from).collect();
+        Ok(reply::json(StatusCode::OK, false, &CodeLookups { codes }))
+    }
+}
+
+/// A body's items and its flag.
+type Listed<'a> = Result<(Vec<Item<'a>>, bool), Problem>;
+
+/// Reads a body, and hashes its items.
+async fn digests<R: Right>(
+    call: &Call<R>,
+    view: &FilterView,
+    request: Request,
+    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
+) -> Result<(Vec<Digest>, bool), Problem> {
+    let body = call.body(request).await?;
+    let (items, flag) = read(&body)?;
+    let field = match view.kind {
+        Kind::Campaign => "users",
+        Kind::Coupon => "codes",
+    };
+    let digests = Hashing::new(view).list(field, &items, call.api.options.limits.items_max)?;
+    Ok((digests, flag))
+}
+
+/// Counts codes that could not be removed.
+fn invalid(outcomes: &[ItemOutcome]) -> usize {
+    let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
+    outcomes.len() - outcomes.iter().filter(is_valid).count()
+}
+
+/// Which items are present.
+async fn check(
+    call: &Call<Read>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
+) -> Result<Vec<bool>, Problem> {
+    let view = call.filter(kind, name)?;
+    let guesser = call.guesser(&view, &request)?;
+    let (digests, _) = digests(call, &view, request, read).await?;
+    let guesses = guesser.take(digests.len())?;
+    let mut present = Vec::with_capacity(digests.len());
+    view.contains_many(&digests, call.api.engine.now(), &mut present);
+    guesses.settle(present.iter().filter(|&&present| !present).count());
+    Ok(present)
+}
+
+/// How many copies of each item are present.
+async fn count(
+    call: &Call<Read>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
+) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let guesser = call.guesser(&view, &request)?;
+    let (digests, _) = digests(call, &view, request, read).await?;
+    let guesses = guesser.take(digests.len())?;
+    let now = call.api.engine.now();
+    let counts: Vec<u32> = digests.iter().map(|&digest| view.count(digest, now)).collect();
+    guesses.settle(counts.iter().filter(|&&count| count == 0).count());
+    Ok(reply::json(StatusCode::OK, false, &ItemCounts { counts }))
+}
+
+/// Adds items, all or none.
+async fn add(
+    call: &Call<Write>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
+) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let (digests, flag) = digests(call, &view, request, read).await?;
+    let (if_absent, revive) = match kind {
+        Kind::Campaign => (flag, false),
+        Kind::Coupon => (false, flag),
+    };
+    if revive {
+        call.caller.require(Scope::Admin)?;
+    }
+    let codes = digests.len();
+    let command = Command::Insert { target: target(&view), digests: Digests(digests), if_absent, revive };
+    let decided = call.submit(Resource::Filter(kind, name), command).await;
+    if revive {
+        // Used codes can be used again. The gate can't tell by the route.
+        let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
+        let key = Some(call.caller.name()).filter(|key| !key.is_empty());
+        tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");
+    }
+    let decided = decided?;
+    match &decided.outcome {
+        Outcome::Inserted(inserted) => Ok(reply::json(StatusCode::OK, decided.replayed, inserted)),
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// Removes items.
+async fn remove(
+    call: &Call<Write>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
+) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let guesser = call.guesser(&view, &request)?;
+    let (digests, all) = digests(call, &view, request, read).await?;
+    let guesses = guesser.take(digests.len())?;
+    let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
+    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    match &decided.outcome {
+        Outcome::Removed(removed) => {
+            guesses.settle(invalid(&removed.outcomes));
+            Ok(reply::json(StatusCode::OK, decided.replayed, removed))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// Replaces items pair by pair.
+async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+    let view = call.filter(kind, name)?;
+    let guesser = call.guesser(&view, &request)?;
+    let body = call.body(request).await?;
+    let (from, to) = pairs(&body, &view, call.api.options.limits.items_max)?;
+    let guesses = guesser.take(from.len())?;
+    let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
+    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    match decided.outcome {
+        Outcome::Replaced(outcomes) => {
+            guesses.settle(invalid(&outcomes));
+            Ok(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }))
+        }
+        _ => Err(decided.unexpected()),
+    }
+}
+
+/// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.
+///
+/// # Errors
+/// The problem that the service answers.
+pub fn pairs(
+    body: &[u8],
+    view: &FilterView,
+    items_max: usize,
+) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
+    let ReplacementList { replacements } = json::parse(body)?;
+    Hashing::check_length("replacements", replacements.len(), items_max)?;
+    let mut hashing = Hashing::new(view);
+    let each = replacements.iter().enumerate().map(|(index, Replacement { from, to })| {
+        let from = hashing.digest(from, || format!("/replacements/{index}/from"));
+        (from, hashing.digest(to, || format!("/replacements/{index}/to")))
+    });
+    let pairs = each.unzip();
+    hashing.finish()?;
+    Ok(pairs)
+}
+
+/// Parses a body `{"users":[…],"if_absent":…}` into the items' digests and the flag.
+///
+/// # Errors
+/// The problem that the service answers.
+#[cfg(any(feature = "fuzzing", test))]
+pub fn users_to_add(
+    body: &[u8],
+    view: &FilterView,
+    items_max: usize,
+) -> Result<(Vec<Digest>, bool), Problem> {
+    let UsersToAdd { users, if_absent } = json::parse(body)?;
+    Ok((Hashing::new(view).list("users", &users, items_max)?, if_absent))
+}

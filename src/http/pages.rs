@@ -1,0 +1,126 @@
+//! Pages for people: the operator's console at `/console`, to which `/` leads, and the OpenAPI document in Swagger UI at `/docs`.
+//! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources).
+
+use super::answer::reply;
+use super::api::Api;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+
+/// Content Security Policy of the console: scripts, styles and images come from files of this service, and only this service is asked.
+const CONSOLE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Content Security Policy of the document: Swagger UI sets styles and draws its icons itself.
+const DOCS: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
+
+const DOCS_PAGE: &str = r##"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>cuckood</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="./swagger-ui.css">
+</head>
+<body>
+<div id="page"></div>
+<script src="./swagger-ui-bundle.js"></script>
+<script src="./start.js"></script>
+</body>
+</html>
+"##;
+
+const DOCS_START: &str = r##"SwaggerUIBundle({ url: "../openapi.json", dom_id: "#page", deepLinking: true });
+"##;
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// A file that is compiled in. One whose name ends with `.gz` stays compressed: every browser can read it.
+macro_rules! asset {
+    ($name:literal) => {
+        include_bytes!(concat!("../../assets/", $name))
+    };
+}
+
+/// The files: path, media type, content coding, policy, content.
+const FILES: [(&str, &str, Option<&str>, &str, &[u8]); 8] = [
+    ("/console", HTML, None, CONSOLE, asset!("console/index.html")),
+    ("/console/app.js", SCRIPT, None, CONSOLE, asset!("console/app.js")),
+    ("/console/app.css", STYLE, None, CONSOLE, asset!("console/app.css")),
+    ("/console/icon.svg", "image/svg+xml", None, CONSOLE, asset!("console/icon.svg")),
+    ("/docs/", HTML, None, DOCS, DOCS_PAGE.as_bytes()),
+    ("/docs/start.js", SCRIPT, None, DOCS, DOCS_START.as_bytes()),
+    ("/docs/swagger-ui-bundle.js", SCRIPT, Some("gzip"), DOCS, asset!("swagger-ui/swagger-ui-bundle.js.gz")),
+    ("/docs/swagger-ui.css", STYLE, Some("gzip"), DOCS, asset!("swagger-ui/swagger-ui.css.gz")),
+];
+
+/// Show this document
+///
+/// If no keys are configured, every operation is marked as usable without one.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "openapi",
+    tag = "operations",
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
+)]
+pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
+    reply::json_text((api.document)(!api.access.entry.is_open()))
+}
+
+/// The pages and what they load. All links are relative, so that they work behind a proxy that adds a prefix.
+pub(super) fn routes() -> Router<Arc<Api>> {
+    let redirects = [
+        ("/", "console"),
+        ("/console/", "../console"),
+        ("/console/index.html", "../console"),
+        ("/docs", "docs/"),
+    ];
+    let router = redirects.into_iter().fold(Router::new(), |router, (from, to)| {
+        router.route(from, get(async move || Redirect::temporary(to)))
+    });
+    FILES.into_iter().fold(router, |router, (path, media_type, coding, policy, bytes)| {
+        // Weak, because responses may be compressed.
+        let digest = hex::encode(&Sha256::digest(bytes)[..12]);
+        let tag = HeaderValue::try_from(format!("W/\"{digest}\"")).expect("digits may stand in a header");
+        let own = HeaderMap::from_iter(headers(coding, policy).chain([(header::ETAG, tag)]));
+        router.route(path, get(async move |asked: HeaderMap| answer(own, media_type, bytes, &asked)))
+    })
+}
+
+/// The headers of a file, whether it is sent or known.
+fn headers(
+    coding: Option<&'static str>,
+    policy: &'static str,
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // A browser asks each time whether a file has changed, so that an upgrade shows immediately.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    let coding = coding.map(|coding| (header::CONTENT_ENCODING, coding));
+    headers.into_iter().chain(coding).map(|(name, value)| (name, HeaderValue::from_static(value)))
+}
+
+/// Serves a file, or says that the client has it already.
+fn answer(own: HeaderMap, media_type: &'static str, bytes: &'static [u8], asked: &HeaderMap) -> Response {
+    if is_known(asked, &own[header::ETAG]) {
+        return (StatusCode::NOT_MODIFIED, own).into_response();
+    }
+    (own, [(header::CONTENT_TYPE, media_type)], bytes).into_response()
+}
+
+/// Whether `If-None-Match` names this tag.
+fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let lists = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
+}

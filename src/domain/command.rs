@@ -281,37 +281,14 @@ impl Command {
 
 impl Command {
     /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
-    /// of an old command is a new version, too. There is no `_`, so whoever adds a command decides.
+    /// of an old command is a new version, too.
     pub fn needs(&self) -> u16 {
-        match self {
-            Command::Configure(_)
-            | Command::Create { .. }
-            | Command::Update { .. }
-            | Command::Delete { .. }
-            | Command::Insert { .. }
-            | Command::Remove { .. }
-            | Command::Replace { .. }
-            | Command::Clear { .. }
-            | Command::Redeem { .. }
-            | Command::Confirm { .. }
-            | Command::Cancel { .. }
-            | Command::ImportBegin { .. }
-            | Command::ImportLines { .. }
-            | Command::ImportEnd { .. }
-            | Command::Advance { .. }
-            | Command::TurnBack
-            | Command::PutLineUp { .. }
-            | Command::DeleteLineUp { .. }
-            | Command::Restored { .. }
-            | Command::ImagePart { .. }
-            | Command::ImageEnd { .. }
-            | Command::ImageAbandon { .. }
-            | Command::Enable { .. } => 1,
-            Command::ImageBegin { head, .. } => match head.tables.expansion() {
-                Expansion::Segments => 1,
-                Expansion::Doubling => 2,
-            },
+        if let Command::ImageBegin { head, .. } = self
+            && head.tables.expansion() == Expansion::Doubling
+        {
+            return 2;
         }
+        1
     }
 
     /// Whether it frees disk space in the long run, so that it is accepted while space is short.

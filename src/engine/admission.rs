@@ -56,14 +56,16 @@ impl Admission {
         if self.waiting.must_be_applied_before(command) {
             return Verdict::Later;
         }
-        let need = state.memory_needed(command, is_keyed, &self.waiting);
+        let need = self.waiting.need_of(state, command, is_keyed);
         let taken = *self.taken_bytes.get_or_insert_with(|| {
-            let discarded = state.discarded_tables_bytes() + state.discarded_records_bytes();
-            state.tables_bytes() + state.records_bytes() + discarded
+            let sizes = state.sizes();
+            let discarded = sizes.discarded_tables_bytes + sizes.discarded_records_bytes;
+            sizes.tables_bytes + sizes.records_bytes + discarded
         });
         let mut all = taken.saturating_add(self.need.bytes).saturating_add(need.bytes);
         if need.has_tables {
-            all = all.saturating_add(state.uncounted_tables_bytes()).saturating_add(self.need.uncounted);
+            all =
+                all.saturating_add(state.sizes().uncounted_tables_bytes).saturating_add(self.need.uncounted);
         }
         let verdict = if need.bytes > 0 && all > self.bytes_max {
             Verdict::BeyondLimit
@@ -71,7 +73,7 @@ impl Admission {
             Verdict::NoMemory(refused)
         } else {
             self.need += need;
-            state.note_waiting(command, is_keyed, &mut self.waiting);
+            self.waiting.note(state, command, is_keyed);
             return Verdict::Admitted;
         };
         // The commands in flight were counted at their upper bound, and some of them may free memory.
@@ -383,18 +385,18 @@ mod tests {
             for (proposal, expected) in std::mem::take(&mut self.batch) {
                 let what = format!("{:.80}", format!("{:?}", proposal.command));
                 let is_clear = matches!(proposal.command, Command::Clear { .. });
-                let before = self.state.tables_bytes() + self.state.uncounted_tables_bytes();
+                let before = self.state.sizes().tables_bytes + self.state.sizes().uncounted_tables_bytes;
                 let applied = self.state.apply(Entry { seq: self.state.applied().next(), proposal });
                 // Where memory is short, what is discarded is freed before anything is refused.
                 while self.state.free_discarded(1_000) {}
-                let taken = self.state.tables_bytes() + self.state.records_bytes();
+                let taken = self.state.sizes().tables_bytes + self.state.sizes().records_bytes;
                 let outcome = format!("{:.80}", format!("{:?}", applied.outcome));
                 assert_eq!(unreserved_tables(), self.mapped_before, "after {what}: {outcome}");
                 assert!(taken <= expected, "{taken} bytes, not {expected}, after {what}: {outcome}");
                 assert!(taken <= self.limit, "{taken} bytes at a limit of {}", self.limit);
                 // Only what is cleared may take more, and gets no tables then.
-                let uncounted = self.state.uncounted_tables_bytes();
-                let has_grown = self.state.tables_bytes() + uncounted > before;
+                let uncounted = self.state.sizes().uncounted_tables_bytes;
+                let has_grown = self.state.sizes().tables_bytes + uncounted > before;
                 let is_within = taken + uncounted <= self.limit;
                 assert!(is_clear || !has_grown || is_within, "{taken} bytes and {uncounted} after {what}");
             }

@@ -43,7 +43,7 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn begin(store: &Arc<Store>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        Ok(ArchiveSource::over(store.pin_newest()?, through))
+        Ok(ArchiveSource::over(PinnedManifest::newest(store)?, through))
     }
 
     /// Begins an archive of the newest snapshot alone, without the log after it. `None` if there is no snapshot.
@@ -51,7 +51,7 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn of_newest_snapshot(store: &Arc<Store>) -> Result<Option<ArchiveSource>, StoreError> {
-        let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
+        let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
         let through = snapshot.seq;
         Ok(Some(ArchiveSource::over(Some(snapshot), through)))
     }
@@ -110,7 +110,8 @@ impl ArchiveSource {
     fn write_events(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
         let (seq, last) =
             self.snapshot.as_ref().map_or((Seq(0), 0), |snapshot| (snapshot.seq, snapshot.events_last));
-        let pack = store.events_from(&store.event_trees(), number)?.filter(|pack| pack.first <= last);
+        let pack =
+            store.events().find_from(&store.events().trees(), number)?.filter(|pack| pack.first <= last);
         self.next = match pack {
             None => Step::Log { after: seq },
             Some(pack) => {
@@ -167,7 +168,7 @@ impl ImageSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub(super) fn begin(store: &Arc<Store>, filter: FilterId) -> Result<Option<Self>, StoreError> {
-        let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
+        let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
         let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
         let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
         let find = |(kind, id)| {

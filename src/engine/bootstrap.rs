@@ -7,7 +7,7 @@ use crate::domain::ClockReading;
 use crate::journal::{Journal, JournalError, JournalOptions, SharedSnapshot, SharedSnapshots, read_shared};
 use crate::state::{IMAGE_VERSION, RestoreStateError, enabled_in};
 use crate::store::archive::Piece;
-use crate::store::{Manifest, Store, StoreError, StoreOptions};
+use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Bootstrap<'_> {
     /// # Errors
     /// If the log was trimmed past the directory, and no shared snapshot can be used; otherwise those of the store and the journal.
     pub(super) fn open(&self, report: &mut dyn FnMut(Progress)) -> Result<Opened, RecoveryError> {
-        let may_fill = self.journal.is_shared() && Store::is_unused(self.path);
+        let may_fill = self.journal.is_shared() && is_unused(self.path);
         let mut is_filled = may_fill && self.fill(report)?;
         for _ in 0..ROUNDS {
             let store = Arc::new(Store::open(self.path, self.store)?);

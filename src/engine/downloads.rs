@@ -2,51 +2,33 @@
 //! client lets go of it.
 
 use super::backup::{ArchiveSource, ImageSource};
-use super::request::Request;
+use super::request::{Reply, Request};
 use super::{Engine, SubmitError};
 use crate::domain::{FilterId, Seq};
 use crate::journal::{Journal, JournalError, Taken};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::mem::discriminant;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 
-/// The most backups, and the most images, that may be under way at once.
+/// Maximum number of backups, and of images, in progress.
 const DOWNLOADS_MAX: usize = 4;
 
-/// Downloads of one kind, by number. Each has a token that its client holds.
-struct Running<T> {
-    all: BTreeMap<u64, (Weak<()>, T)>,
-    begun: u64,
+/// What a client downloads.
+enum Source {
+    Backup(ArchiveSource),
+    Image(ImageSource),
 }
 
-impl<T> Default for Running<T> {
-    fn default() -> Self {
-        Self { all: BTreeMap::new(), begun: 0 }
-    }
-}
-
-impl<T> Running<T> {
-    fn make_room(&mut self) -> Result<(), SubmitError> {
-        self.all.retain(|_, (token, _)| token.strong_count() > 0);
-        if self.all.len() < DOWNLOADS_MAX { Ok(()) } else { Err(SubmitError::Overloaded) }
-    }
-
-    fn insert(&mut self, token: Weak<()>, source: T) -> u64 {
-        self.begun += 1;
-        self.all.insert(self.begun, (token, source));
-        self.begun
-    }
-}
-
-/// All downloads, as the writer sees them.
+/// All downloads, as the writer sees them, by number. Each has a token that its client holds.
 #[derive(Default)]
 pub(super) struct Downloads {
-    backups: Running<ArchiveSource>,
-    images: Running<ImageSource>,
+    running: BTreeMap<u64, (Weak<()>, Source)>,
+    begun: u64,
 }
 
 fn failed(error: impl Display) -> SubmitError {
@@ -65,15 +47,26 @@ fn newest(store: &Arc<Store>, journal: &dyn Journal) -> Result<(ArchiveSource, T
 }
 
 impl Downloads {
-    /// Whether a backup is under way.
+    /// Whether a backup is in progress.
     pub(super) fn has_backup(&self) -> bool {
-        self.backups.all.values().any(|(token, _)| token.strong_count() > 0)
+        let mut running = self.running.values();
+        running.any(|(token, source)| token.strong_count() > 0 && matches!(source, Source::Backup(_)))
     }
 
     /// Drops those that their clients have let go of: they keep snapshots.
     pub(super) fn forget_abandoned(&mut self) {
-        self.backups.all.retain(|_, (token, _)| token.strong_count() > 0);
-        self.images.all.retain(|_, (token, _)| token.strong_count() > 0);
+        self.running.retain(|_, (token, _)| token.strong_count() > 0);
+    }
+
+    fn insert(&mut self, token: Weak<()>, source: Source) -> Result<u64, SubmitError> {
+        self.forget_abandoned();
+        let alike = self.running.values().filter(|(_, other)| discriminant(other) == discriminant(&source));
+        if alike.count() >= DOWNLOADS_MAX {
+            return Err(SubmitError::Overloaded);
+        }
+        self.begun += 1;
+        self.running.insert(self.begun, (token, source));
+        Ok(self.begun)
     }
 
     pub(super) fn begin_backup(
@@ -82,9 +75,7 @@ impl Downloads {
         through: Seq,
         token: Weak<()>,
     ) -> Result<u64, SubmitError> {
-        self.backups.make_room()?;
-        let source = ArchiveSource::begin(store, through).map_err(failed)?;
-        Ok(self.backups.insert(token, source))
+        self.insert(token, Source::Backup(ArchiveSource::begin(store, through).map_err(failed)?))
     }
 
     /// Begins a backup of the newest snapshot alone, which nodes are to share.
@@ -94,113 +85,105 @@ impl Downloads {
         journal: &dyn Journal,
         token: Weak<()>,
     ) -> Result<(u64, Taken), SubmitError> {
-        self.backups.make_room()?;
         let (source, taken) = newest(store, journal).map_err(failed)?;
-        Ok((self.backups.insert(token, source), taken))
+        Ok((self.insert(token, Source::Backup(source))?, taken))
     }
 
-    pub(super) fn backup_part(
-        &mut self,
-        store: &Store,
-        journal: &mut dyn Journal,
-        id: u64,
-    ) -> Result<Option<Vec<u8>>, SubmitError> {
-        let Some((_, source)) = self.backups.all.get_mut(&id) else { return Err(SubmitError::StorageFailed) };
-        let part = source.next_part(store, journal).map_err(failed);
-        if !matches!(part, Ok(Some(_))) {
-            self.backups.all.remove(&id);
-        }
-        part
-    }
-
+    /// Begins an image of a filter as the newest snapshot has it; `None` if that has not got it.
     pub(super) fn begin_image(
         &mut self,
         store: &Arc<Store>,
         filter: FilterId,
         token: Weak<()>,
     ) -> Result<Option<u64>, SubmitError> {
-        self.images.make_room()?;
-        let source: Result<_, StoreError> = ImageSource::begin(store, filter);
-        Ok(source.map_err(failed)?.map(|source| self.images.insert(token, source)))
+        let source = ImageSource::begin(store, filter).map_err(failed)?;
+        source.map(|source| self.insert(token, Source::Image(source))).transpose()
     }
 
-    pub(super) fn image_records(&mut self, store: &Store, id: u64) -> Result<Vec<Vec<u8>>, SubmitError> {
-        let Some((_, source)) = self.images.all.get_mut(&id) else { return Err(SubmitError::StorageFailed) };
-        let records = source.next_records(store).map_err(failed);
-        if !records.as_ref().is_ok_and(|records| !records.is_empty()) {
-            self.images.all.remove(&id);
+    /// The next parts of a download; none after the last one.
+    pub(super) fn next_parts(
+        &mut self,
+        store: &Store,
+        journal: &mut dyn Journal,
+        id: u64,
+    ) -> Result<Vec<Vec<u8>>, SubmitError> {
+        let parts = match self.running.get_mut(&id) {
+            None => return Err(SubmitError::StorageFailed),
+            Some((_, Source::Backup(source))) => {
+                source.next_part(store, journal).map(|part| part.into_iter().collect()).map_err(failed)
+            }
+            Some((_, Source::Image(source))) => source.next_records(store).map_err(failed),
+        };
+        if !parts.as_ref().is_ok_and(|parts: &Vec<_>| !parts.is_empty()) {
+            self.running.remove(&id);
         }
-        records
+        parts
     }
 }
 
-/// A running backup. Dropping it ends it.
-pub struct Backup {
+/// A running download. Dropping it ends it.
+pub struct Download {
     engine: Engine,
     id: u64,
     _token: Arc<()>,
 }
 
-impl Backup {
-    /// The next piece of the archive; `None` after the last one. An archive without its end is refused when it is read.
-    pub async fn next(&mut self) -> Option<Result<Bytes, SubmitError>> {
-        let (reply, answer) = oneshot::channel();
-        if self.engine.inner.requests.send(Request::BackupPart(self.id, reply)).await.is_err() {
-            return Some(Err(SubmitError::Draining));
-        }
-        let part = answer.await.unwrap_or(Err(SubmitError::StorageFailed));
-        if matches!(part, Ok(None)) {
-            let inner = &self.engine.inner;
-            inner.latest_backup.store(inner.clock.read().0, Ordering::Relaxed);
-        }
-        part.map(|part| part.map(Bytes::from)).transpose()
-    }
-}
-
-/// A running download of an image. Dropping it ends it.
-pub struct ImageDownload {
-    engine: Engine,
-    id: u64,
-    _token: Arc<()>,
-}
-
-impl ImageDownload {
-    /// The next records; none after the last one. An image without its end is refused when it is read.
+impl Download {
+    /// The next parts: of an image, its records. None after the last one. An archive without its end is rejected when it is read.
     ///
     /// # Errors
     /// [`SubmitError`].
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.engine.inner.requests.send(Request::ImageRecords(self.id, reply)).await;
+        let sent = self.engine.inner.requests.send(Request::Parts(self.id, reply)).await;
         sent.map_err(|_| SubmitError::Draining)?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 }
 
+/// A running backup. Dropping it ends it.
+pub struct Backup(Download);
+
+impl Backup {
+    /// The next piece of the archive; `None` after the last one.
+    pub async fn next(&mut self) -> Option<Result<Bytes, SubmitError>> {
+        let part = self.0.next().await.map(|parts| parts.into_iter().next().map(Bytes::from));
+        if matches!(part, Ok(None)) {
+            let inner = &self.0.engine.inner;
+            inner.latest_backup.store(inner.clock.read().0, Ordering::Relaxed);
+        }
+        part.transpose()
+    }
+}
+
 impl Engine {
-    /// Begins a backup as of now: the newest snapshot and the log after it. Writes go on meanwhile.
+    /// Begins a backup as of now: the newest snapshot and the log after it. Writes go on during it.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<Backup, SubmitError> {
         self.refuse_unless_ready()?;
-        let token = Arc::new(());
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Backup(Arc::downgrade(&token), reply))?;
-        let id = answer.await.unwrap_or(Err(SubmitError::StorageFailed))?;
-        Ok(Backup { engine: self.clone(), id, _token: token })
+        let (id, token) = self.begin_download(Request::Backup).await?;
+        Ok(Backup(Download { engine: self.clone(), id, _token: token }))
     }
 
-    /// Takes a snapshot, and begins an image of a filter as it is in there; none if the filter is gone. Writes go on meanwhile.
+    /// Takes a snapshot, and begins an image of a filter as it is in there; `None` if the filter is gone. Writes go on during it.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
-    pub async fn image(&self, filter: FilterId) -> Result<Option<ImageDownload>, SubmitError> {
+    pub async fn image(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
         self.snapshot().await?;
+        let (id, token) = self.begin_download(|token, reply| Request::Image(filter, token, reply)).await?;
+        Ok(id.map(|id| Download { engine: self.clone(), id, _token: token }))
+    }
+
+    async fn begin_download<T>(
+        &self,
+        request: impl FnOnce(Weak<()>, Reply<T>) -> Request,
+    ) -> Result<(T, Arc<()>), SubmitError> {
         let token = Arc::new(());
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Image(filter, Arc::downgrade(&token), reply))?;
-        let id = answer.await.unwrap_or(Err(SubmitError::StorageFailed))?;
-        Ok(id.map(|id| ImageDownload { engine: self.clone(), id, _token: token }))
+        self.send(request(Arc::downgrade(&token), reply))?;
+        Ok((answer.await.unwrap_or(Err(SubmitError::StorageFailed))?, token))
     }
 }

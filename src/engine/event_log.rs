@@ -74,7 +74,7 @@ impl EventLog {
     /// # Errors
     /// [`StoreError::Damaged`] if events up to there are missing.
     pub fn open(store: &Store, state: &State) -> Result<Self, StoreError> {
-        let (last, next) = (state.events_last(), state.events_next());
+        let (last, next) = (state.events().last(), state.events().next());
         let mut log = Self {
             trees: VecDeque::new(),
             total: EventTreeSize::default(),
@@ -90,11 +90,11 @@ impl EventLog {
             removal: None,
             fresh: FreshEvents::default(),
         };
-        let mut trees = store.event_trees().into_iter().peekable();
+        let mut trees = store.events().trees().into_iter().peekable();
         while let Some(tree) = trees.next() {
             // The last one may have grown since its size was noted.
             let is_last = trees.peek().is_none();
-            let size = if is_last { store.count_events(tree)? } else { store.event_tree_size(tree)? };
+            let size = if is_last { store.events().count(tree)? } else { store.events().size(tree)? };
             log.trees.push_back((tree, size));
         }
         log.count_total();
@@ -112,7 +112,7 @@ impl EventLog {
     /// Goes on with the last pack that is stored, if there is one.
     fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
         for (tree, _) in self.trees.iter().rev() {
-            let Some(pack) = store.last_events(*tree)? else { continue };
+            let Some(pack) = store.events().last(*tree)? else { continue };
             let event = pack.events().last().and_then(|(_, event)| Event::decode(event));
             let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
             self.until = event.ok_or_else(unreadable)?.at;
@@ -131,7 +131,7 @@ impl EventLog {
     /// The stored pack that has this number, or the first one after it.
     fn from(&self, store: &Store, number: u64) -> Result<Option<EventPack>, StoreError> {
         let trees: Vec<EventTree> = self.trees.iter().map(|(tree, _)| *tree).collect();
-        store.events_from(&trees, number)
+        store.events().find_from(&trees, number)
     }
 
     /// Sets the most bytes that are stored. Beyond it the oldest events go before their retention is over.
@@ -160,7 +160,7 @@ impl EventLog {
     /// [`StoreError::Failed`] if they can't be stored. Readers get them all the same, until the process ends.
     pub fn take(&mut self, store: &Store, state: &mut State) -> Result<(), StoreError> {
         self.retention_seconds = state.settings().events_retention_seconds;
-        if state.fresh_events().is_empty() {
+        if state.events().fresh().is_empty() {
             return Ok(());
         }
         let mut fresh = std::mem::take(&mut self.fresh);
@@ -214,7 +214,7 @@ impl EventLog {
     /// # Errors
     /// As for [`Self::take`].
     pub fn settle(&mut self, store: &Store, state: &State) -> Result<(), StoreError> {
-        let (last, next) = (state.events_last(), state.events_next());
+        let (last, next) = (state.events().last(), state.events().next());
         self.compared = None;
         if self.tail.last() > last {
             self.forget_after(store, last, state.now())?;
@@ -232,27 +232,28 @@ impl EventLog {
 
     fn drop_trees_after(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
         while let Some((tree, _)) = self.trees.pop_back_if(|(tree, _)| tree.first > number) {
-            store.drop_event_tree(tree)?;
+            store.events().drop_tree(tree)?;
         }
         Ok(())
     }
 
     /// Removes what is stored of all events after the one of this number.
     fn forget_after(&mut self, store: &Store, last: u64, now: Timestamp) -> Result<(), StoreError> {
-        let kept = self.from(store, last)?.filter(|pack| pack.first <= last).map(|pack| pack.up_to(last));
+        let kept = self.from(store, last)?.filter(|pack| pack.first <= last);
         self.drop_trees_after(store, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
         if let Some((tree, size)) = self.trees.back_mut() {
             // It may have been noted when a later tree began.
-            store.forget_event_tree_size(*tree)?;
-            store.remove_events_from(*tree, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
-            *size = store.count_events(*tree)?;
+            store.events().forget_size(*tree)?;
+            store.events().remove_from(*tree, last + 1)?;
+            *size = store.events().count(*tree)?;
         }
         (self.stored, self.until) = (EventTreeSize::default(), now);
         self.tail = EventPack::empty(last + 1, last, now);
         if let Some(kept) = kept {
-            let event = kept.events().last().and_then(|(_, event)| Event::decode(event));
+            (self.stored, self.tail) = (kept.size(), kept.up_to(last));
+            let event = self.tail.events().last().and_then(|(_, event)| Event::decode(event));
             self.until = event.map_or(kept.since, |event| event.at);
-            self.tail = kept;
+            // In the place of the longer one: no event before is missing if the process dies in between.
             self.save(store)?;
         }
         self.count_total();
@@ -286,10 +287,10 @@ impl EventLog {
         let full = self.trees.back().copied();
         self.trees.push_back((tree, EventTreeSize::default()));
         if let (None, Some((full, size))) = (unused, full) {
-            store.note_event_tree_size(full, size)?;
+            store.events().note_size(full, size)?;
         }
-        store.begin_event_tree(tree)?;
-        unused.map_or(Ok(()), |(unused, _)| store.drop_event_tree(unused))
+        store.events().begin_tree(tree)?;
+        unused.map_or(Ok(()), |(unused, _)| store.events().drop_tree(unused))
     }
 
     /// Stores the tail, and begins the next pack.
@@ -315,7 +316,7 @@ impl EventLog {
             return Ok(());
         }
         let Some((tree, size)) = self.trees.back_mut() else { return Ok(()) };
-        store.put_events(*tree, &self.tail)?;
+        store.events().put(*tree, &self.tail)?;
         let now = self.tail.size();
         size.bytes = size.bytes + now.bytes - self.stored.bytes;
         size.events = size.events + now.events - self.stored.events;
@@ -385,7 +386,7 @@ impl EventLog {
     pub fn remove_old(&mut self, store: &Store, now: Timestamp, budget: u64) -> Result<(), StoreError> {
         if let Some((removal, tree)) = &mut self.removal {
             if !removal.step(store, budget)? {
-                store.forget_event_tree_size(*tree)?;
+                store.events().forget_size(*tree)?;
                 self.removal = None;
             }
         } else if self.is_all_old(now) {
@@ -438,7 +439,7 @@ impl EventLog {
         self.begin_pack();
         let tree = EventTree { first: self.tail.first, after: self.until, since: self.until };
         if self.trees.back().is_none_or(|(last, _)| last.first < tree.first) {
-            store.begin_event_tree(tree)?;
+            store.events().begin_tree(tree)?;
             self.trees.push_back((tree, EventTreeSize::default()));
         }
         Ok(())

@@ -23,12 +23,10 @@ pub(super) enum Request {
     Backup(Weak<()>, Reply<u64>),
     /// Begin an archive of the newest snapshot, which is to be shared, in the same way.
     ShareSnapshot(Weak<()>, Reply<(u64, Taken)>),
-    /// Produce the next piece of a backup.
-    BackupPart(u64, Reply<Option<Vec<u8>>>),
     /// Begin an image of this filter as the newest snapshot has it, which lasts until the token is dropped; none if that has not got it.
     Image(FilterId, Weak<()>, Reply<Option<u64>>),
-    /// Produce the next records of an image; none after the last one.
-    ImageRecords(u64, Reply<Vec<Vec<u8>>>),
+    /// Produce the next parts of a backup or the next records of an image; none after the last one.
+    Parts(u64, Reply<Vec<Vec<u8>>>),
     /// Find the event of this number. Unless that one is wanted, the first one that is kept after it will do.
     Events { number: u64, is_wanted: bool, reply: Reply<EventsAnswer> },
     /// Tell when everything that any node has acknowledged before is applied.

@@ -6,7 +6,8 @@ use crate::journal::{
 };
 use crate::store::archive::{self, Piece};
 use crate::store::{
-    EventPack, EventTree, EventTreeSize, Manifest, SnapshotWriter, Store, StoreError, StoreOptions,
+    EventPack, EventTree, EventTreeSize, Manifest, RestoreTarget, SnapshotWriter, Store, StoreError,
+    StoreOptions,
 };
 use std::io::Read;
 use std::path::Path;
@@ -29,7 +30,7 @@ pub fn restore(
     clock: ClockReading,
 ) -> Result<Seq, StoreError> {
     // Before the archive is verified, which takes long: a service that starts meanwhile must not take the directory for a new one.
-    let begun = Store::begin_restore(dir)?;
+    let begun = RestoreTarget::begin(dir)?;
     let verified = archive::open(file).and_then(|archive| archive::read(file, archive, |_| Ok(())));
     if let Err(error) = verified {
         begun.abandon()?;
@@ -157,13 +158,13 @@ impl<'a> Target<'a> {
             Some((tree, size)) if size.bytes < EVENT_TREE_BYTES && covers(tree, pack.since) => (tree, size),
             before => {
                 if let Some((tree, size)) = before {
-                    self.store.note_event_tree_size(tree, size)?;
+                    self.store.events().note_size(tree, size)?;
                 }
                 let after = self.events_until.min(pack.since);
                 (EventTree { first: pack.first, after, since: pack.since }, EventTreeSize::default())
             }
         };
-        self.store.put_events(tree, pack)?;
+        self.store.events().put(tree, pack)?;
         size.bytes += pack.size().bytes;
         size.events += pack.size().events;
         self.events = Some((tree, size));
@@ -194,7 +195,7 @@ impl<'a> Target<'a> {
                 // All of them had gone. A directory without any tree of events would look damaged.
                 let (first, at) = (manifest.events_last + 1, manifest.taken_at);
                 let tree = EventTree { first, after: at, since: at };
-                self.store.begin_event_tree(tree)?;
+                self.store.events().begin_tree(tree)?;
             }
             writer.cover_events(manifest.events_last);
             writer.finish(self.store, manifest.taken_at, manifest.meta)?;

@@ -50,7 +50,7 @@ impl RunningSnapshot {
         let mut writer = store.begin_snapshot(state.applied())?;
         events.take(store, state)?;
         events.save(store)?;
-        writer.cover_events(state.events_last());
+        writer.cover_events(state.events().last());
         let image = state.begin_snapshot();
         let stored = latest.iter().flat_map(|latest| &latest.sections);
         Ok(Self {

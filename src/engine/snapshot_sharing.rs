@@ -125,7 +125,10 @@ impl Sharer {
         ask(&self.inner, Request::Snapshot)?;
         let token = Arc::new(());
         let (id, taken) = ask(&self.inner, |reply| Request::ShareSnapshot(Arc::downgrade(&token), reply))?;
-        let part = &mut || ask(&self.inner, |reply| Request::BackupPart(id, reply));
+        let part = &mut || {
+            let parts = ask(&self.inner, |reply| Request::Parts(id, reply))?;
+            Ok(parts.into_iter().next())
+        };
         let shared = port.share(&taken, part, &|| self.check())?;
         let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
         tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");

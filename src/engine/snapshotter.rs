@@ -89,7 +89,13 @@ const REMOVAL_BYTES_MAX: u64 = 4 << 20;
 
 /// What a full snapshot of the state has to write, in bytes.
 fn size(state: &State) -> u64 {
-    state.tables_bytes() + state.records_bytes()
+    let sizes = state.sizes();
+    sizes.tables_bytes + sizes.records_bytes
+}
+
+/// Bytes that copy-on-write keeps for the running snapshot.
+fn kept_bytes(state: &State) -> usize {
+    state.sizes().snapshot_bytes as usize
 }
 
 impl Snapshotter {
@@ -198,7 +204,7 @@ impl Snapshotter {
     fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
         let kept_max = self.options.kept_bytes_max;
         // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + 16 * state.snapshot_bytes().saturating_sub(kept_max / 2) / kept_max.max(1);
+        let haste = 1 + 16 * kept_bytes(state).saturating_sub(kept_max / 2) / kept_max.max(1);
         let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.saturating_sub(self.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
@@ -207,7 +213,7 @@ impl Snapshotter {
         let spent = running.bytes_written() - before;
         self.overdrawn_bytes = spent.saturating_sub(budget);
         self.paid_bytes = budget.saturating_sub(spent);
-        while !running.is_whole() && state.snapshot_bytes() > kept_max {
+        while !running.is_whole() && kept_bytes(state) > kept_max {
             running.write(&self.store, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
         }
         Ok(())
@@ -368,10 +374,10 @@ mod tests {
         while snapshotter.is_running() && item < 900_000 {
             insert(&mut state, item..item + BATCH);
             item += BATCH;
-            most = most.max(state.snapshot_bytes());
+            most = most.max(kept_bytes(&state));
             snapshotter.note_logged(BATCH * 8, &state);
             snapshotter.step(&state, false).unwrap();
-            assert!(state.snapshot_bytes() < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 8);
+            assert!(kept_bytes(&state) < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 8);
         }
         assert!(!snapshotter.is_running(), "the snapshot never ended");
         assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
@@ -382,9 +388,9 @@ mod tests {
     fn what_is_kept_while_a_table_moves_is_bounded() {
         const KEPT_BYTES_MAX: usize = 128 << 10;
         let mut state = state(Mode::Strict, Growth::Auto);
-        let tables_bytes = state.tables_bytes();
+        let tables_bytes = state.sizes().tables_bytes;
         let mut item = 0;
-        while state.tables_bytes() == tables_bytes {
+        while state.sizes().tables_bytes == tables_bytes {
             insert(&mut state, item..item + 100);
             item += 100;
         }
@@ -395,7 +401,7 @@ mod tests {
         let mut most = 0;
         for item in item..item + 1_000 {
             insert(&mut state, item..item + 1);
-            most = most.max(state.snapshot_bytes());
+            most = most.max(kept_bytes(&state));
             // So little that the log alone would not trigger another count.
             snapshotter.note_logged(1, &state);
             snapshotter.step(&state, false).unwrap();

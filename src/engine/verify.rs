@@ -92,8 +92,8 @@ fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), 
 /// Reads every event, and checks that none is missing between two others.
 fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
     let (mut first, mut last, mut count, mut faults) = (None, None, 0, Vec::new());
-    for tree in store.event_trees() {
-        store.scan_packs(tree, &[], |pack| {
+    for tree in store.events().trees() {
+        store.events().scan(tree, &[], |pack| {
             let Some(pack) = pack else { return ControlFlow::Continue(()) };
             if last.is_some_and(|last| pack.previous != last) {
                 faults.push(format!("events before event {} are missing", pack.first));
@@ -132,8 +132,8 @@ fn rebuild(
         state.applied().0,
         state.now(),
         state.view().len(),
-        state.redemptions(),
-        state.idempotency_records(),
+        state.sizes().redemptions,
+        state.sizes().idempotency_records,
         recovered.replayed
     ))
 }

@@ -293,7 +293,7 @@ impl Writer {
         }
         let Submission { command, key, .. } = submission;
         self.refuse_unless_enabled(command)?;
-        if self.state.has_to_move_first(command) {
+        if crate::state::Waiting::has_to_move_first(&self.state, command) {
             return Err(SubmitError::Overloaded);
         }
         let mut verdict = self.admission.judge(&self.state, command, key.is_some());
@@ -424,7 +424,7 @@ impl Writer {
         self.figures.note_events(self.events.figures());
         self.sharing.publish(self.state.applied());
         self.sharing.compare(&mut *self.journal, self.state.last_hash());
-        let last = self.state.events_last();
+        let last = self.state.events().last();
         self.events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
     }
 
@@ -465,9 +465,6 @@ impl Writer {
             Request::Image(filter, token, reply) => {
                 drop(reply.send(self.downloads.begin_image(&self.store, filter, token)));
             }
-            Request::ImageRecords(id, reply) => {
-                drop(reply.send(self.downloads.image_records(&self.store, id)))
-            }
             Request::ShareSnapshot(_, reply) if self.failed => {
                 drop(reply.send(Err(SubmitError::StorageFailed)));
             }
@@ -477,8 +474,8 @@ impl Writer {
             Request::Events { number, is_wanted, reply } => {
                 drop(reply.send(self.find_events(number, is_wanted)));
             }
-            Request::BackupPart(id, reply) => {
-                drop(reply.send(self.downloads.backup_part(&self.store, &mut *self.journal, id)));
+            Request::Parts(id, reply) => {
+                drop(reply.send(self.downloads.next_parts(&self.store, &mut *self.journal, id)));
             }
             Request::Barrier(reply) => self.sharing.barriers.begin(&mut *self.journal, reply),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
@@ -548,7 +545,7 @@ impl Writer {
             SubmitError::StorageFailed
         })?;
         let retention_seconds = self.events.retention_seconds();
-        Ok(EventsAnswer { found, retention_seconds, next: self.state.events_next() })
+        Ok(EventsAnswer { found, retention_seconds, next: self.state.events().next() })
     }
 
     /// Publishes the newest snapshot to readers.

@@ -59,11 +59,6 @@ impl<P: Page> Paged<P> {
         Self { first, ..Self::default() }
     }
 
-    /// The number of the first page.
-    fn first(&self) -> u64 {
-        self.first
-    }
-
     /// The number of the page that is pushed next.
     fn end(&self) -> u64 {
         self.first + self.pages.len() as u64
@@ -148,16 +143,6 @@ impl<P: Page> Paged<P> {
                 None
             }
         }
-    }
-
-    /// Memory of all pages, in bytes.
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The number of changes so far.
-    fn changes(&self) -> u64 {
-        self.changes
     }
 
     /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged.

@@ -128,12 +128,12 @@ impl Numbers {
 
     /// Its memory, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.pages.bytes()
+        self.pages.bytes
     }
 
     /// The number of changes so far. While it stays the same, so do the contents.
     pub fn changes(&self) -> u64 {
-        self.pages.changes()
+        self.pages.changes
     }
 
     /// Maximum memory that `numbers` more numbers need, in bytes, if each is the lowest that is missing.

@@ -102,7 +102,7 @@ impl Queue {
 
     /// The position of the oldest string; of the next one, if there is none.
     pub fn head(&self) -> u64 {
-        self.pages.first() * PAGE_BYTES as u64 + self.head as u64
+        self.pages.first * PAGE_BYTES as u64 + self.head as u64
     }
 
     /// The oldest string.
@@ -120,7 +120,7 @@ impl Queue {
 
     /// Removes all strings.
     pub fn clear(&mut self) {
-        while self.pages.end() - self.pages.first() > 1 {
+        while self.pages.end() - self.pages.first > 1 {
             self.pages.pop_first();
         }
         self.head = self.pages.back().map_or(0, |page| page.0.len());
@@ -129,7 +129,7 @@ impl Queue {
     /// Every string with its position, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages.iter().flat_map(|(number, page)| {
-            let mut offset = if number == self.pages.first() { self.head } else { 0 };
+            let mut offset = if number == self.pages.first { self.head } else { 0 };
             std::iter::from_fn(move || {
                 let at = offset;
                 let string = read(&page.0, at)?;
@@ -142,7 +142,7 @@ impl Queue {
     /// Bytes from the oldest string to the end of the newest. The memory is larger by up to two pages.
     pub fn span_bytes(&self) -> u64 {
         let last = self.pages.back().map_or(0, |page| page.0.len());
-        (self.pages.end() - self.pages.first()).saturating_sub(1) * PAGE_BYTES as u64 + last as u64
+        (self.pages.end() - self.pages.first).saturating_sub(1) * PAGE_BYTES as u64 + last as u64
             - self.head as u64
     }
 
@@ -160,7 +160,7 @@ impl Queue {
     /// Drops the first page once all its strings have left, unless strings are appended to it.
     fn drop_spent_page(&mut self) {
         let is_spent = self.pages.front().is_some_and(|page| page.0.len() <= self.head);
-        if is_spent && self.pages.end() - self.pages.first() > 1 {
+        if is_spent && self.pages.end() - self.pages.first > 1 {
             self.pages.pop_first();
             self.head = 0;
         }
@@ -168,7 +168,7 @@ impl Queue {
 
     /// What a snapshot says of the queue.
     pub fn extent(&self) -> Extent {
-        let first = self.pages.first();
+        let first = self.pages.first;
         Extent { first, pages: self.pages.end() - first, head: self.head as u64 }
     }
 

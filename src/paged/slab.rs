@@ -105,12 +105,12 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
 
     /// The number of changes so far. While it stays the same, so do the contents.
     pub fn changes(&self) -> u64 {
-        self.pages.changes()
+        self.pages.changes
     }
 
     /// Memory of the slots, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.pages.bytes()
+        self.pages.bytes
     }
 
     /// Maximum memory that this many inserts need, in bytes, whatever is removed between them: they fill a page before they start another.

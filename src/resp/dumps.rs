@@ -5,7 +5,7 @@
 
 use super::failure::Failure;
 use crate::domain::FilterId;
-use crate::engine::{Engine, ImageDownload};
+use crate::engine::{Download, Engine};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Dump {
 }
 
 struct Progress {
-    download: ImageDownload,
+    download: Download,
     /// Records that are read and not given out.
     ready: VecDeque<Vec<u8>>,
     /// The number of the record that comes next.

@@ -2,9 +2,11 @@
 
 use super::answers::Asked;
 use super::filters::Creation;
-use super::idempotency::{Bounds, Lookup, Owner, Records};
+use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
 use super::importing::Lines;
-use super::machine::{SWEEP_MAX, State};
+use super::incoming::Beginning;
+use super::machine::{SWEEP_MAX, Shared, State};
+use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
     Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Proposal, Refusal, Target,
     Timestamp,
@@ -50,12 +52,6 @@ impl State {
         self.history.end(self.applied, applied, figures);
     }
 
-    /// Notes that entries of this version may follow.
-    fn enable(&mut self, version: u16) -> Outcome {
-        self.format = self.format.max(version);
-        Outcome::Enabled
-    }
-
     fn apply_next(&mut self, proposal: Proposal) -> Applied {
         let Proposal { at, by, command, idempotency } = proposal;
         self.shared.events.by = None;
@@ -63,12 +59,20 @@ impl State {
             return Applied { outcome: self.turn_back(at), replayed: false };
         }
         self.shared.now = self.shared.now.max(at);
-        self.sweep();
+        self.sweep_filters();
+        self.records.forget(&Bounds::of(&self.shared.settings, self.shared.now), SWEEP_MAX);
+        self.forget_unmoved_imports();
+        if let Some(idle_since) = self.shared.now.0.checked_sub(IMAGE_IDLE_SECONDS * 1_000) {
+            self.give_images_up(Timestamp(idle_since + 1));
+        }
 
         let owner = Owner::of(by.as_ref());
         self.shared.events.by = by;
         let applied = match &idempotency {
-            None => Applied { outcome: self.execute(&command), replayed: false },
+            None => {
+                let outcome = self.execute(&command).unwrap_or_else(Outcome::Refused);
+                Applied { outcome, replayed: false }
+            }
             Some(key) => self.execute_once(&command, key, owner),
         };
         self.advance(BUCKETS_EMPTIED);
@@ -78,8 +82,8 @@ impl State {
     /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat
     /// gets the outcome of its own time.
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
-        let (bounds, asked) = (self.idempotency_bounds(), Asked::of(command));
-        let filter = self.answers_of(command);
+        let (bounds, asked) = (Bounds::of(&self.shared.settings, self.shared.now), Asked::of(command));
+        let filter = self.shared.answers_of(command);
         if let Some(filter) = filter {
             match self.records.look_up(filter, key, &asked, bounds.forgotten) {
                 Lookup::New => {}
@@ -90,67 +94,23 @@ impl State {
         let room = self.records.make_room(owner, Records::bytes_max(command), &bounds, SWEEP_MAX);
         if let Err(full) = room {
             let now = self.shared.now;
-            let until = full.oldest.unwrap_or(now).0.saturating_add(self.retention_min_milliseconds());
-            let retry_after_seconds = until.saturating_sub(now.0).div_ceil(1_000).max(1);
+            let until = full.oldest.unwrap_or(now).plus_seconds(retention_min_seconds(&self.shared.settings));
+            let retry_after_seconds = until.0.saturating_sub(now.0).div_ceil(1_000).max(1);
             return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }
-        let outcome = self.execute(command);
+        let outcome = self.execute(command).unwrap_or_else(Outcome::Refused);
         // What did not exist before has its id only now.
         if !matches!(outcome, Outcome::Refused(_))
-            && let Some(filter) = filter.or_else(|| self.answers_of(command))
+            && let Some(filter) = filter.or_else(|| self.shared.answers_of(command))
         {
             self.records.store(owner, filter, key, &asked, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
     }
 
-    /// The filter under which the answer to a command is stored, if there is one yet. A line-up counts as a filter whose id is that of
-    /// the entry which created it: no key of a line-up is also one of a filter.
-    fn answers_of(&self, command: &Command) -> Option<FilterId> {
-        match command {
-            Command::Create { kind, name, .. } => self.shared.catalog.get(*kind, name).map(|view| view.id),
-            Command::PutLineUp { name, .. } => {
-                self.shared.catalog.line_up(name).map(|line_up| FilterId(line_up.created_by.0))
-            }
-            Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
-            _ => command.target().map(|Target(filter)| filter),
-        }
-    }
-
-    /// How long answers are kept as of now, and how much of them.
-    fn idempotency_bounds(&self) -> Bounds {
-        let before = |milliseconds| self.shared.now.0.checked_sub(milliseconds).map(Timestamp);
-        let settings = &self.shared.settings;
-        Bounds {
-            forgotten: before(settings.idempotency_retention_seconds.saturating_mul(1_000)),
-            expendable: before(self.retention_min_milliseconds()),
-            room_bytes: settings.idempotency_room_bytes,
-            keys: settings.idempotency_keys,
-        }
-    }
-
-    /// How long answers are kept at least; never longer than at most.
-    fn retention_min_milliseconds(&self) -> u64 {
-        let settings = &self.shared.settings;
-        let seconds = settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds);
-        seconds.saturating_mul(1_000)
-    }
-
-    /// Expires holds that have run out, and forgets redemptions, answers and imports whose retention has passed, and users of campaigns
-    /// that forget.
-    fn sweep(&mut self) {
-        self.sweep_filters();
-        self.records.forget(&self.idempotency_bounds(), SWEEP_MAX);
-        self.forget_unmoved_imports();
-        self.forget_unmoved_images();
-    }
-
-    fn execute(&mut self, command: &Command) -> Outcome {
-        self.try_execute(command).unwrap_or_else(Outcome::Refused)
-    }
-
-    fn try_execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {
-        if command.target().is_some_and(|Target(filter)| self.is_hidden(filter)) {
+    fn execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {
+        let is_hidden = |Target(id)| self.filters.get(&id).is_some_and(|filter| filter.is_hidden);
+        if !self.shared.images.0.is_empty() && command.target().is_some_and(is_hidden) {
             return Err(Refusal::FilterGone);
         }
         match command {
@@ -166,14 +126,17 @@ impl State {
                 self.shared.events.tell_unasked(self.shared.now, || Happened::Restored);
                 Ok(Outcome::Restored)
             }
-            Command::Enable { version } => Ok(self.enable(*version)),
+            Command::Enable { version } => {
+                self.format = self.format.max(*version);
+                Ok(Outcome::Enabled)
+            }
             Command::Create { kind, name, id, secret, spec, layout, window } => {
                 let (kind, id, layout, window) = (*kind, *id, *layout, *window);
                 self.create(&Creation { kind, name, id, secret, spec, layout, window })
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
-            Command::PutLineUp { name, line_up } => self.put_line_up(name, line_up),
-            Command::DeleteLineUp { name } => self.delete_line_up(name),
+            Command::PutLineUp { name, line_up } => self.shared.put_line_up(self.applied, name, line_up),
+            Command::DeleteLineUp { name } => self.shared.delete_line_up(name),
             Command::Update { target, starts_at, ends_at, capacity, stock } => {
                 self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref(), *stock))?
             }
@@ -196,18 +159,20 @@ impl State {
             Command::Cancel { target, redemption } => {
                 self.on(target.0, |filter| filter.cancel(redemption))?
             }
-            Command::ImageBegin { .. }
-            | Command::ImagePart { .. }
-            | Command::ImageEnd { .. }
-            | Command::ImageAbandon { .. } => self.take_image(command),
-            Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
-                self.take_import(command)
+            Command::ImageBegin { upload, id, kind, name, head, checksum } => {
+                let (upload, id, kind, checksum) = (*upload, *id, *kind, *checksum);
+                self.image_begin(&Beginning { upload, id, kind, name, head, checksum })
             }
-        }
-    }
-
-    fn take_import(&mut self, command: &Command) -> Result<Outcome, Refusal> {
-        match command {
+            Command::ImagePart { upload, before, checksum, part } => {
+                self.image_part(*upload, *before, *checksum, part)
+            }
+            Command::ImageEnd { upload, before, redemptions } => {
+                self.image_end(*upload, *before, *redemptions)
+            }
+            Command::ImageAbandon { upload } => {
+                self.give_image_up(*upload);
+                Ok(Outcome::ImageAbandoned)
+            }
             Command::ImportBegin { target, import, mode, if_absent, guards, owner, is_named } => {
                 let begin = (*mode, *if_absent);
                 self.on(target.0, |filter| filter.import_begin(import, begin, *guards, owner, *is_named))?
@@ -215,15 +180,29 @@ impl State {
             Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
                 let piece =
                     Lines { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
-                let running = self.running_import(target.0, import)?;
+                let running = self.shared.running_import(target.0, import)?;
                 self.on(target.0, |filter| filter.import_lines(import, running, &piece))?
             }
             Command::ImportEnd { target, import, ending, entries_max } => {
                 let entries_max = u64::from(*entries_max);
-                let running = self.running_import(target.0, import)?;
+                let running = self.shared.running_import(target.0, import)?;
                 self.on(target.0, |filter| filter.import_end(import, running, ending, entries_max))?
             }
-            _ => Err(Refusal::ImportNotFound),
+        }
+    }
+}
+
+impl Shared {
+    /// The filter under which the answer to a command is stored, if there is one yet. A line-up counts as a filter whose id is that of
+    /// the entry which created it: no key of a line-up is also one of a filter.
+    fn answers_of(&self, command: &Command) -> Option<FilterId> {
+        match command {
+            Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
+            Command::PutLineUp { name, .. } => {
+                self.catalog.line_up(name).map(|line_up| FilterId(line_up.created_by.0))
+            }
+            Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
+            _ => command.target().map(|Target(filter)| filter),
         }
     }
 }
@@ -353,7 +332,7 @@ mod tests {
             let refused = refused(Refusal::WindowEndsFirst);
             assert_eq!(machine.apply(create(1, window), Some(1)), refused);
         }
-        assert_eq!(machine.state.idempotency_records(), 0);
+        assert_eq!(machine.state.sizes().idempotency_records, 0);
     }
 
     /// A refusal changed nothing, so it takes no space, and a repeat gets the outcome of its own time.
@@ -362,7 +341,7 @@ mod tests {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         assert_eq!(machine.apply(hold(1, 7, 60), Some(1)), refused(Refusal::CodeUnknown));
-        assert_eq!(machine.state.idempotency_records(), 0);
+        assert_eq!(machine.state.sizes().idempotency_records, 0);
         machine.outcome(insert(1, 7..8));
         let held = machine.apply(hold(1, 7, 60), Some(1));
         assert!(matches!(held.outcome, Outcome::Redeemed(_)) && !held.replayed, "{held:?}");
@@ -429,7 +408,7 @@ mod tests {
             entries_max: 10,
         });
         assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
-        assert_eq!((machine.state.tables_bytes(), machine.state.shared.totals.kept_bytes), (0, 0));
+        assert_eq!((machine.state.sizes().tables_bytes, machine.state.shared.totals.kept_bytes), (0, 0));
     }
 
     proptest! {

@@ -205,8 +205,8 @@ mod tests {
     use super::*;
     use crate::domain::{FilterId, Spec, Timestamp, Window};
     use crate::filter::{Expansion, Filter, Growth, Layout, Mode, Reader, Secret};
-    use crate::state::epoch::Epoch;
     use crate::state::ledger::Ledger;
+    use crate::state::section::Epoch;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
 use super::ledger::ENDED_MAX;
+use super::staging::REPEATED_FOR_EACH;
 use super::subject::Subject;
 use super::tables::slot_state;
 use crate::domain::{
@@ -111,7 +112,7 @@ impl Subject<'_> {
         // A code may have been redeemed so long ago that its redemption is forgotten.
         let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
         if was_redeemed {
-            self.set_code(digest, SlotState::Available);
+            self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH);
         }
         was_redeemed
     }
@@ -134,22 +135,6 @@ impl Subject<'_> {
         }
     }
 
-    /// Ends the hold that runs out first.
-    pub(super) fn expire_next(&mut self) {
-        let first = self.view.ledger.read().first_hold();
-        if let Some((_, id)) = first {
-            self.expire_hold(&id);
-        }
-    }
-
-    /// Drops the redemption that ended first. Its code stays as it is: a redeemed code stays redeemed.
-    pub(super) fn forget_next(&mut self) {
-        let mut ledger = self.view.ledger.write();
-        if let Some((_, id)) = ledger.first_ended() {
-            ledger.remove(&id);
-        }
-    }
-
     /// The redemption that stands for a code. If it is a hold that has run out, the hold is ended first.
     fn current(&mut self, digest: Digest) -> Option<Redemption> {
         let current = self.view.ledger.read().current(digest).cloned()?;
@@ -165,7 +150,7 @@ impl Subject<'_> {
         let redemption = self.stored(id)?;
         if redemption.has_run_out(self.shared.now) {
             self.expire_hold(id);
-            return self.stored(id).filter(|expired| !self.is_over(expired));
+            return self.stored(id).and_then(|expired| self.unless_over(expired));
         }
         self.unless_over(redemption)
     }
@@ -173,7 +158,8 @@ impl Subject<'_> {
     /// A redemption, unless its retention has passed. One that only waits to be forgotten is forgotten now, but for a hold that
     /// ran out: that is kept for as long as it may be given back.
     fn unless_over(&mut self, redemption: Redemption) -> Option<Redemption> {
-        if !self.is_over(&redemption) {
+        let retention = self.shared.settings.redemptions_retention_seconds;
+        if !redemption.is_over(self.shared.now, retention) {
             return Some(redemption);
         }
         if redemption.status != Status::Expired {
@@ -182,17 +168,13 @@ impl Subject<'_> {
         None
     }
 
-    fn is_over(&self, redemption: &Redemption) -> bool {
-        redemption.is_over(self.shared.now, self.shared.settings.redemptions_retention_seconds)
-    }
-
     fn stored(&self, id: &RedemptionId) -> Option<Redemption> {
         self.view.ledger.read().get(id).cloned()
     }
 
     /// Enters a new redemption, and gives its code the state that goes with it.
     fn enter(&mut self, redemption: Redemption) {
-        self.set_code(redemption.digest, slot_state(redemption.status));
+        self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
         self.tell_redemption(&redemption, RedemptionStep::Created);
         self.view.ledger.write().insert(redemption);
     }
@@ -210,8 +192,9 @@ impl Subject<'_> {
                 self.tables.filter.remove(redemption.digest);
                 self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
             }
-            Status::Expired => self.set_code_by_time(redemption.digest, slot_state(status)),
-            _ => self.set_code(redemption.digest, slot_state(status)),
+            // No command pays for what happens because of the time: no kept change is repeated for it, and no table grows.
+            Status::Expired => self.set_code(redemption.digest, slot_state(status), 0),
+            _ => self.set_code(redemption.digest, slot_state(status), REPEATED_FOR_EACH),
         }
         let now = self.shared.now;
         let redeemed_at = if status == Status::Redeemed { Some(now) } else { redemption.redeemed_at };

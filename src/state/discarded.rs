@@ -54,8 +54,8 @@ mod tests {
     use super::*;
     use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
     use crate::filter::{Digest, Expansion, Filter, Growth, Layout, Mode};
-    use crate::state::epoch::Epoch;
     use crate::state::ledger::REDEMPTION_BYTES;
+    use crate::state::section::Epoch;
 
     fn ledger(redemptions: u64) -> Ledger {
         let mut ledger = Ledger::new(Epoch(1), false, Default::default());

@@ -20,7 +20,7 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// What the state keeps of events.
 #[derive(Debug)]
-pub(super) struct Events {
+pub struct Events {
     /// Whether events are made at all.
     is_on: bool,
     /// The number of the last event.
@@ -93,11 +93,13 @@ impl Events {
         self.is_on = is_on;
     }
 
-    pub(super) fn last(&self) -> u64 {
+    /// The number of the last event; 0 if there never was one.
+    pub fn last(&self) -> u64 {
         self.last
     }
 
-    pub(super) fn next(&self) -> u64 {
+    /// The number that the next event gets.
+    pub fn next(&self) -> u64 {
         self.next
     }
 
@@ -127,7 +129,7 @@ impl Events {
     }
 
     /// The events that were not taken yet.
-    pub(super) fn fresh(&self) -> &FreshEvents {
+    pub fn fresh(&self) -> &FreshEvents {
         &self.fresh
     }
 

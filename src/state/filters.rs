@@ -80,7 +80,7 @@ impl State {
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.tell_filter(&view, FilterChange::Created);
-        let mut filter = FilterState::new(view, tables, None, None);
+        let mut filter = FilterState::new(view, tables, None, false);
         self.shared.note(&mut filter);
         self.filters.insert(id, filter);
         Ok(Outcome::Created(Box::new(description)))
@@ -91,21 +91,13 @@ impl State {
         let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
         self.on(id, |filter| filter.give_staging_up(ImportState::Interrupted))?;
         self.shared.interrupt_imports(id);
-        let view = self.drop_filter(id).ok_or(Refusal::FilterGone)?;
+        let filter = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
+        let view = filter.view.clone();
+        self.shared.drop_filter(filter);
         self.shared.catalog.remove(kind, name);
         self.shared.catalog_changed = true;
         self.shared.tell_filter(&view, FilterChange::Deleted);
         Ok(Outcome::Deleted)
-    }
-
-    /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
-    pub(super) fn drop_filter(&mut self, id: FilterId) -> Option<Arc<FilterView>> {
-        let filter = self.filters.remove(&id)?;
-        self.shared.forsake(&filter);
-        let FilterState { view, tables, .. } = filter;
-        self.shared.discarded.push_ledger(view.ledger.clone());
-        self.shared.drop_tables(tables);
-        Some(view)
     }
 }
 
@@ -125,31 +117,19 @@ impl Subject<'_> {
             return Err(Refusal::WindowEndsFirst);
         }
         if let Some(stock) = stock {
-            self.check_stock(stock)?;
+            self.view.check_stock(stock)?;
         }
         let before = (self.view.window, self.view.spec.capacity, self.view.spec.stock);
         if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
             self.raise(raise)?;
         }
         let stock = stock.or(self.view.spec.stock);
-        self.show(self.view.with_window(window).with_stock(stock));
+        self.change_view(|view| (view.window, view.spec.stock) = (window, stock));
         let capacity = self.view.spec.capacity;
         if (window, capacity, stock) != before {
             self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity, stock });
         }
         Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
-    }
-
-    /// Whether the coupon can have this stock. Those who are in stay in, even if they are more.
-    fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
-        let Spec { growth, capacity, stock: present, .. } = self.view.spec;
-        if present.is_none() {
-            return Err(Refusal::NoStock);
-        }
-        if growth == Growth::Fixed && stock > capacity {
-            return Err(Refusal::StockBeyondCapacity { capacity });
-        }
-        Ok(())
     }
 
     /// Raises the capacity, of what an import builds aside too.
@@ -167,13 +147,13 @@ impl Subject<'_> {
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
         self.tables.filter.raise(layout).map_err(beyond_reach)?;
-        self.show(self.view.with_capacity(capacity, layout));
+        self.change_view(|view| (view.spec.capacity, view.layout) = (capacity, layout));
         Ok(())
     }
 
-    /// Shows readers another view of the filter.
-    pub(super) fn show(&mut self, view: FilterView) {
-        *self.view = Arc::new(view);
+    /// Changes the view that readers have of the filter.
+    pub(super) fn change_view(&mut self, change: impl FnOnce(&mut FilterView)) {
+        change(Arc::make_mut(self.view));
         self.shared.show(self.view.clone());
     }
 }

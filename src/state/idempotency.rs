@@ -9,7 +9,7 @@
 
 use super::answers::{self, Asked};
 use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
-use crate::domain::{Command, FilterId, IdempotencyKey, KeyName, Outcome, Timestamp};
+use crate::domain::{Command, FilterId, IdempotencyKey, KeyName, Outcome, Settings, Timestamp};
 use crate::paged::{ALIGNMENT, PAGE_BYTES, Queue, stored_bytes};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -333,7 +333,23 @@ fn is_by(at: Timestamp, limit: Option<Timestamp>) -> bool {
     limit.is_some_and(|limit| at <= limit)
 }
 
+/// How long answers are stored at least, in seconds; never longer than at most.
+pub(super) fn retention_min_seconds(settings: &Settings) -> u64 {
+    settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds)
+}
+
 impl Bounds {
+    /// The bounds that these settings set now.
+    pub(super) fn of(settings: &Settings, now: Timestamp) -> Self {
+        let before = |seconds: u64| now.0.checked_sub(seconds.saturating_mul(1_000)).map(Timestamp);
+        Self {
+            forgotten: before(settings.idempotency_retention_seconds),
+            expendable: before(retention_min_seconds(settings)),
+            room_bytes: settings.idempotency_room_bytes,
+            keys: settings.idempotency_keys,
+        }
+    }
+
     /// The room that counts: with more, the index could not tell positions apart.
     fn room(&self) -> u64 {
         self.room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES)

@@ -4,11 +4,10 @@
 //! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored answers.
 
 use super::catalog::NamedLineUp;
-use super::epoch::Epoch;
+use super::images::Images;
 use super::ledger::Ledger;
-use super::loading::Loading;
 use super::machine::{FilterState, State};
-use super::section::{RECORDS, Section, SectionId};
+use super::section::{Epoch, RECORDS, Section, SectionId};
 use super::tables::Tables;
 use crate::domain::{
     FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Seq, Settings, StateHash, Timestamp,
@@ -17,7 +16,6 @@ use crate::filter::{FilterImage, RestoreError, Walk};
 use crate::paged::{Copied, Extent, Queue};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::sync::atomic::Ordering;
 use thiserror::Error;
 
 /// The version of the head's encoding: as that of the entries that are enabled, for these decide what can be in it. A build that does not know
@@ -38,6 +36,7 @@ pub struct SnapshotImage {
 pub(super) struct Head {
     pub(super) beginning: Beginning,
     pub(super) imports: Vec<Import>,
+    pub(super) images: Images,
     pub(super) line_ups: Vec<NamedLineUp>,
     /// The campaign that was the last to free slots of forgotten users.
     pub(super) last_retired: Option<FilterId>,
@@ -67,8 +66,7 @@ pub(super) struct FilterStateImage {
     pub(super) tables: Epoch,
     pub(super) ledger: LedgerImage,
     pub(super) staging: Option<StagingImage>,
-    /// Of a hidden filter.
-    pub(super) loading: Option<Loading>,
+    pub(super) is_hidden: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,6 +147,7 @@ impl State {
         };
         let head = Head {
             beginning,
+            images: shared.images.clone(),
             imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
             line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
             last_retired: shared.agenda.last_retired,
@@ -156,12 +155,6 @@ impl State {
         let head =
             postcard::to_stdvec(&(self.format.min(IMAGE_VERSION), head)).expect("plain data always encodes");
         SnapshotImage { seq: self.applied, head, sections }
-    }
-
-    /// Bytes that only running snapshots need: records of changed words, and pages that have changed since. Tables and ledgers that were
-    /// dropped are not among them: they only go later.
-    pub fn snapshot_bytes(&self) -> usize {
-        self.shared.copied.load(Ordering::Relaxed) as usize
     }
 }
 
@@ -219,8 +212,8 @@ impl FilterState {
                 walk: staging.walk,
             }
         });
-        let (head, loading) = (self.view.head(image), self.loading.as_deref().cloned());
-        FilterStateImage { id: self.view.id, head, tables, ledger, staging, loading }
+        let (id, head, is_hidden) = (self.view.id, self.view.head(image), self.is_hidden);
+        FilterStateImage { id, head, tables, ledger, staging, is_hidden }
     }
 }
 
@@ -241,7 +234,7 @@ impl Export {
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
         let filters = beginning(head)?.filters;
-        let found = filters.into_iter().find(|image| image.id == filter && image.loading.is_none());
+        let found = filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
         let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
         let ordinals = ledger.ordinals_changes.map(|_| SectionId::ordinals(ledger.epoch));
         let ids = head.tables.tables().map(|(table, ..)| SectionId::table(tables, table));

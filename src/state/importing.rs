@@ -2,6 +2,7 @@
 
 use super::imports::TooMany;
 use super::machine::{SWEEP_MAX, Shared, State};
+use super::staging::Staging;
 use super::subject::Subject;
 use super::view::FilterView;
 use crate::domain::import::ImportTarget;
@@ -45,7 +46,7 @@ impl Subject<'_> {
         owner: &KeyName,
         is_named: bool,
     ) -> Result<Outcome, Refusal> {
-        self.require_added_codes()?;
+        self.view.require_added_codes()?;
         let now = self.shared.now;
         let known = self.shared.view.imports.read().get(id).cloned();
         if let Some(known) = &known {
@@ -115,7 +116,7 @@ impl Subject<'_> {
             self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
             self.keep_inserted(piece.digests, &outcomes, if_absent);
         }
-        self.answer_import(id, |import| {
+        self.shared.answer_import(id, |import| {
             import.count_lines(&outcomes, piece.lines, piece.rejected, piece.errors);
             import.chain = piece.chain;
         })
@@ -139,32 +140,27 @@ impl Subject<'_> {
             if running.mode == ImportMode::Replace {
                 self.give_staging_up(state);
             }
-            return self.answer_import(id, |import| import.state = state);
+            return self.shared.answer_import(id, |import| import.state = state);
         };
         let Running { mode, guards, items, .. } = running;
         guards.allow_items(items).map_err(|tripped| self.import_trips(id, tripped))?;
         if mode == ImportMode::Replace {
             match self.catch_up(entries_max) {
                 Ok(true) => self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?,
-                Ok(false) => return self.answer_import(id, |_| ()),
+                Ok(false) => return self.shared.answer_import(id, |_| ()),
                 Err(Full) => return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull)),
             }
         }
-        self.answer_import(id, |import| {
+        self.shared.answer_import(id, |import| {
             import.state = ImportState::Done;
             import.upload = Some(*upload);
             import.warnings = warnings.clone();
         })
     }
 
-    fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Result<Outcome, Refusal> {
-        let import = self.shared.update_import(id, change).ok_or(Refusal::ImportNotFound)?;
-        Ok(Outcome::Import(Box::new(import)))
-    }
-
     /// Ends an import that goes no further, and says why.
     fn import_fails(&mut self, id: &ImportId, state: ImportState, why: Refusal) -> Refusal {
-        if self.is_staging(id) {
+        if Staging::is_of(self.staging, id) {
             self.give_staging_up(state);
         } else {
             self.shared.update_import(id, |import| import.state = state);
@@ -199,7 +195,8 @@ impl Subject<'_> {
         let counters = &self.view.counters;
         counters.removes.fetch_add(replaced.filter.items(), Ordering::Relaxed);
         counters.adds.fetch_add(self.tables.filter.items(), Ordering::Relaxed);
-        self.show(self.view.with_reader(self.tables.filter.reader()));
+        let reader = self.tables.filter.reader();
+        self.change_view(|view| view.reader = reader);
         self.shared.drop_tables(replaced);
         Ok(())
     }
@@ -225,6 +222,37 @@ impl Shared {
             self.tell_import(&import);
         }
         Some(import)
+    }
+
+    /// A running import into this filter.
+    ///
+    /// # Errors
+    /// Why it is not running.
+    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Running, Refusal> {
+        let imports = self.view.imports.read();
+        let import = imports.get(id).filter(|import| import.filter == filter);
+        let import = import.ok_or(Refusal::ImportNotFound)?;
+        match import.state {
+            ImportState::Running => Ok(Running {
+                mode: import.mode,
+                if_absent: import.if_absent,
+                guards: import.guards,
+                rejected: import.rejected,
+                items: import.items(),
+            }),
+            ImportState::Overtaken => Err(Refusal::ImportOvertaken),
+            ImportState::Failed => Err(Refusal::FilterFull),
+            ImportState::Guarded(tripped) => Err(Refusal::ImportGuarded(tripped)),
+            ImportState::Done | ImportState::Interrupted | ImportState::Stopped => {
+                Err(Refusal::ImportNotFound)
+            }
+        }
+    }
+
+    /// Changes the record of an import, which is the response.
+    fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Result<Outcome, Refusal> {
+        let import = self.update_import(id, change).ok_or(Refusal::ImportNotFound)?;
+        Ok(Outcome::Import(Box::new(import)))
     }
 
     /// Ends all running imports into a filter that is being deleted: nobody can go on with them.
@@ -264,31 +292,6 @@ impl Shared {
 }
 
 impl State {
-    /// A running import into this filter.
-    ///
-    /// # Errors
-    /// Why it is not running.
-    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Running, Refusal> {
-        let imports = self.shared.view.imports.read();
-        let import = imports.get(id).filter(|import| import.filter == filter);
-        let import = import.ok_or(Refusal::ImportNotFound)?;
-        match import.state {
-            ImportState::Running => Ok(Running {
-                mode: import.mode,
-                if_absent: import.if_absent,
-                guards: import.guards,
-                rejected: import.rejected,
-                items: import.items(),
-            }),
-            ImportState::Overtaken => Err(Refusal::ImportOvertaken),
-            ImportState::Failed => Err(Refusal::FilterFull),
-            ImportState::Guarded(tripped) => Err(Refusal::ImportGuarded(tripped)),
-            ImportState::Done | ImportState::Interrupted | ImportState::Stopped => {
-                Err(Refusal::ImportNotFound)
-            }
-        }
-    }
-
     /// Forgets unfinished imports that nobody has gone on with for the retention time.
     pub(super) fn forget_unmoved_imports(&mut self) {
         let retention_ms = self.shared.settings.imports_retention_seconds.saturating_mul(1_000);
@@ -304,7 +307,7 @@ impl State {
             }
             // Its filter may be gone.
             let _ = self.on(import.filter, |filter| {
-                if filter.is_staging(&import.id) {
+                if Staging::is_of(filter.staging, &import.id) {
                     filter.give_staging_up(ImportState::Interrupted);
                 }
             });

@@ -1,6 +1,6 @@
 //! Changes of a filter's items: insert, remove, replace, clear.
 
-use super::kept::ChangeKind;
+use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use super::subject::Subject;
 use crate::domain::{FilterChange, Inserted, ItemOutcome, Outcome, Refusal, Removed};
 use crate::filter::{Digest, Full, Mode, SlotState};
@@ -15,7 +15,7 @@ impl Subject<'_> {
         if_absent: bool,
         revive: bool,
     ) -> Result<Outcome, Refusal> {
-        self.require_added_codes()?;
+        self.view.require_added_codes()?;
         let inserted = self.tables.insert_many(digests, if_absent);
         let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
         if revive {
@@ -37,20 +37,12 @@ impl Subject<'_> {
 
     /// Removes one copy of each item, or all.
     pub(super) fn remove(&mut self, digests: &[Digest], all: bool) -> Result<Outcome, Refusal> {
-        self.require_added_codes()?;
+        self.view.require_added_codes()?;
         let (removed, leaving) = self.take_out(digests, all);
         let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
-        self.keep(kind, leaving);
+        self.keep(kind, leaving, REPEATED_FOR_EACH);
         self.tell_items(removed.removed, FilterChange::Removed);
         Ok(Outcome::Removed(removed))
-    }
-
-    /// Refuses a change of the codes of an open pool, which has those alone that are in use.
-    pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
-        match self.view.spec.stock {
-            Some(_) => Err(Refusal::RequiresAddedCodes),
-            None => Ok(()),
-        }
     }
 
     /// Removes items, as if one by one: redeemed codes stay, and a hold is withdrawn before its code is removed. Returns also the items
@@ -81,7 +73,7 @@ impl Subject<'_> {
     /// Replaces pairs in order; all or none. All new items are added before any old one is removed. So to undo it, the new ones are
     /// removed, which can't fail.
     pub(super) fn replace(&mut self, from: &[Digest], to: &[Digest]) -> Result<Outcome, Refusal> {
-        self.require_added_codes()?;
+        self.view.require_added_codes()?;
         let mut outcomes = Vec::with_capacity(from.len());
         let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
@@ -121,9 +113,9 @@ impl Subject<'_> {
             .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
             .collect();
         self.take_out(&leaving, false);
-        self.keep(ChangeKind::Add, coming);
-        self.keep(ChangeKind::AddIfAbsent, staying);
-        self.keep(ChangeKind::Remove, leaving);
+        self.keep(ChangeKind::Add, coming, REPEATED_FOR_EACH);
+        self.keep(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
+        self.keep(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
         self.view.counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
         let replaced = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Replaced).count() as u64;
         self.tell_items(replaced, FilterChange::Replaced);

@@ -6,7 +6,7 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::epoch::Epoch;
+use super::section::Epoch;
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
 use crate::filter::Digest;
@@ -377,11 +377,10 @@ impl Ledger {
         self.put(Some(slot), Some(Kept { redemption, change }));
     }
 
-    /// Removes a redemption. Returns whether it was there.
-    pub fn remove(&mut self, id: &RedemptionId) -> bool {
+    /// Removes a redemption, if it is there.
+    pub fn remove(&mut self, id: &RedemptionId) {
         let slot = self.by_id.get(id).copied();
         self.put(slot, None);
-        slot.is_some()
     }
 
     /// Frees about this many entries, or none while a snapshot needs the redemptions. Returns how many those were.

@@ -3,15 +3,15 @@
 use super::agenda::{AT_ONCE, Agenda, Tasks};
 use super::catalog::{Catalog, View};
 use super::discarded::Discarded;
-use super::epoch::Epoch;
 use super::events::{Events, FreshEvents};
 use super::history::History;
 use super::idempotency::Records;
-use super::loading::Loading;
+use super::images::Images;
+use super::section::Epoch;
 use super::staging::Staging;
 use super::tables::Tables;
 use super::view::FilterView;
-use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp, UploadId};
+use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp};
 use crate::filter::{Expansion, StateCounts};
 use crate::paged::Copied;
 use std::borrow::Cow;
@@ -50,10 +50,44 @@ pub(super) struct FilterState {
     pub(super) tables: Tables,
     /// What an import with `mode=replace` builds aside, if one does.
     pub(super) staging: Option<Staging>,
-    /// Of a filter that is not to be seen yet: what is known of the image that it is made of.
-    pub(super) loading: Option<Box<Loading>>,
+    /// It is not to be seen yet: an image of it arrives.
+    pub(super) is_hidden: bool,
     /// Its part of the totals and of the agenda, as it was counted last.
     footprint: Footprint,
+}
+
+/// Sizes of the state. Bytes are estimated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Bytes of all tables.
+    pub tables_bytes: u64,
+    /// Bytes of tables that are not among those: of filters that were cleared, until that is done. They count only for a command that needs
+    /// tables.
+    pub uncounted_tables_bytes: u64,
+    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
+    /// yet.
+    pub records_bytes: u64,
+    /// Bytes of tables that commands have dropped, and that are not freed yet.
+    pub discarded_tables_bytes: u64,
+    /// Bytes of redemptions that commands have dropped, and that are not freed yet.
+    pub discarded_records_bytes: u64,
+    /// Redemptions on record.
+    pub redemptions: u64,
+    /// Answers stored for repeated requests.
+    pub idempotency_records: u64,
+    /// Bytes of those answers: never more than the settings allow.
+    pub idempotency_bytes: u64,
+    /// Codes of all strict coupons by status.
+    pub codes: StateCounts,
+    /// Images that arrive.
+    pub images_loading: u64,
+    /// Bytes that only running snapshots need: records of changed words, and pages that have changed since. Dropped tables and ledgers are not
+    /// among them: they only go later.
+    pub snapshot_bytes: u64,
+    /// Holds that have run out since this state was made.
+    pub holds_expired: u64,
+    /// Users who were forgotten since then. Copies count.
+    pub users_forgotten: u64,
 }
 
 /// The part of a filter in the totals and in the agenda.
@@ -109,8 +143,7 @@ pub(super) struct Shared {
     pub(super) totals: Totals,
     /// Memory of all line-ups.
     pub(super) line_ups_bytes: u64,
-    /// The hidden filters, by the images that they are made of.
-    pub(super) loading: BTreeMap<UploadId, FilterId>,
+    pub(super) images: Images,
     /// Holds that have run out since this state was made: for the metrics, not part of the image.
     pub(super) holds_expired: u64,
     /// Users who were forgotten since then, in the same way.
@@ -143,7 +176,7 @@ impl State {
             epochs: 0,
             totals: Totals::default(),
             line_ups_bytes: 0,
-            loading: BTreeMap::new(),
+            images: Images::default(),
             holds_expired: 0,
             users_forgotten: 0,
             agenda: Agenda::default(),
@@ -207,54 +240,14 @@ impl State {
         }
     }
 
-    /// Holds that have run out since this state was made.
-    pub fn holds_expired(&self) -> u64 {
-        self.shared.holds_expired
-    }
-
-    /// The number of the last event; 0 if there never was one.
-    pub fn events_last(&self) -> u64 {
-        self.shared.events.last()
-    }
-
-    /// The number that the next event gets.
-    pub fn events_next(&self) -> u64 {
-        self.shared.events.next()
-    }
-
-    /// The events that were not taken yet.
-    pub fn fresh_events(&self) -> &FreshEvents {
-        self.shared.events.fresh()
+    /// The numbers of events, and those that were not taken yet.
+    pub fn events(&self) -> &Events {
+        &self.shared.events
     }
 
     /// Takes the events that were made since the last call. `empty`, whose memory is used for the next ones, is replaced by them.
     pub fn take_events(&mut self, empty: &mut FreshEvents) {
         self.shared.events.take(empty);
-    }
-
-    /// Users who were forgotten since then. Copies count.
-    pub fn users_forgotten(&self) -> u64 {
-        self.shared.users_forgotten
-    }
-
-    /// Codes of all strict coupons by status.
-    pub fn codes(&self) -> StateCounts {
-        self.shared.totals.codes
-    }
-
-    /// Redemptions on record.
-    pub fn redemptions(&self) -> u64 {
-        self.shared.totals.redemptions
-    }
-
-    /// Answers kept for repeated requests.
-    pub fn idempotency_records(&self) -> u64 {
-        self.records.len()
-    }
-
-    /// Bytes of those answers: never more than the settings allow.
-    pub fn idempotency_bytes(&self) -> u64 {
-        self.records.memory_bytes()
     }
 
     /// Frees some of what commands have dropped: about this many entries of ledgers, or as much of tables as takes as long. Returns
@@ -265,19 +258,34 @@ impl State {
         self.has_discarded() && self.shared.discarded.free(entries_max) > 0
     }
 
+    /// Its sizes.
+    pub fn sizes(&self) -> Sizes {
+        let shared = &self.shared;
+        let imports_bytes = shared.view.imports.read().memory_bytes() + shared.totals.kept_bytes;
+        let others_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
+        Sizes {
+            tables_bytes: shared.totals.tables_bytes,
+            uncounted_tables_bytes: shared.totals.uncounted_bytes,
+            records_bytes: shared.totals.ledgers_bytes
+                + self.records.memory_bytes()
+                + imports_bytes
+                + others_bytes,
+            discarded_tables_bytes: shared.discarded.tables.memory_bytes(),
+            discarded_records_bytes: shared.discarded.records_bytes(),
+            redemptions: shared.totals.redemptions,
+            idempotency_records: self.records.len(),
+            idempotency_bytes: self.records.memory_bytes(),
+            codes: shared.totals.codes,
+            images_loading: shared.images.0.len() as u64,
+            snapshot_bytes: shared.copied.load(Ordering::Relaxed),
+            holds_expired: shared.holds_expired,
+            users_forgotten: shared.users_forgotten,
+        }
+    }
+
     /// Whether something that commands have dropped is not freed yet.
     pub fn has_discarded(&self) -> bool {
         !self.shared.discarded.is_empty()
-    }
-
-    /// Bytes of tables that commands have dropped, and that are not freed yet.
-    pub fn discarded_tables_bytes(&self) -> u64 {
-        self.shared.discarded.tables.memory_bytes()
-    }
-
-    /// Bytes of redemptions that commands have dropped, and that are not freed yet, estimated.
-    pub fn discarded_records_bytes(&self) -> u64 {
-        self.shared.discarded.records_bytes()
     }
 }
 
@@ -287,14 +295,9 @@ impl FilterState {
         view: Arc<FilterView>,
         tables: Tables,
         staging: Option<Staging>,
-        loading: Option<Box<Loading>>,
+        is_hidden: bool,
     ) -> Self {
-        Self { view, tables, staging, loading, footprint: Footprint::default() }
-    }
-
-    /// Whether it is not to be seen yet.
-    pub(super) fn is_hidden(&self) -> bool {
-        self.loading.is_some()
+        Self { view, tables, staging, is_hidden, footprint: Footprint::default() }
     }
 
     /// Its part of the totals and of the agenda, as it is now.
@@ -324,14 +327,14 @@ impl FilterState {
             let ledger = view.ledger.read();
             totals.ledgers_bytes = ledger.memory_bytes();
             totals.redemptions = ledger.len() as u64;
-            if !self.is_hidden() {
+            if !self.is_hidden {
                 totals.holds = ledger.holds_len() as u64;
                 let states = tables.filter.counts();
                 totals.codes = states.map_or_else(StateCounts::default, |states| view.code_counts(states));
             }
             (tasks[0], tasks[1]) = (ledger.first_hold(), ledger.first_ended());
         }
-        if self.is_hidden() {
+        if self.is_hidden {
             // Nothing is due before it can be seen.
             tasks = Tasks::default();
         }
@@ -356,9 +359,12 @@ impl Shared {
         self.discarded.tables.append(&mut tables.filter.into_dropped());
     }
 
-    /// Leaves a filter that is gone out of the totals and the agenda.
-    pub(super) fn forsake(&mut self, filter: &FilterState) {
-        self.count(filter.view.id, &filter.footprint, &Footprint::default());
+    /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
+    pub(super) fn drop_filter(&mut self, filter: FilterState) {
+        let FilterState { view, tables, footprint, .. } = filter;
+        self.count(view.id, &footprint, &Footprint::default());
+        self.discarded.push_ledger(view.ledger.clone());
+        self.drop_tables(tables);
     }
 
     fn count(&mut self, filter: FilterId, before: &Footprint, now: &Footprint) {

@@ -5,7 +5,7 @@ use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use super::{events, kept};
+use super::{events, staging};
 use crate::domain::{Chunk, Command, Ending, FilterId, ImageSection, ImportMode, Raise, Target};
 use crate::filter::MemoryNeed;
 use crate::paged::Numbers;
@@ -83,59 +83,35 @@ impl Waiting {
     }
 }
 
-impl State {
-    /// Bytes of all tables.
-    pub fn tables_bytes(&self) -> u64 {
-        self.shared.totals.tables_bytes
-    }
-
-    /// Bytes of tables that are not among those: of filters that were cleared, until that is done. They count for whoever asks for tables.
-    pub fn uncounted_tables_bytes(&self) -> u64 {
-        self.shared.totals.uncounted_bytes
-    }
-
+impl Waiting {
     /// Whether the filter of a command has so many tables to empty that it should get no other one yet.
-    pub fn has_to_move_first(&self, command: &Command) -> bool {
+    pub fn has_to_move_first(state: &State, command: &Command) -> bool {
         matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. })
-            && self.targeted(command).is_some_and(|(_, filter)| filter.tables.filter.has_many_tables())
-    }
-
-    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
-    /// yet, estimated.
-    pub fn records_bytes(&self) -> u64 {
-        let shared = &self.shared;
-        let imports_bytes = shared.view.imports.read().memory_bytes() + shared.totals.kept_bytes;
-        let line_ups_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
-        shared.totals.ledgers_bytes + self.records.memory_bytes() + imports_bytes + line_ups_bytes
+            && targeted(state, command).is_some_and(|(_, filter)| filter.tables.filter.has_many_tables())
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
-    pub fn memory_needed(&self, command: &Command, is_keyed: bool, waiting: &Waiting) -> MemoryNeed {
-        let mut need = self.memory_of(command, waiting);
+    pub fn need_of(&self, state: &State, command: &Command, is_keyed: bool) -> MemoryNeed {
+        let mut need = self.need_of_command(state, command);
         if is_keyed {
-            need += MemoryNeed::other(self.records.growth_bytes(command, waiting.keyed));
+            need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
         }
-        if self.shared.totals.catching_up > 0 || waiting.catches_up {
-            let swept = self.swept_after(waiting.commands + 1) - self.swept_after(waiting.commands);
-            need += MemoryNeed::other(swept * kept::KEPT_CHANGE_BYTES);
+        if state.shared.totals.catching_up > 0 || self.catches_up {
+            let swept = swept_after(state, self.commands + 1) - swept_after(state, self.commands);
+            need += MemoryNeed::other(swept * staging::KEPT_CHANGE_BYTES);
         }
         need
     }
 
-    /// The most holds, of any filter, that so many commands expire before they are executed.
-    fn swept_after(&self, commands: u64) -> u64 {
-        (commands * SWEEP_MAX as u64).min(self.shared.totals.holds)
-    }
-
-    fn memory_of(&self, command: &Command, waiting: &Waiting) -> MemoryNeed {
+    fn need_of_command(&self, state: &State, command: &Command) -> MemoryNeed {
         if let Some(need) = memory_of_something_new(command) {
             return need;
         }
         if matches!(command, Command::TurnBack) {
-            return self.turning_back();
+            return turning_back(state);
         }
-        let Some((id, filter)) = self.targeted(command) else { return MemoryNeed::default() };
-        let before = waiting.of(id);
+        let Some((id, filter)) = targeted(state, command) else { return MemoryNeed::default() };
+        let before = self.of(id);
         let mut all = before;
         all += filter.demand(command);
         let mut need = filter.growth(&all).beyond(&filter.growth(&before));
@@ -165,7 +141,7 @@ impl State {
                 need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
                 if let Some(staging) = staging {
                     let (entries_max, swept) =
-                        (u64::from(*entries_max).max(1), self.swept_after(waiting.commands + 1));
+                        (u64::from(*entries_max).max(1), swept_after(state, self.commands + 1));
                     let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
                     need += filter.catching_up(staging, &before, entries_max, repeated);
                 }
@@ -178,25 +154,15 @@ impl State {
         need
     }
 
-    /// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
-    fn turning_back(&self) -> MemoryNeed {
-        let mut need = MemoryNeed::default();
-        for filter in self.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
-            let ended = filter.view.ledger.read().len() as u64;
-            need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
-        }
-        need
-    }
-
     /// Adds a command that was admitted to the waiting ones.
-    pub fn note_waiting(&self, command: &Command, is_keyed: bool, waiting: &mut Waiting) {
-        waiting.keyed |= is_keyed;
-        waiting.commands += 1;
-        waiting.catches_up |= matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
+    pub fn note(&mut self, state: &State, command: &Command, is_keyed: bool) {
+        self.keyed |= is_keyed;
+        self.commands += 1;
+        self.catches_up |= matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
         if let Command::Create { id, .. } = command {
-            waiting.filters.entry(*id).or_default().reshaped = true;
+            self.filters.entry(*id).or_default().reshaped = true;
         }
-        let Some((id, filter)) = self.targeted(command) else { return };
+        let Some((id, filter)) = targeted(state, command) else { return };
         let demand = filter.demand(command);
         let is_reshaping = matches!(
             command,
@@ -206,16 +172,31 @@ impl State {
                 | Command::Update { capacity: Some(_), .. }
         );
         if demand != Demand::default() || is_reshaping {
-            let here = waiting.filters.entry(id).or_default();
+            let here = self.filters.entry(id).or_default();
             here.demand += demand;
             here.reshaped |= is_reshaping;
         }
     }
+}
 
-    fn targeted(&self, command: &Command) -> Option<(FilterId, &FilterState)> {
-        let Target(id) = command.target()?;
-        Some((id, self.filters.get(&id)?))
+/// The most holds, of any filter, that so many commands expire before they are executed.
+fn swept_after(state: &State, commands: u64) -> u64 {
+    (commands * SWEEP_MAX as u64).min(state.shared.totals.holds)
+}
+
+/// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
+fn turning_back(state: &State) -> MemoryNeed {
+    let mut need = MemoryNeed::default();
+    for filter in state.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
+        let ended = filter.view.ledger.read().len() as u64;
+        need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
     }
+    need
+}
+
+fn targeted<'a>(state: &'a State, command: &Command) -> Option<(FilterId, &'a FilterState)> {
+    let Target(id) = command.target()?;
+    Some((id, state.filters.get(&id)?))
 }
 
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
@@ -293,7 +274,7 @@ impl FilterState {
             need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
         }
         if let Some(staging) = &self.staging {
-            need += MemoryNeed::other(demand.changes * kept::KEPT_CHANGE_BYTES);
+            need += MemoryNeed::other(demand.changes * staging::KEPT_CHANGE_BYTES);
             let removes = demand.unstaged + demand.repeated * staging.tables.filter.copies_max();
             need += staging.tables.filter.growth(demand.staged + demand.repeated, removes);
         }

@@ -1,6 +1,5 @@
 //! A state is built from its snapshot: the head first, then every section.
 
-use super::epoch::Epoch;
 use super::events::Events;
 use super::history::History;
 use super::idempotency::Records;
@@ -8,11 +7,11 @@ use super::image::{
     Beginning, FilterStateImage, Head, IMAGE_VERSION, LedgerImage, RestoreStateError, StagingImage,
 };
 use super::imports::Imports;
-use super::kept::KeptChanges;
 use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
+use super::section::Epoch;
 use super::section::{RECORDS, SectionId, Sections};
-use super::staging::Staging;
+use super::staging::{KeptChanges, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{Redemption, Spec};
@@ -56,8 +55,9 @@ impl State {
             Records::restore(records).ok_or(RestoreStateError::Damaged("a stored answer is too short"))?;
         *state.shared.view.imports.write() = Imports::restore(head.imports);
         state.shared.agenda.last_retired = head.last_retired;
+        state.shared.images = head.images;
         for image in filters {
-            state.restore_filter(image, sections)?;
+            restore_filter(&mut state, image, sections)?;
         }
         for line_up in head.line_ups {
             state.shared.line_ups_bytes += line_up.memory_bytes();
@@ -67,30 +67,27 @@ impl State {
         state.publish();
         Ok(state)
     }
+}
 
-    fn restore_filter<S: Sections>(
-        &mut self,
-        image: FilterStateImage,
-        sections: &mut S,
-    ) -> Result<(), RestoreStateError<S::Error>> {
-        let FilterStateImage { id, head, tables, ledger, staging, loading } = image;
-        let ledger = restore_ledger(&ledger, Change(head.last_change), loading.is_some(), sections)?;
-        let filled = loading.as_ref().map(|loading| loading.filled);
-        let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
-        let staging = staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?;
-        let loading = loading.map(Box::new);
-        let retention = &self.shared.view.redemptions_retention;
-        let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
-        if let Some(loading) = &loading {
-            self.shared.loading.insert(loading.upload, id);
-        } else {
-            self.shared.show(view.clone());
-        }
-        let mut filter = FilterState::new(view, tables, staging, loading);
-        self.shared.note(&mut filter);
-        self.filters.insert(id, filter);
-        Ok(())
+fn restore_filter<S: Sections>(
+    state: &mut State,
+    image: FilterStateImage,
+    sections: &mut S,
+) -> Result<(), RestoreStateError<S::Error>> {
+    let FilterStateImage { id, head, tables, ledger, staging, is_hidden } = image;
+    let ledger = restore_ledger(&ledger, Change(head.last_change), is_hidden, sections)?;
+    let filled = state.shared.images.filled(id).filter(|_| is_hidden);
+    let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
+    let staging = staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?;
+    let retention = &state.shared.view.redemptions_retention;
+    let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
+    if !is_hidden {
+        state.shared.show(view.clone());
     }
+    let mut filter = FilterState::new(view, tables, staging, is_hidden);
+    state.shared.note(&mut filter);
+    state.filters.insert(id, filter);
+    Ok(())
 }
 
 fn restore_ledger<S: Sections>(

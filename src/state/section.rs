@@ -1,7 +1,13 @@
 //! Sections: the parts that a snapshot of the state stores by themselves, each in chunks.
 
-use super::epoch::Epoch;
 use crate::filter::{RestoreError, Restoring, TableId};
+use serde::{Deserialize, Serialize};
+
+/// The identity of a part of the state that a snapshot stores by itself: the tables of a filter, a ledger, an import's queue of
+/// changes. A state gives each number once, so nothing that comes later is taken for what a snapshot holds already.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
 
 /// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
 pub(super) const RECORDS: Epoch = Epoch(0);
@@ -36,6 +42,9 @@ impl SectionId {
     }
 }
 
+/// Replaces the bytes by the next chunk; `false` after the last one.
+type Chunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+
 /// A section of a snapshot. It owns what it consists of, as that was when the snapshot began, until it is dropped. The store need not write
 /// it again if it has one with the same id and number of changes.
 pub struct Section {
@@ -43,7 +52,7 @@ pub struct Section {
     pub id: SectionId,
     /// A number that differs whenever the contents may.
     pub changes: u64,
-    chunks: Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>,
+    chunks: Chunks,
 }
 
 impl Section {

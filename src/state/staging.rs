@@ -8,11 +8,13 @@
 //! A command that was refused leaves no change in the queue. One that changed nothing, because the item was there or gone already,
 //! does: on the staged tables it may make a difference.
 
-use super::epoch::Epoch;
-use super::kept::{ChangeKind, KeptChange, KeptChanges};
+use super::section::Epoch;
 use super::tables::Tables;
 use crate::domain::{ImportId, ImportState};
 use crate::filter::{Digest, Full, SlotState, Walk};
+use crate::frame::decode;
+use crate::paged::{Queue, stored_bytes};
+use serde::{Deserialize, Serialize};
 
 /// The most changes in the queue of one import: 32 MiB. If there are more, the import fails. Nobody else has to wait for it, or is
 /// refused because of it.
@@ -34,6 +36,95 @@ const BUCKET_SLOTS: u64 = 4;
 /// The most codes that are copied beyond the number that was asked for: those of the last buckets.
 pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
 
+/// Maximum size of an encoded change, in bytes: its kind and the item's digest.
+const CHANGE_BYTES: usize = 11;
+
+/// Memory of a kept change, in bytes.
+pub(super) const KEPT_CHANGE_BYTES: u64 = stored_bytes(CHANGE_BYTES) as u64;
+
+/// What a change did to an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum ChangeKind {
+    /// A copy was added.
+    Add,
+    /// A copy was added if there was none.
+    AddIfAbsent,
+    /// A copy was removed.
+    Remove,
+    /// All copies were removed.
+    RemoveAll,
+    /// A code was held, redeemed or given back.
+    State,
+}
+
+/// A change of one item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct KeptChange {
+    pub(super) kind: ChangeKind,
+    pub(super) digest: Digest,
+}
+
+/// A queue of changes: the oldest leaves first.
+#[derive(Debug)]
+pub(super) struct KeptChanges {
+    pub(super) epoch: Epoch,
+    pub(super) queue: Queue,
+    len: u64,
+}
+
+impl KeptChanges {
+    pub(super) fn new(epoch: Epoch) -> Self {
+        Self { epoch, queue: Queue::default(), len: 0 }
+    }
+
+    /// Restores the changes of a snapshot. `None` if one of them can't be read.
+    pub(super) fn restore(epoch: Epoch, queue: Queue) -> Option<Self> {
+        let mut len = 0;
+        for (_, change) in queue.iter() {
+            decode::<KeptChange>(change)?;
+            len += 1;
+        }
+        Some(Self { epoch, queue, len })
+    }
+
+    /// Number of changes in the queue.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Their memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.len * KEPT_CHANGE_BYTES
+    }
+
+    pub(super) fn push(&mut self, change: KeptChange) {
+        let mut buffer = [0; CHANGE_BYTES];
+        let encoded = postcard::to_slice(&change, &mut buffer).expect("a change has a maximum size");
+        self.queue.push(encoded, &[]);
+        self.len += 1;
+    }
+
+    /// Removes and returns the oldest changes, at most `changes_max`: only those of one kind in a row.
+    pub(super) fn pop_run(&mut self, changes_max: u64) -> Vec<KeptChange> {
+        let mut run: Vec<KeptChange> = Vec::new();
+        while (run.len() as u64) < changes_max
+            && let Some(change) = self.queue.front().and_then(decode::<KeptChange>)
+            && run.first().is_none_or(|first| first.kind == change.kind)
+        {
+            run.push(change);
+            self.queue.pop();
+            self.len -= 1;
+        }
+        run
+    }
+
+    /// Drops all changes.
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+        self.len = 0;
+    }
+}
+
 /// The tables that an import builds aside.
 pub(super) struct Staging {
     pub(super) import: ImportId,
@@ -54,6 +145,11 @@ fn is_used(state: Option<SlotState>) -> bool {
 impl Staging {
     pub(super) fn new(import: ImportId, tables: Tables, changes: Epoch) -> Self {
         Self { import, tables, changes: KeptChanges::new(changes), cleared: false, walk: None }
+    }
+
+    /// Whether this import is the one that builds tables aside.
+    pub(super) fn is_of(staging: &Option<Self>, import: &ImportId) -> bool {
+        staging.as_ref().is_some_and(|staging| staging.import == *import)
     }
 
     /// Whether the upload is whole, and the staged tables are catching up.

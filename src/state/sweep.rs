@@ -24,14 +24,14 @@ impl State {
     /// Stored answers are forgotten by other entries only: they give way as soon as a new one needs their room.
     pub fn due_at(&self) -> Option<Timestamp> {
         let Settings { redemptions_retention_seconds, imports_retention_seconds, .. } = self.shared.settings;
-        let at = |task| self.shared.agenda.first(task).map(|(at, _)| at);
+        let at = |task| self.shared.agenda.first(task).map(|(at, ..)| at);
         let unmoved_since = self.shared.view.imports.read().unmoved_since();
         let due = [
             at(Task::Expire),
             at(Task::Forget).map(|at| at.plus_seconds(redemptions_retention_seconds)),
             at(Task::ForgetUsers),
             unmoved_since.map(|at| at.plus_seconds(imports_retention_seconds)),
-            self.image_given_up_at(),
+            self.shared.images.given_up_at(),
         ];
         due.into_iter().flatten().min()
     }
@@ -42,7 +42,7 @@ impl State {
         commands: impl IntoIterator<Item = &'a Command>,
         at: Timestamp,
     ) -> u64 {
-        let is_any_due = self.shared.agenda.first(Task::Expire).is_some_and(|(until, _)| until <= at);
+        let is_any_due = self.shared.agenda.first(Task::Expire).is_some_and(|(until, ..)| until <= at);
         if !is_any_due || self.shared.settings.events_retention_seconds == 0 {
             return 0;
         }
@@ -62,12 +62,13 @@ impl State {
         for (task, delay) in [(Task::Expire, 0), (Task::Forget, retention), (Task::ForgetUsers, 0)] {
             for _ in 0..SWEEP_MAX {
                 let due = self.shared.agenda.first(task);
-                let due = due.filter(|(at, _)| at.plus_seconds(delay) <= self.shared.now);
-                let Some((_, filter)) = due else { break };
+                let due = due.filter(|(at, ..)| at.plus_seconds(delay) <= self.shared.now);
+                let Some((_, id, filter)) = due else { break };
                 // It is there: otherwise it would have nothing to do. Whatever works on a campaign lets it go on to the present step.
                 let _ = self.on(filter, |filter| match task {
-                    Task::Expire => filter.expire_next(),
-                    Task::Forget => filter.forget_next(),
+                    Task::Expire => filter.expire_hold(&id),
+                    // Its code stays as it is: a redeemed code stays redeemed.
+                    Task::Forget => filter.view.ledger.write().remove(&id),
                     Task::ForgetUsers | Task::Retire | Task::Move => {}
                 });
             }
@@ -85,7 +86,7 @@ impl State {
     /// for as long.
     pub(super) fn advance(&mut self, buckets: u64) -> Outcome {
         self.free_forgotten(buckets.saturating_mul(WORDS_A_BUCKET));
-        if let Some((_, moving)) = self.shared.agenda.first(Task::Move) {
+        if let Some((.., moving)) = self.shared.agenda.first(Task::Move) {
             // It is there: otherwise it would have nothing to do.
             let _ = self.on(moving, |filter| match filter.staging {
                 Some(staging) if !filter.tables.filter.is_moving() => {

@@ -1,6 +1,6 @@
 //! The tables of one filter as the state keeps them: under an epoch, and with outcomes in the domain's words.
 
-use super::epoch::Epoch;
+use super::section::Epoch;
 use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
 use crate::filter::{
     Digest, Expansion, Filter, ForgettingFilter, Full, Insert, Layout, MemoryNeed, SlotState,

@@ -11,7 +11,7 @@
 
 use super::events::HELD_AGAIN_TOLD_MAX;
 use super::machine::State;
-use super::subject::Subject;
+use super::subject::{Subject, work_on};
 use crate::domain::redemption::HOLD_SECONDS_MAX;
 use crate::domain::{Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Status, Timestamp};
 use crate::filter::{Digest, SlotState};
@@ -25,13 +25,15 @@ impl State {
         let first_event = self.shared.events.next();
         self.shared.view.imports.write().turn_back(now);
         // What an image says of times is not this log's.
-        self.give_images_up();
+        self.give_images_up(Timestamp::MAX);
         let (mut redemptions, mut holds) = (0, 0);
-        self.on_each(|filter| {
-            let (brought_back, held_again) = filter.turn_back(now, first_event);
+        // They are as the last entries about them have left them.
+        for filter in self.filters.values_mut() {
+            let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);
+            let (brought_back, held_again) = work_on(filter, &mut self.shared, turn_back);
             redemptions += brought_back;
             holds += held_again;
-        });
+        }
         self.shared.events.tell_unasked(now, || Happened::TurnedBack { redemptions, holds });
         Outcome::TurnedBack { redemptions, holds }
     }
@@ -66,10 +68,10 @@ impl Subject<'_> {
             filter.turn_back(forget.step_at(now));
         }
         if self.view.created_at > now {
-            self.show(self.view.with_created_at(now));
+            self.change_view(|view| view.created_at = now);
         }
         for redemption in &again {
-            self.set_code_by_time(redemption.digest, SlotState::Held);
+            self.set_code(redemption.digest, SlotState::Held, 0);
             if self.shared.events.next() - first_event < HELD_AGAIN_TOLD_MAX {
                 self.tell_redemption(redemption, RedemptionStep::HeldAgain);
             }

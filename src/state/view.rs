@@ -4,11 +4,11 @@ use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::image::ALGORITHM;
 use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, SegmentStats, Spec, Stats,
-    Status, StepStats, Timestamp, Window,
+    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, Refusal, SegmentStats, Spec,
+    Stats, Status, StepStats, Timestamp, Window,
 };
 use crate::filter::{
-    self, Digest, FilterImage, FilterStats, Layout, Mode, Reader, Secret, SlotState, StateCounts,
+    self, Digest, FilterImage, FilterStats, Growth, Layout, Mode, Reader, Secret, SlotState, StateCounts,
 };
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -280,34 +280,26 @@ impl FilterView {
         steps.iter().map(stats).collect()
     }
 
+    /// Whether the coupon can have this stock. Those who are in stay in, even if they are more.
+    pub(super) fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
+        let Spec { growth, capacity, stock: present, .. } = self.spec;
+        if present.is_none() {
+            return Err(Refusal::NoStock);
+        }
+        if growth == Growth::Fixed && stock > capacity {
+            return Err(Refusal::StockBeyondCapacity { capacity });
+        }
+        Ok(())
+    }
+
+    /// Rejects a change of the codes of an open pool, which has those alone that are in use.
+    pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
+        if self.spec.stock.is_some() { Err(Refusal::RequiresAddedCodes) } else { Ok(()) }
+    }
+
     /// Bytes of its tables.
     pub fn memory_bytes(&self) -> u64 {
         self.reader.memory_bytes()
-    }
-
-    /// The same filter with another window.
-    pub(super) fn with_window(&self, window: Window) -> Self {
-        Self { window, ..self.clone() }
-    }
-
-    /// The same filter with another stock.
-    pub(super) fn with_stock(&self, stock: Option<u64>) -> Self {
-        Self { spec: Spec { stock, ..self.spec.clone() }, ..self.clone() }
-    }
-
-    /// The same filter with another capacity, and the layout for it.
-    pub(super) fn with_capacity(&self, capacity: u64, layout: Layout) -> Self {
-        Self { spec: Spec { capacity, ..self.spec.clone() }, layout, ..self.clone() }
-    }
-
-    /// The same filter with another time of creation.
-    pub(super) fn with_created_at(&self, created_at: Timestamp) -> Self {
-        Self { created_at, ..self.clone() }
-    }
-
-    /// The same filter with other tables.
-    pub(super) fn with_reader(&self, reader: Reader) -> Self {
-        Self { reader, ..self.clone() }
     }
 
     /// The filter of a head, with these tables and this ledger.

@@ -171,15 +171,15 @@ pub struct PinnedManifest {
     manifest: Arc<Manifest>,
 }
 
-impl Store {
+impl PinnedManifest {
     /// Protects the newest snapshot, if there is one.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the manifests can't be read.
-    pub fn pin_newest(self: &Arc<Self>) -> Result<Option<PinnedManifest>, StoreError> {
-        let Some(manifest) = self.manifests()?.into_iter().next().map(Arc::new) else { return Ok(None) };
-        self.pinned().push(manifest.clone());
-        Ok(Some(PinnedManifest { store: self.clone(), manifest }))
+    pub fn newest(store: &Arc<Store>) -> Result<Option<Self>, StoreError> {
+        let Some(manifest) = store.manifests()?.into_iter().next().map(Arc::new) else { return Ok(None) };
+        store.pinned.lock().push(manifest.clone());
+        Ok(Some(Self { store: store.clone(), manifest }))
     }
 }
 
@@ -193,7 +193,7 @@ impl Deref for PinnedManifest {
 
 impl Drop for PinnedManifest {
     fn drop(&mut self) {
-        let mut pinned = self.store.pinned();
+        let mut pinned = self.store.pinned.lock();
         if let Some(at) = pinned.iter().position(|pinned| Arc::ptr_eq(pinned, &self.manifest)) {
             pinned.swap_remove(at);
         }

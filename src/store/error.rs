@@ -104,6 +104,11 @@ impl StoreError {
         }
     }
 
+    /// A write or sync that failed.
+    pub(crate) fn failed(dir: &Path, reason: String) -> StoreError {
+        StoreError::Failed { path: dir.to_owned(), reason }
+    }
+
     /// Wraps an error of the operating system; a full disk gets its own variant.
     pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |source| {

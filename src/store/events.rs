@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 const FORMAT: Format =
     Format { magic: *b"ckev", version: 1, payload_max: layout::VALUE_BYTES_MAX - FRAME_BYTES };
 
-/// Bytes of a value besides the events.
+/// Maximum size of a value besides its events, in bytes.
 const HEAD_BYTES: usize = FRAME_BYTES + 40;
 
 /// Bytes of a full pack's payload: one more event always fits into the value.
@@ -131,15 +131,10 @@ impl EventPack {
         Self { count, payload: self.payload[..bytes].to_vec(), ..*self }
     }
 
-    /// Whether the event follows in it after those of another pack, which begin it.
-    pub fn continues(&self, part: &Self, event: &[u8]) -> bool {
-        let rest = self.payload.get(part.payload.len()..).and_then(split_event);
-        rest.is_some_and(|(next, _)| next == event)
-    }
-
-    /// Its size as a value, approximately.
+    /// Its size as a value.
     pub fn size(&self) -> EventTreeSize {
-        EventTreeSize { bytes: (HEAD_BYTES + self.payload.len()) as u64, events: self.count.into() }
+        let bytes = if self.is_empty() { 0 } else { FRAME_BYTES + encode(self).len() };
+        EventTreeSize { bytes: bytes as u64, events: self.count.into() }
     }
 
     /// The pack as a value.
@@ -167,10 +162,21 @@ fn split_event(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
 }
 
+/// The events of a store.
+#[derive(Clone, Copy)]
+pub struct EventStore<'a>(&'a Store);
+
 impl Store {
-    /// All trees of events, in order.
-    pub fn event_trees(&self) -> Vec<EventTree> {
-        let names = self.backing().tree_names();
+    /// Its events.
+    pub fn events(&self) -> EventStore<'_> {
+        EventStore(self)
+    }
+}
+
+impl EventStore<'_> {
+    /// All trees, in order.
+    pub fn trees(&self) -> Vec<EventTree> {
+        let names = self.0.backing().tree_names();
         let mut trees: Vec<EventTree> = names
             .iter()
             .filter_map(|name| layout::event_tree_of(name))
@@ -185,8 +191,8 @@ impl Store {
     }
 
     /// Makes an empty tree.
-    pub fn begin_event_tree(&self, tree: EventTree) -> Result<(), StoreError> {
-        self.write(&tree.name(), Vec::new())
+    pub fn begin_tree(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.0.write(&tree.name(), Vec::new())
     }
 
     /// Writes a pack, in the place of one that began with the same event. It is not durable yet.
@@ -194,26 +200,26 @@ impl Store {
     /// It does not ask how much disk space is free: what the log was allowed to take in, its events must be allowed, too. Whoever
     /// proposes commands asks for what they may make by expiring holds; the events of what a command itself does take a
     /// few times less.
-    pub fn put_events(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
-        let key = layout::event_key(pack.first).to_vec();
-        self.write(&tree.name(), vec![Change::Put(key, pack.encode())])
+    pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
+        let key = layout::number_key(pack.first).to_vec();
+        self.0.write(&tree.name(), vec![Change::Put(key, pack.encode())])
     }
 
     /// The pack that has the event of this number, or else the first one after it. `trees` are all trees, in order.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the pack can't be read.
-    pub fn events_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
+    pub fn find_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
         let at = trees.partition_point(|tree| tree.first <= number).saturating_sub(1);
         for (index, tree) in trees.iter().enumerate().skip(at) {
             let name = tree.name();
-            let before = self.run(self.backing().last_key_to(&name, &layout::event_key(number)))?;
+            let before = self.0.run(self.0.backing().last_key_to(&name, &layout::number_key(number)))?;
             let from = match before {
                 Some(key) if index == at => key,
-                _ => layout::event_key(number).to_vec(),
+                _ => layout::number_key(number).to_vec(),
             };
             let mut found = None;
-            self.scan_packs(*tree, &from, |pack| {
+            self.scan(*tree, &from, |pack| {
                 found = pack.filter(|pack| pack.last() >= number);
                 if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
@@ -228,10 +234,10 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the pack can't be read.
-    pub fn last_events(&self, tree: EventTree) -> Result<Option<EventPack>, StoreError> {
-        let last = self.run(self.backing().last_key(&tree.name()))?.unwrap_or_default();
+    pub fn last(&self, tree: EventTree) -> Result<Option<EventPack>, StoreError> {
+        let last = self.0.run(self.0.backing().last_key(&tree.name()))?.unwrap_or_default();
         let mut found = None;
-        self.scan_packs(tree, &last, |pack| {
+        self.scan(tree, &last, |pack| {
             found = pack;
             ControlFlow::Continue(())
         })?;
@@ -239,21 +245,21 @@ impl Store {
     }
 
     /// The size of a tree that gets no more packs: as it was noted. If it was not, it is read and noted now.
-    pub fn event_tree_size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
+    pub fn size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
         let mut noted = Vec::new();
-        self.run(self.backing().read(META_TREE, &tree.size_key(), &mut noted))?;
+        self.0.run(self.0.backing().read(META_TREE, &tree.size_key(), &mut noted))?;
         if let Some(size) = decode(&noted) {
             return Ok(size);
         }
-        let size = self.count_events(tree)?;
-        self.note_event_tree_size(tree, size)?;
+        let size = self.count(tree)?;
+        self.note_size(tree, size)?;
         Ok(size)
     }
 
     /// The size of a tree, by reading it.
-    pub fn count_events(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
+    pub fn count(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
         let mut size = EventTreeSize::default();
-        self.scan_packs(tree, &[], |pack| {
+        self.scan(tree, &[], |pack| {
             let pack = pack.map_or_else(EventTreeSize::default, |pack| pack.size());
             size = EventTreeSize { bytes: size.bytes + pack.bytes, events: size.events + pack.events };
             ControlFlow::Continue(())
@@ -262,47 +268,47 @@ impl Store {
     }
 
     /// Notes the size of a tree that gets no more packs.
-    pub fn note_event_tree_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
-        self.write(META_TREE, vec![Change::Put(tree.size_key(), encode(&size))])
+    pub fn note_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
+        self.0.write(META_TREE, vec![Change::Put(tree.size_key(), encode(&size))])
     }
 
     /// Forgets the size of a tree that is gone.
-    pub fn forget_event_tree_size(&self, tree: EventTree) -> Result<(), StoreError> {
-        self.write(META_TREE, vec![Change::Remove(tree.size_key())])
+    pub fn forget_size(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.0.write(META_TREE, vec![Change::Remove(tree.size_key())])
     }
 
     /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::removal::Removal).
-    pub fn drop_event_tree(&self, tree: EventTree) -> Result<(), StoreError> {
-        self.drop_tree(&tree.name())?;
-        self.forget_event_tree_size(tree)
+    pub fn drop_tree(&self, tree: EventTree) -> Result<(), StoreError> {
+        self.0.drop_tree(&tree.name())?;
+        self.forget_size(tree)
     }
 
     /// Removes the packs of a tree that begin with the event of this number or a later one.
-    pub fn remove_events_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
+    pub fn remove_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
         let mut changes = Vec::new();
-        self.run(self.backing().scan(&tree.name(), &layout::event_key(number), &mut |key, _| {
+        self.0.run(self.0.backing().scan(&tree.name(), &layout::number_key(number), &mut |key, _| {
             changes.push(Change::Remove(key.to_vec()));
             ControlFlow::Continue(())
         }))?;
         if changes.is_empty() {
             return Ok(());
         }
-        self.write(&tree.name(), changes)
+        self.0.write(&tree.name(), changes)
     }
 
     /// Visits the packs of a tree from a key on; `None` stands for a key that is not a pack's.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] for a pack that can't be read.
-    pub(crate) fn scan_packs(
+    pub(crate) fn scan(
         &self,
         tree: EventTree,
         from: &[u8],
         mut visit: impl FnMut(Option<EventPack>) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let (name, mut damaged) = (tree.name(), None);
-        self.run(self.backing().scan(&name, from, &mut |key, value| {
-            let Some(number) = layout::event_of_key(key) else { return visit(None) };
+        self.0.run(self.0.backing().scan(&name, from, &mut |key, value| {
+            let Some(number) = layout::number_of_key(key) else { return visit(None) };
             let pack = EventPack::decode(value).and_then(|pack| match pack.first == number {
                 true => Ok(pack),
                 false => Err("it is stored under the wrong key".to_owned()),
@@ -310,7 +316,7 @@ impl Store {
             match pack {
                 Ok(pack) => visit(Some(pack)),
                 Err(why) => {
-                    damaged = Some(self.damaged(format!("tree {name}, event {number}: {why}")));
+                    damaged = Some(self.0.damaged(format!("tree {name}, event {number}: {why}")));
                     ControlFlow::Break(())
                 }
             }
@@ -346,9 +352,6 @@ mod tests {
             let last = first + kept % lengths.len() as u64;
             let part = pack.up_to(last);
             prop_assert_eq!((part.last(), part.size().bytes), (last, part.encode().len() as u64));
-            let next = pack.events().find(|(number, _)| *number == last + 1);
-            prop_assert_eq!(pack.continues(&part, &[(last + 1) as u8; 9]), next.is_some_and(|(_, event)| event.len() == 9));
-            prop_assert!(next.is_none_or(|(_, event)| pack.continues(&part, event)));
             let expected: Vec<_> = pack.events().take_while(|(number, _)| *number <= last).collect();
             prop_assert_eq!(part.events().collect::<Vec<_>>(), expected);
             let mut changed = value.clone();
@@ -368,35 +371,35 @@ mod tests {
         let tree = |first| EventTree { first, after: Timestamp(6), since: Timestamp(7) };
         // The second tree is empty, and numbers jump from 9 to 20.
         for first in [1, 7, 10, 20] {
-            store.begin_event_tree(tree(first)).unwrap();
+            store.events().begin_tree(tree(first)).unwrap();
         }
         let packs =
             [(1, pack(1, &[3, 3])), (1, pack(3, &[3; 4])), (7, pack(7, &[0, 1, 2])), (20, pack(20, &[9]))];
         for (first, pack) in &packs {
-            store.put_events(tree(*first), pack).unwrap();
+            store.events().put(tree(*first), pack).unwrap();
         }
-        let trees = store.event_trees();
+        let trees = store.events().trees();
         assert_eq!(trees, [1, 7, 10, 20].map(tree));
         for number in 0..25 {
-            let found = store.events_from(&trees, number).unwrap();
+            let found = store.events().find_from(&trees, number).unwrap();
             let expected = packs.iter().map(|(_, pack)| pack).find(|pack| pack.last() >= number);
             assert_eq!(found.as_ref(), expected, "{number}");
         }
-        let size = store.count_events(tree(1)).unwrap();
+        let size = store.events().count(tree(1)).unwrap();
         assert_eq!(
             (size.events, size.bytes),
             (6, packs[..2].iter().map(|(_, p)| p.encode().len() as u64).sum())
         );
-        assert_eq!(store.event_tree_size(tree(1)).unwrap(), size);
-        store.put_events(tree(1), &pack(7, &[1])).unwrap();
-        assert_eq!(store.event_tree_size(tree(1)).unwrap(), size, "it was noted");
-        store.note_event_tree_size(tree(1), EventTreeSize { bytes: 1, events: 2 }).unwrap();
-        assert_eq!(store.event_tree_size(tree(1)).unwrap(), EventTreeSize { bytes: 1, events: 2 });
-        store.remove_events_from(tree(1), 3).unwrap();
-        assert_eq!(store.count_events(tree(1)).unwrap().events, 2);
-        assert_eq!(store.events_from(&trees, 2).unwrap().unwrap().first, 1);
-        assert_eq!(store.events_from(&trees, 3).unwrap().unwrap().first, 7);
-        store.drop_event_tree(tree(1)).unwrap();
-        assert_eq!(store.event_trees(), [7, 10, 20].map(tree));
+        assert_eq!(store.events().size(tree(1)).unwrap(), size);
+        store.events().put(tree(1), &pack(7, &[1])).unwrap();
+        assert_eq!(store.events().size(tree(1)).unwrap(), size, "it was noted");
+        store.events().note_size(tree(1), EventTreeSize { bytes: 1, events: 2 }).unwrap();
+        assert_eq!(store.events().size(tree(1)).unwrap(), EventTreeSize { bytes: 1, events: 2 });
+        store.events().remove_from(tree(1), 3).unwrap();
+        assert_eq!(store.events().count(tree(1)).unwrap().events, 2);
+        assert_eq!(store.events().find_from(&trees, 2).unwrap().unwrap().first, 1);
+        assert_eq!(store.events().find_from(&trees, 3).unwrap().unwrap().first, 7);
+        store.events().drop_tree(tree(1)).unwrap();
+        assert_eq!(store.events().trees(), [7, 10, 20].map(tree));
     }
 }

@@ -101,13 +101,13 @@ pub(crate) fn event_size_key(first: u64) -> Vec<u8> {
     format!("{EVENT_TREES}{first:016x}").into_bytes()
 }
 
-/// The key of the pack that begins with this event.
-pub(crate) fn event_key(number: u64) -> [u8; 8] {
+/// The key of a chunk, or of the pack that begins with an event.
+pub(crate) fn number_key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// The inverse of [`event_key`].
-pub(crate) fn event_of_key(key: &[u8]) -> Option<u64> {
+/// The inverse of [`number_key`].
+pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
@@ -127,15 +127,6 @@ pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
 pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     let (position, part) = key.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
-}
-
-pub(crate) fn chunk_key(chunk: u64) -> [u8; 8] {
-    chunk.to_be_bytes()
-}
-
-/// The inverse of [`chunk_key`].
-pub(crate) fn chunk_of_key(key: &[u8]) -> Option<u64> {
-    key.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// The key in [`META_TREE`] of the mark of a skipped entry.

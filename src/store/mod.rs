@@ -25,10 +25,10 @@ pub mod verify;
 pub use copy::StoreCopy;
 pub(crate) use directory::boot_id;
 pub use error::StoreError;
-pub use events::{EventPack, EventTree, EventTreeSize};
+pub use events::{EventPack, EventStore, EventTree, EventTreeSize};
 pub use kept_clock::KeptClock;
 pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
-pub use open::RestoreTarget;
+pub use open::{RestoreTarget, is_unused};
 pub use record_file::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use snapshots::{
     CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
@@ -38,9 +38,9 @@ use crate::domain::ClockReading;
 use backing::{Backing, Change, Fault};
 use directory::Directory;
 use kept_clock::KeptClockFile;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use space::Space;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -104,7 +104,8 @@ pub struct Store {
     poison: OnceLock<String>,
     pinned: Mutex<Vec<Arc<Manifest>>>,
     writing: AtomicU64,
-    wal_bytes_written: AtomicU64,
+    /// Counted by the journal.
+    pub(crate) wal_bytes_written: AtomicU64,
     snapshot_bytes_written: AtomicU64,
     /// Bytes of chunks written since the last sync.
     unsynced_chunk_bytes: AtomicU64,
@@ -130,14 +131,6 @@ impl Store {
         open::open(dir, options, open::Purpose::Serve, over)
     }
 
-    /// Begins a restore into an empty or absent directory. From here on, only [`RestoreTarget::open`] opens it, until [`Self::seal`].
-    ///
-    /// # Errors
-    /// [`StoreError::NotOurs`] if the directory is not empty, [`StoreError::Damaged`] if another restore into it was interrupted.
-    pub fn begin_restore(dir: &Path) -> Result<RestoreTarget, StoreError> {
-        RestoreTarget::begin(dir)
-    }
-
     /// Opens a directory to be filled from a snapshot that nodes share. What it holds is given up. It can't be served before
     /// [`Store::seal`]; until then it may be opened like this again.
     ///
@@ -145,14 +138,6 @@ impl Store {
     /// As [`Store::open`]; [`StoreError::NotOurs`] if it holds anything else than data of this service.
     pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
         open::open(dir, options, open::Purpose::Fill, |backing| backing)
-    }
-
-    /// Whether a directory holds nothing that was ever served: it is absent, empty or new, or was to be filled.
-    pub fn is_unused(dir: &Path) -> bool {
-        let has = |name: &str| dir.join(name).exists();
-        let is_empty = || !has(layout::ACKNOWLEDGED_FILE) && !has(layout::SLED_DIR);
-        let is_begun = || !has(layout::FORMAT_FILE) && (has(layout::INITIALISING_FILE) || is_empty());
-        has(layout::FILLING_FILE) || is_begun()
     }
 
     /// Marks a restored directory as complete.
@@ -300,53 +285,21 @@ impl Store {
     }
 
     fn refuse_if_poisoned(&self) -> Result<(), StoreError> {
-        match self.poison.get() {
-            Some(reason) => Err(self.failed(reason.clone())),
-            None => Ok(()),
-        }
+        let failed = |reason: &String| Err(StoreError::failed(self.path(), reason.clone()));
+        self.poison.get().map_or(Ok(()), failed)
     }
 
     fn poisoning<T>(&self, result: Result<T, Fault>) -> Result<T, StoreError> {
         result.map_err(|fault| {
             let reason = self.poison.get_or_init(|| fault.to_string());
             tracing::error!(path = %self.path().display(), reason, "storage failed: no more writes");
-            self.failed(reason.clone())
+            StoreError::failed(self.path(), reason.clone())
         })
-    }
-
-    fn failed(&self, reason: String) -> StoreError {
-        StoreError::Failed { path: PathBuf::from(self.path()), reason }
     }
 
     /// Creates the ballast again if it was deleted, once there is space for it. Cheap while it exists.
     pub(crate) fn restore_ballast(&self) {
         self.space.restore_ballast();
-    }
-
-    fn pinned(&self) -> MutexGuard<'_, Vec<Arc<Manifest>>> {
-        self.pinned.lock()
-    }
-
-    fn writing(&self) -> u64 {
-        self.writing.load(Relaxed)
-    }
-
-    fn set_writing(&self, generation: u64) {
-        self.writing.store(generation, Relaxed);
-    }
-
-    pub(crate) fn count_wal_bytes(&self, bytes: u64) {
-        self.wal_bytes_written.fetch_add(bytes, Relaxed);
-    }
-
-    /// Counts bytes of chunks, and returns how many are not durable yet.
-    fn count_chunk_bytes(&self, bytes: u64) -> u64 {
-        self.count_snapshot_bytes(bytes);
-        self.unsynced_chunk_bytes.fetch_add(bytes, Relaxed) + bytes
-    }
-
-    fn count_snapshot_bytes(&self, bytes: u64) {
-        self.snapshot_bytes_written.fetch_add(bytes, Relaxed);
     }
 }
 

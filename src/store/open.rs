@@ -45,8 +45,11 @@ pub struct RestoreTarget {
 }
 
 impl RestoreTarget {
-    /// Marks an empty or absent directory.
-    pub(super) fn begin(dir: &Path) -> Result<Self, StoreError> {
+    /// Begins a restore into an empty or absent directory. From here on, only [`Self::open`] opens it, until [`Store::seal`].
+    ///
+    /// # Errors
+    /// [`StoreError::NotOurs`] if the directory is not empty, [`StoreError::Damaged`] if another restore into it was interrupted.
+    pub fn begin(dir: &Path) -> Result<Self, StoreError> {
         let is_new = !dir.exists();
         let directory = Directory::lock(dir)?;
         if found_format(&directory)?.is_some() {
@@ -78,6 +81,14 @@ impl RestoreTarget {
         }
         Ok(())
     }
+}
+
+/// Whether a directory holds nothing that was ever served: it is absent, empty or new, or was to be filled.
+pub fn is_unused(dir: &Path) -> bool {
+    let has = |name: &str| dir.join(name).exists();
+    let is_empty = || !has(layout::ACKNOWLEDGED_FILE) && !has(layout::SLED_DIR);
+    let is_begun = || !has(layout::FORMAT_FILE) && (has(layout::INITIALISING_FILE) || is_empty());
+    has(layout::FILLING_FILE) || is_begun()
 }
 
 fn open_locked(

@@ -14,6 +14,7 @@ use crate::frame::Format;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The longest chunk, in bytes.
@@ -136,9 +137,10 @@ impl SnapshotWriter {
         value.extend_from_slice(bytes);
         value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
         let written = value.len() as u64;
-        let change = Change::Put(layout::chunk_key(chunk).to_vec(), value);
+        let change = Change::Put(layout::number_key(chunk).to_vec(), value);
         store.write(&layout::chunk_tree(self.generation, chunk), vec![change])?;
-        if store.count_chunk_bytes(written) >= SYNC_EVERY_BYTES {
+        store.snapshot_bytes_written.fetch_add(written, Relaxed);
+        if store.unsynced_chunk_bytes.fetch_add(written, Relaxed) + written >= SYNC_EVERY_BYTES {
             store.make_durable()?;
         }
         Ok(())
@@ -157,7 +159,7 @@ impl SnapshotWriter {
         let to = (2 * KEYS_AHEAD).min(layout::TREE_CHUNKS - place);
         for ahead in from..to {
             // One by one: sled applies a batch in no particular order, and the leaves would be split anywhere.
-            let key = layout::chunk_key(chunk + ahead).to_vec();
+            let key = layout::number_key(chunk + ahead).to_vec();
             store.write(&tree, vec![Change::Put(key, Vec::new())])?;
         }
         Ok(())
@@ -202,13 +204,13 @@ impl SnapshotWriter {
         store.check_reserve(0)?;
         store.make_durable()?;
         let bytes = MANIFEST.pack(&manifest);
-        store.count_snapshot_bytes(bytes.len() as u64);
+        store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
         let keys = (0..=u16::MAX).map(|part| layout::part_key(manifest.generation, part).to_vec());
         let parts = bytes.chunks(layout::VALUE_BYTES_MAX).map(<[u8]>::to_vec);
         let changes = keys.zip(parts).map(|(key, part)| Change::Put(key, part)).collect();
         store.write(layout::MANIFESTS_TREE, changes)?;
         store.make_durable()?;
-        store.set_writing(0);
+        store.writing.store(0, Relaxed);
         let stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
         for generation in stale {
             forget(store, generation)?;
@@ -226,9 +228,9 @@ impl Store {
         let trees = self.backing().tree_names();
         let used =
             trees.iter().filter_map(|tree| layout::chunks_of_tree(tree)).map(|(generation, _)| generation);
-        let pinned = self.pinned().iter().map(|manifest| manifest.generation).max();
+        let pinned = self.pinned.lock().iter().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
-        self.set_writing(generation);
+        self.writing.store(generation, Relaxed);
         Ok(SnapshotWriter {
             generation,
             seq,
@@ -242,7 +244,7 @@ impl Store {
 
     /// Leaves the snapshot that was begun last incomplete: [`Self::sweep`] removes its chunks.
     pub(crate) fn abandon_snapshot(&self) {
-        self.set_writing(0);
+        self.writing.store(0, Relaxed);
     }
 
     /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and logged. Whether the chunks are
@@ -273,7 +275,7 @@ impl Store {
         }
         manifests.truncate(GENERATIONS_KEPT);
         let kept = manifests.iter().map(|manifest| manifest.seq).min();
-        let pinned = self.pinned().iter().map(|manifest| manifest.seq).min();
+        let pinned = self.pinned.lock().iter().map(|manifest| manifest.seq).min();
         Ok([kept, pinned].into_iter().flatten().min())
     }
 
@@ -285,7 +287,7 @@ impl Store {
         out.clear();
         let chunk = section.first_chunk + u64::from(index);
         let tree = layout::chunk_tree(section.generation, chunk);
-        self.run(self.backing().read(&tree, &layout::chunk_key(chunk), out))?;
+        self.run(self.backing().read(&tree, &layout::number_key(chunk), out))?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
             // The key may have been written ahead of its chunk.
             _ if out.is_empty() => "is missing",
@@ -317,9 +319,10 @@ impl Store {
                 name(&manifest);
             }
         }
-        self.pinned().iter().for_each(|manifest| name(manifest));
+        self.pinned.lock().iter().for_each(|manifest| name(manifest));
         let trees = self.backing().tree_names().into_iter().filter(|tree| {
-            layout::chunks_of_tree(tree).is_some_and(|(generation, _)| generation != self.writing())
+            layout::chunks_of_tree(tree)
+                .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
         });
         Ok(Sweep { trees: trees.collect(), named, current: None })
     }
@@ -351,7 +354,7 @@ impl Sweep {
             Swept::Partly(progress, generation) => {
                 let mut changes = Vec::new();
                 let whole = progress.step(store, budget, |key| {
-                    if !layout::chunk_of_key(key).is_some_and(|chunk| self.is_named(*generation, chunk)) {
+                    if !layout::number_of_key(key).is_some_and(|chunk| self.is_named(*generation, chunk)) {
                         changes.push(Change::Remove(key.to_vec()));
                     }
                 })?;

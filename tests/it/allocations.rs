@@ -114,17 +114,17 @@ fn redeem(state: &mut State, number: u64) {
 fn redemptions_take_what_the_account_says_and_leave_nothing() {
     for stock in [None, Some(REDEMPTIONS)] {
         let mut state = state(stock);
-        let (heap, account) = (allocated(), state.records_bytes() as i64);
+        let (heap, account) = (allocated(), state.sizes().records_bytes as i64);
         (0..REDEMPTIONS).for_each(|number| redeem(&mut state, number));
-        let (taken, counted) = (allocated() - heap, state.records_bytes() as i64 - account);
+        let (taken, counted) = (allocated() - heap, state.sizes().records_bytes as i64 - account);
         assert!(taken <= counted, "{taken} bytes, of which {counted} are counted");
         assert!(counted <= 2 * taken, "{taken} bytes, but {counted} are counted");
         let mut at = 10_000_000;
-        while state.redemptions() > 0 {
+        while state.sizes().redemptions > 0 {
             at += 1_000;
             apply(&mut state, at, Command::Advance { buckets_max: 0 });
         }
-        let (left, counted) = (allocated() - heap, state.records_bytes() as i64 - account);
+        let (left, counted) = (allocated() - heap, state.sizes().records_bytes as i64 - account);
         // The ordinals of redeemed codes stay taken.
         assert!(left <= 50_000 && counted <= 50_000, "{left} bytes are left, of which {counted} are counted");
     }

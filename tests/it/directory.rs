@@ -3,7 +3,7 @@
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{Store, StoreCopy, StoreError};
+use cuckood::store::{RestoreTarget, Store, StoreCopy, StoreError, is_unused};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,16 +68,16 @@ fn directory_of_format_0_is_rejected() {
 fn begun_restore_keeps_services_out_until_complete() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(Durability::Fsync);
-    Store::begin_restore(dir.path()).unwrap().abandon().unwrap();
-    let begun = Store::begin_restore(dir.path()).unwrap();
+    RestoreTarget::begin(dir.path()).unwrap().abandon().unwrap();
+    let begun = RestoreTarget::begin(dir.path()).unwrap();
     assert!(matches!(refusal(dir.path()), StoreError::Locked { .. }));
     drop(begun);
-    for error in [refusal(dir.path()), Store::begin_restore(dir.path()).map(drop).unwrap_err()] {
+    for error in [refusal(dir.path()), RestoreTarget::begin(dir.path()).map(drop).unwrap_err()] {
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert!(error.to_string().contains("cuckood restore"), "{error}");
     }
     fs::remove_file(dir.path().join("restoring")).unwrap();
-    let store = Store::begin_restore(dir.path()).unwrap().open(&options).unwrap();
+    let store = RestoreTarget::begin(dir.path()).unwrap().open(&options).unwrap();
     drop(store);
     assert!(matches!(refusal(dir.path()), StoreError::Damaged { .. }));
 }
@@ -135,24 +135,24 @@ fn a_restore_that_was_broken_off_is_refused() {
 #[test]
 fn a_directory_that_was_not_filled_to_its_end_is_filled_again() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(Store::is_unused(dir.path()) && Store::is_unused(&dir.path().join("absent")));
+    assert!(is_unused(dir.path()) && is_unused(&dir.path().join("absent")));
     with_entries(dir.path());
-    assert!(!Store::is_unused(dir.path()));
+    assert!(!is_unused(dir.path()));
     for _ in 0..2 {
         drop(Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap());
-        assert!(Store::is_unused(dir.path()));
+        assert!(is_unused(dir.path()));
         assert!(refusal(dir.path()).to_string().contains("a shared snapshot"));
     }
     let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
     store.begin_snapshot(Seq(7)).unwrap().finish(&store, Timestamp(1), Vec::new()).unwrap();
     store.seal().unwrap();
     drop(store);
-    assert!(!Store::is_unused(dir.path()));
+    assert!(!is_unused(dir.path()));
     assert_eq!(open(dir.path()).manifests().unwrap()[0].seq, Seq(7));
     // It dies in the middle of giving up what was there.
     fs::write(dir.path().join("filling"), "").unwrap();
     fs::remove_file(dir.path().join("format")).unwrap();
-    assert!(Store::is_unused(dir.path()));
+    assert!(is_unused(dir.path()));
     let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
     assert!(store.manifests().unwrap().is_empty());
     // Somebody else's folder is left alone.

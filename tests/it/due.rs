@@ -38,6 +38,6 @@ proptest! {
             prop_assert!(entries < ENTRIES_MAX, "due at {at:?}, and no end of it");
         }
         let unfinished = state.view().imports().iter().any(|import| import.is_unfinished());
-        prop_assert!(!unfinished && state.images_loading() == 0 && state.codes().held == 0);
+        prop_assert!(!unfinished && state.sizes().images_loading == 0 && state.sizes().codes.held == 0);
     }
 }

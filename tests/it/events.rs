@@ -104,7 +104,7 @@ impl Life {
         let entry = Entry { seq: self.state.applied().next(), proposal };
         self.log.push(entry.clone());
         self.state.apply(entry);
-        let fresh = self.state.fresh_events().iter();
+        let fresh = self.state.events().fresh().iter();
         self.told.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
         self.events.take(&self.store(), &mut self.state).unwrap();
     }
@@ -142,7 +142,7 @@ impl Life {
             self.events.take(&store, &mut self.state).unwrap();
         }
         self.events.settle(&store, &self.state).unwrap();
-        self.told.retain(|(number, ..)| *number <= self.state.events_last());
+        self.told.retain(|(number, ..)| *number <= self.state.events().last());
         self.store = Some(store);
     }
 
@@ -255,7 +255,7 @@ fn what_is_all_over_goes_and_numbers_go_on() {
     life.snapshot();
     life.restart(0);
     life.check(true);
-    assert_eq!(life.stored()[0].0, life.state.events_last());
+    assert_eq!(life.stored()[0].0, life.state.events().last());
 }
 
 #[test]
@@ -343,9 +343,9 @@ async fn damage_among_events_is_found() {
         sound.notes.iter().any(|note| note.contains(&format!("events: {last}, numbers 1 to {last}"))),
         "{sound:?}"
     );
-    let trees = store.event_trees();
+    let trees = store.events().trees();
     let tree = trees[0];
-    let packs = |number| store.events_from(&trees, number).unwrap().unwrap();
+    let packs = |number| store.events().find_from(&trees, number).unwrap().unwrap();
     let (first, final_pack) = (packs(1), packs(last));
     assert!(first.last() + 1 < final_pack.first, "there are at least three");
 
@@ -356,19 +356,19 @@ async fn damage_among_events_is_found() {
         *event.last_mut().unwrap() ^= 1;
         forged.push(final_pack.since, &event);
     }
-    store.put_events(tree, &forged).unwrap();
+    store.events().put(tree, &forged).unwrap();
     assert_ne!(verify(&store).faults, [""; 0]);
-    store.put_events(tree, &final_pack).unwrap();
+    store.events().put(tree, &final_pack).unwrap();
     assert_eq!(verify(&store).faults, [""; 0]);
 
     // A pack between two others is gone.
-    store.remove_events_from(tree, first.last() + 1).unwrap();
-    store.put_events(tree, &final_pack).unwrap();
+    store.events().remove_from(tree, first.last() + 1).unwrap();
+    store.events().put(tree, &final_pack).unwrap();
     let gap = format!("events before event {} are missing", final_pack.first);
     assert!(verify(&store).faults.contains(&gap), "{:?}", verify(&store));
 
     // The last pack is gone.
-    store.remove_events_from(tree, final_pack.first).unwrap();
+    store.events().remove_from(tree, final_pack.first).unwrap();
     let refused = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
     let Err(RecoveryError::Store(StoreError::Damaged { what, command, .. })) = refused else { panic!() };
     assert!(what.contains(&format!("event {last} is missing")) && command.contains("verify"), "{what}");
@@ -408,7 +408,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     // Whoever has read on in the directory that was lost gets everything that happens in this one.
     let found = recovered.events.find(&store, last + 500, true).unwrap();
     assert!(matches!(found, EventsFound::Pack(pack) if pack.last() == *number));
-    assert_eq!(recovered.state.events_last(), *number);
+    assert_eq!(recovered.state.events().last(), *number);
 
     // A second restore of the same backup, a second later, is not taken for the first one.
     let again = directory.path().join("again");
@@ -416,7 +416,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     restore(&file, &again, &options(Durability::Fsync), clock).unwrap();
     let store = open(&again);
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
-    assert!(recovered.state.events_last() > number + 1_000_000);
+    assert!(recovered.state.events().last() > number + 1_000_000);
 }
 
 /// A backup of a directory whose events are all gone can be restored, too.

@@ -8,7 +8,7 @@ use cuckood::domain::{
     Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::{CodeFound, FilterView, SectionId, State};
+use cuckood::state::{CodeFound, FilterView, SectionId, State, Waiting};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -158,11 +158,11 @@ fn a_large_pool_is_cleared_again_and_again() {
         assert_eq!(pools.seen_of(0..first + CODES), (20, REDEEMED));
     }
     assert_eq!(pools.large().describe(Timestamp(0)).stats.segments.len(), 8);
-    assert!(pools.0.has_to_move_first(&Command::Clear { target: LARGE }));
+    assert!(Waiting::has_to_move_first(&pools.0, &Command::Clear { target: LARGE }));
     while pools.0.can_advance() {
         pools.apply(Command::Advance { buckets_max: 1_000 });
     }
-    assert!(!pools.0.has_to_move_first(&Command::Clear { target: LARGE }));
+    assert!(!Waiting::has_to_move_first(&pools.0, &Command::Clear { target: LARGE }));
 }
 
 /// Campaigns that have forgotten all their users free the slots bit by bit, and none has to wait until another one is done.
@@ -194,7 +194,7 @@ fn large_campaigns_forget_bit_by_bit_and_in_turns() {
     // A word has parts of a few slots, and a slot may lie in two words.
     assert!(most <= 8 * WORDS_AN_ENTRY, "one command changed {most}");
     assert!(commands > 10, "{commands} commands did all");
-    assert_eq!(pools.0.users_forgotten(), 2 * CODES);
+    assert_eq!(pools.0.sizes().users_forgotten, 2 * CODES);
     // Whoever is added has his campaign free some more.
     pools.insert(campaigns[0], CODES..CODES + 10);
 }
@@ -226,7 +226,7 @@ fn the_beginning_of_a_snapshot_does_not_grow_with_what_is_forgotten() {
     for number in (0..4_000).step_by(2) {
         pools.apply(Command::Cancel { target: LARGE, redemption: id(number) });
     }
-    while pools.0.redemptions() > 0 {
+    while pools.0.sizes().redemptions > 0 {
         pools.apply_at(Timestamp(10_000), small_command());
     }
     let after = pools.0.begin_snapshot().head.len();
@@ -251,13 +251,13 @@ fn an_advance_is_bounded_too() {
 #[test]
 fn a_large_pool_is_deleted_at_once_and_freed_bit_by_bit() {
     let mut pools = Pools::new();
-    let sizes = (pools.0.tables_bytes(), pools.0.records_bytes());
+    let sizes = (pools.0.sizes().tables_bytes, pools.0.sizes().records_bytes);
     let (name, kind) = (pools.large().name.clone(), Kind::Coupon);
     assert_eq!(pools.apply(Command::Delete { kind, name: name.clone() }), Outcome::Deleted);
     assert!(pools.0.view().find(kind, &name).is_none());
     // The command has freed nothing.
-    let left = (pools.0.tables_bytes(), pools.0.records_bytes());
-    let discarded = (pools.0.discarded_tables_bytes(), pools.0.discarded_records_bytes());
+    let left = (pools.0.sizes().tables_bytes, pools.0.sizes().records_bytes);
+    let discarded = (pools.0.sizes().discarded_tables_bytes, pools.0.sizes().discarded_records_bytes);
     assert!(left.0 < sizes.0 / 10 && left.1 < sizes.1 / 10);
     assert!(left.1 + discarded.1 >= sizes.1, "{left:?} and {discarded:?} of {sizes:?}");
     let mut steps = 0;
@@ -266,23 +266,23 @@ fn a_large_pool_is_deleted_at_once_and_freed_bit_by_bit() {
     }
     assert!(steps as u64 >= 6 * REDEEMED / 1_000, "{steps} steps");
     assert!(!pools.0.has_discarded());
-    assert_eq!(pools.0.discarded_records_bytes(), 0);
+    assert_eq!(pools.0.sizes().discarded_records_bytes, 0);
 }
 
 /// A snapshot that began before keeps what is deleted, and the account keeps counting it.
 #[test]
 fn what_a_snapshot_still_needs_is_counted() {
     let mut pools = Pools::new();
-    let sizes = (pools.0.tables_bytes(), pools.0.records_bytes());
+    let sizes = (pools.0.sizes().tables_bytes, pools.0.sizes().records_bytes);
     let snapshot = pools.0.begin_snapshot();
     let name = pools.large().name.clone();
     pools.apply(Command::Delete { kind: Kind::Coupon, name });
     while pools.0.free_discarded(1_000) {}
-    assert!(pools.0.tables_bytes() + pools.0.discarded_tables_bytes() >= sizes.0);
-    assert!(pools.0.records_bytes() + pools.0.discarded_records_bytes() >= sizes.1);
+    assert!(pools.0.sizes().tables_bytes + pools.0.sizes().discarded_tables_bytes >= sizes.0);
+    assert!(pools.0.sizes().records_bytes + pools.0.sizes().discarded_records_bytes >= sizes.1);
     drop(snapshot);
     while pools.0.free_discarded(1_000) {}
-    assert_eq!((pools.0.discarded_tables_bytes(), pools.0.discarded_records_bytes()), (0, 0));
+    assert_eq!((pools.0.sizes().discarded_tables_bytes, pools.0.sizes().discarded_records_bytes), (0, 0));
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn check(store: Store, restored: u64) {
     );
     assert_eq!((manifest.sections.len(), manifest.sections[0].key), (1, KEY));
     assert_eq!(manifest.events_last, 2);
-    assert_eq!(store.events_from(&store.event_trees(), 1).unwrap(), Some(pack()));
+    assert_eq!(store.events().find_from(&store.events().trees(), 1).unwrap(), Some(pack()));
     let mut chunk = Vec::new();
     for (index, expected) in [(0, &b"first"[..]), (1, b"second")] {
         store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
@@ -75,7 +75,7 @@ fn make_fixtures() {
             writer.put_chunk(&store, KEY, 0, b"first").unwrap();
             writer.put_chunk(&store, KEY, 1, b"second").unwrap();
             writer.end_section(KEY, 3, 2).unwrap();
-            store.put_events(EVENTS, &pack()).unwrap();
+            store.events().put(EVENTS, &pack()).unwrap();
             writer.cover_events(2);
             writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();
         }

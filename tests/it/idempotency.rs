@@ -63,9 +63,9 @@ impl Machine {
 
     /// Bytes by which a command's record makes the records grow.
     fn record_bytes(&mut self, command: Command, scope: u128) -> u64 {
-        let before = self.state.idempotency_bytes();
+        let before = self.state.sizes().idempotency_bytes;
         self.apply(command, Some(IdempotencyKey { scope, request: 0 }));
-        self.state.idempotency_bytes() - before
+        self.state.sizes().idempotency_bytes - before
     }
 }
 
@@ -141,8 +141,8 @@ proptest! {
             let asked = IdempotencyKey { scope: u128::from(key), request: variant };
             let Applied { outcome, replayed } = machine.apply(request(key, variant), Some(asked));
             let known = stored.iter().rev().find(|record| record.key == key && now - record.at < RETENTION).cloned();
-            let kept = machine.state.idempotency_records() as usize;
-            prop_assert!(machine.state.idempotency_bytes() <= ROOM);
+            let kept = machine.state.sizes().idempotency_records as usize;
+            prop_assert!(machine.state.sizes().idempotency_bytes <= ROOM);
             match (&outcome, replayed) {
                 (outcome, true) => {
                     let known = known.expect("an answer that was given");
@@ -155,7 +155,7 @@ proptest! {
                     prop_assert!(known.is_none_or(|known| now - known.at >= RETENTION_MIN));
                     let oldest = stored[stored.len() - kept].at;
                     prop_assert!(now - oldest < RETENTION_MIN, "one could have made way");
-                    prop_assert!(machine.state.idempotency_bytes() + RECORD_MAX > ROOM, "there was room");
+                    prop_assert!(machine.state.sizes().idempotency_bytes + RECORD_MAX > ROOM, "there was room");
                     prop_assert_eq!(*retry_after_seconds, (oldest + RETENTION_MIN - now).div_ceil(1_000).max(1));
                 }
                 // What changed nothing is not stored.
@@ -168,7 +168,7 @@ proptest! {
             // The newest are kept, and the others only gone for want of room.
             let gone = stored.len() - kept;
             if gone > 0 && now - stored[gone - 1].at < RETENTION {
-                prop_assert!(machine.state.idempotency_bytes() + RECORD_MAX > ROOM, "there was room");
+                prop_assert!(machine.state.sizes().idempotency_bytes + RECORD_MAX > ROOM, "there was room");
             }
         }
     }
@@ -187,8 +187,12 @@ fn a_day_of_keyed_writes_is_taken() {
         let applied = machine.apply(Command::Clear { target: CAMPAIGN }, Some(key));
         assert_eq!(applied.outcome, Outcome::Cleared(0), "write {number}");
     }
-    assert!(machine.state.idempotency_records() > 70_000, "{}", machine.state.idempotency_records());
-    assert!(machine.state.idempotency_bytes() <= ROOM);
+    assert!(
+        machine.state.sizes().idempotency_records > 70_000,
+        "{}",
+        machine.state.sizes().idempotency_records
+    );
+    assert!(machine.state.sizes().idempotency_bytes <= ROOM);
     let hour_old = WRITES - 3_600_000 / 500;
     let key =
         IdempotencyKey { scope: u128::from(hour_old).wrapping_mul(1 << 70 | 12_345), request: hour_old };
@@ -231,10 +235,10 @@ fn a_smaller_room_is_reached_step_by_step() {
     machine.now += 3_600_000;
     machine.apply(Command::Configure(Settings { idempotency_room_bytes: ROOM, ..Settings::default() }), None);
     for number in 10_000..10_020 {
-        let before = machine.state.idempotency_records();
+        let before = machine.state.sizes().idempotency_records;
         let applied = machine.apply(clear(), Some(IdempotencyKey { scope: number, request: 0 }));
         assert_eq!(applied.outcome, Outcome::Cleared(0));
-        assert!(before < machine.state.idempotency_records() + 2_500, "so many at a time");
+        assert!(before < machine.state.sizes().idempotency_records + 2_500, "so many at a time");
     }
-    assert!(machine.state.idempotency_bytes() <= ROOM);
+    assert!(machine.state.sizes().idempotency_bytes <= ROOM);
 }

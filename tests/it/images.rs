@@ -53,10 +53,13 @@ impl Machine {
     fn assert_nothing_came(&mut self) {
         self.state.publish();
         while self.state.free_discarded(10_000) {}
-        assert_eq!(self.state.images_loading(), 0);
+        assert_eq!(self.state.sizes().images_loading, 0);
         assert_eq!(self.state.view().len(), 0);
-        assert_eq!((self.state.tables_bytes(), self.state.discarded_tables_bytes()), (0, 0));
-        assert_eq!((self.state.redemptions(), self.state.records_bytes()), (0, State::new().records_bytes()));
+        assert_eq!((self.state.sizes().tables_bytes, self.state.sizes().discarded_tables_bytes), (0, 0));
+        assert_eq!(
+            (self.state.sizes().redemptions, self.state.sizes().records_bytes),
+            (0, State::new().sizes().records_bytes)
+        );
     }
 }
 
@@ -241,17 +244,17 @@ fn nobody_sees_a_filter_before_its_image_is_whole() {
         assert_eq!(machine.apply(command), Outcome::ImageReceived);
         machine.state.publish();
         assert!(machine.state.view().is_empty());
-        assert_eq!(machine.state.images_loading(), 1);
+        assert_eq!(machine.state.sizes().images_loading, 1);
         // Not even for whoever knows its identity.
         let clear = Command::Clear { target: Target(FilterId(1)) };
         assert_eq!(machine.apply(clear), Outcome::Refused(Refusal::FilterGone));
     }
-    assert!(machine.state.tables_bytes() > 0 && machine.state.redemptions() > 0);
+    assert!(machine.state.sizes().tables_bytes > 0 && machine.state.sizes().redemptions > 0);
     let Outcome::Created(made) = machine.apply(end) else { panic!("it is whole") };
     assert_eq!((made.id, made.name, made.kind), (FilterId(1), name.clone(), image.head.kind));
     machine.state.publish();
     assert!(machine.state.view().find(image.head.kind, &name).is_some());
-    assert_eq!(machine.state.images_loading(), 0);
+    assert_eq!(machine.state.sizes().images_loading, 0);
 }
 
 #[test]
@@ -272,7 +275,7 @@ fn a_name_that_is_taken_stays_whose_it_is() {
     }
     assert!(matches!(machine.apply(last), Outcome::Created(_)));
     assert_eq!(machine.apply(end), Outcome::Refused(Refusal::NameTaken));
-    assert_eq!(machine.state.images_loading(), 0);
+    assert_eq!(machine.state.sizes().images_loading, 0);
 }
 
 #[test]
@@ -328,7 +331,7 @@ fn images_are_few_and_do_not_stay_for_ever() {
     assert_eq!(machine.state.images_unmoved_since(machine.at).len(), IMAGES_MAX - 1);
     machine.at = machine.at.plus_seconds(1);
     machine.apply(Command::Advance { buckets_max: 1 });
-    assert_eq!(machine.state.images_loading(), 1);
+    assert_eq!(machine.state.sizes().images_loading, 1);
     let part = Command::ImageEnd { upload: UploadId(1), before: 1, redemptions: 0 };
     assert_eq!(machine.apply(part), Outcome::Refused(Refusal::ImageNotFound));
     machine.at = Timestamp(0);

@@ -302,7 +302,7 @@ fn holds_that_have_run_out_keep_nobody_out() {
     machine.at += 11_000;
     let Outcome::Redeemed(second) = redeem(&mut machine, POOL, 2, 0) else { panic!("the hold has run out") };
     assert_eq!(second.ordinal, Some(1));
-    assert!(machine.state.holds_expired() < crowd);
+    assert!(machine.state.sizes().holds_expired < crowd);
 }
 
 fn redeem_in(pool: FilterId, number: u64, hold_seconds: u64) -> Command {
@@ -359,7 +359,7 @@ fn the_events_of_one_redemption_are_foreseen() {
     let redemption = redeem_in(FilterId(2), crowd, 0);
     let room = machine.state.sweep_events_bytes([&redemption], Timestamp(machine.at));
     machine.apply(redemption);
-    let events = machine.state.fresh_events().iter().count() as u64;
+    let events = machine.state.events().fresh().iter().count() as u64;
     assert!(events > 2_000, "{events} events");
     assert!(events * 250 < room, "{events} events, room for {room} bytes");
 }
@@ -403,11 +403,11 @@ fn turning_back_reports_the_same_whenever_events_are_taken() {
             apply(&mut machine, Command::Advance { buckets_max: 0 });
         }
         machine.at = right + 1_000;
-        let before = machine.state.events_last();
+        let before = machine.state.events().last();
         assert!(
             matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds, .. } if holds == crowd)
         );
-        machine.state.events_last() - before
+        machine.state.events().last() - before
     });
     assert_eq!(told, [crowd + 1; 2]);
 }

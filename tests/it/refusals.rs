@@ -67,7 +67,13 @@ impl Twins {
         assert!(!is_same || one == other, "{one:?} and {other:?}");
         assert_eq!(fresh_events(&mut self.all), fresh_events(&mut self.others), "{one:?}");
         let figures = |state: &State| {
-            (state.now(), state.redemptions(), state.codes(), state.due_at(), state.idempotency_bytes())
+            (
+                state.now(),
+                state.sizes().redemptions,
+                state.sizes().codes,
+                state.due_at(),
+                state.sizes().idempotency_bytes,
+            )
         };
         assert_eq!(figures(&self.all), figures(&self.others), "{one:?}");
         self.all.publish();

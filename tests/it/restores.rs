@@ -41,12 +41,12 @@ fn image(state: &mut State) -> Image {
 }
 
 fn assert_equal(restored: &mut State, live: &mut State) {
-    assert_eq!(restored.tables_bytes(), live.tables_bytes());
-    assert_eq!(restored.records_bytes(), live.records_bytes());
-    assert_eq!(restored.redemptions(), live.redemptions());
-    assert_eq!((restored.codes(), codes(restored)), (live.codes(), codes(live)));
+    assert_eq!(restored.sizes().tables_bytes, live.sizes().tables_bytes);
+    assert_eq!(restored.sizes().records_bytes, live.sizes().records_bytes);
+    assert_eq!(restored.sizes().redemptions, live.sizes().redemptions);
+    assert_eq!((restored.sizes().codes, codes(restored)), (live.sizes().codes, codes(live)));
     assert_imports_have_filters(restored);
-    assert_eq!(restored.idempotency_records(), live.idempotency_records());
+    assert_eq!(restored.sizes().idempotency_records, live.sizes().idempotency_records);
     let ((head, sections), (live_head, live_sections)) = (image(restored), image(live));
     assert!(head == live_head, "the heads differ");
     for ((section, chunks), (live_section, live_chunks)) in sections.iter().zip(&live_sections) {
@@ -104,7 +104,7 @@ impl<'a> Service<'a> {
 
     fn apply(&mut self, entry: Entry) -> Applied {
         let applied = self.state.apply(entry.clone());
-        let fresh = self.state.fresh_events().iter();
+        let fresh = self.state.events().fresh().iter();
         self.told.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
         self.events.take(self.store, &mut self.state).unwrap();
         // When it is done makes no difference.

@@ -237,21 +237,21 @@ fn the_swap_is_spread_over_commands() {
     let mut coupon = Coupon::new(Mode::Strict, 20_000);
     coupon.apply(insert(0..9_000));
     coupon.apply(begin("nightly", ImportMode::Replace));
-    let records_bytes = coupon.state.records_bytes();
+    let records_bytes = coupon.state.sizes().records_bytes;
     coupon.apply(lines("nightly", 5_000..10_000));
     for from in (10_000..18_000).step_by(1_000) {
         coupon.apply(insert(from..from + 1_000));
     }
-    assert_eq!(coupon.state.records_bytes(), records_bytes + 8_000 * 16);
-    let (mut steps, mut kept) = (0, coupon.state.records_bytes());
+    assert_eq!(coupon.state.sizes().records_bytes, records_bytes + 8_000 * 16);
+    let (mut steps, mut kept) = (0, coupon.state.sizes().records_bytes);
     while coupon.import_state(end("nightly", STEP)) == ImportState::Running {
-        assert!(kept - coupon.state.records_bytes() <= STEP_BYTES);
+        assert!(kept - coupon.state.sizes().records_bytes <= STEP_BYTES);
         coupon.apply(insert(20_000 + 10 * steps..20_010 + 10 * steps));
-        kept = coupon.state.records_bytes();
+        kept = coupon.state.sizes().records_bytes;
         steps += 1;
     }
     assert!(steps >= 8_000 / u64::from(STEP) - 1, "{steps} steps");
-    assert_eq!(coupon.state.records_bytes(), records_bytes);
+    assert_eq!(coupon.state.sizes().records_bytes, records_bytes);
     assert_eq!(coupon.present(0..20_000), (5_000..18_000).collect::<Vec<_>>());
     assert_eq!(coupon.present(20_000..30_000).len() as u64, 10 * steps);
 
@@ -291,10 +291,10 @@ fn used_codes_come_over_though_they_move() {
 fn an_import_is_overtaken_by_more_than_can_be_kept() {
     let mut coupon = Coupon::new(Mode::Compact, 100);
     coupon.apply(insert(0..10));
-    let tables_bytes = coupon.state.tables_bytes();
+    let tables_bytes = coupon.state.sizes().tables_bytes;
     coupon.apply(begin("nightly", ImportMode::Replace));
     // With the record of the import, which stays.
-    let records_bytes = coupon.state.records_bytes();
+    let records_bytes = coupon.state.sizes().records_bytes;
     coupon.apply(lines("nightly", 20..30));
     let mut most = 0;
     // Strangers, who are not there.
@@ -304,13 +304,13 @@ fn an_import_is_overtaken_by_more_than_can_be_kept() {
             digests: Digests((0..10_000).map(|number| Digest(number << 40)).collect()),
             all: false,
         });
-        most = most.max(coupon.state.records_bytes());
+        most = most.max(coupon.state.sizes().records_bytes);
     }
     assert!(most > records_bytes + (30 << 20) && most <= records_bytes + (32 << 20));
     let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
     assert_eq!(coupon.apply(lines("nightly", 30..40)), overtaken);
     assert_eq!(coupon.apply(end("nightly", 100)), overtaken);
-    let sizes = (coupon.state.tables_bytes(), coupon.state.records_bytes());
+    let sizes = (coupon.state.sizes().tables_bytes, coupon.state.sizes().records_bytes);
     assert_eq!(sizes, (tables_bytes, records_bytes), "nothing is left of it");
     assert_eq!(coupon.present(0..40), (0..10).collect::<Vec<_>>());
     // The same upload again.
@@ -347,7 +347,7 @@ fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
     for (removed, is_done) in [(0, false), (5, true)] {
         let mut coupon = Coupon::new(Mode::Strict, 200);
         coupon.apply(insert(0..10));
-        let tables_bytes = coupon.state.tables_bytes();
+        let tables_bytes = coupon.state.sizes().tables_bytes;
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.2)));
         coupon.apply(lines("nightly", 100..105));
         // Those that come meanwhile are in both.
@@ -371,7 +371,7 @@ fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
         assert_eq!(ended, refused);
         assert_eq!(coupon.apply(end("nightly", 1)), refused);
         assert_eq!(coupon.apply(lines("nightly", 110..115)), refused);
-        assert_eq!(coupon.state.tables_bytes(), tables_bytes, "nothing is left of it");
+        assert_eq!(coupon.state.sizes().tables_bytes, tables_bytes, "nothing is left of it");
         assert_eq!(coupon.present(0..200).len(), 15);
         // A broken upload keeps to no guard.
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));

@@ -11,7 +11,7 @@ type Records = Vec<(u32, u64)>;
 
 /// The undo log of a snapshot: the old values of words that have changed since it began.
 pub(super) struct Undo {
-    /// For each chunk its records; `None` once the chunk is taken.
+    /// For each chunk its records; `None` once the chunk is taken. Empty once the snapshot has let go of the table.
     chunks: Mutex<Vec<Option<Records>>>,
     /// Bytes that only snapshots still need. Shared with everything else that the snapshot consists of.
     copied: Arc<AtomicU64>,
@@ -24,7 +24,7 @@ impl Undo {
 
     /// Adds a word's old value, unless its chunk is taken.
     pub(super) fn push(&self, word: usize, before: u64) {
-        if let Some(records) = &mut self.chunks()[word / CHUNK_WORDS] {
+        if let Some(Some(records)) = self.chunks().get_mut(word / CHUNK_WORDS) {
             records.push(((word % CHUNK_WORDS) as u32, before));
             self.copied.fetch_add(size_of::<(u32, u64)>() as u64, Relaxed);
         }
@@ -91,7 +91,8 @@ impl FrozenTable {
 
 impl Drop for FrozenTable {
     fn drop(&mut self) {
-        let chunks = self.undo.chunks().len();
-        (self.next as usize..chunks).for_each(|chunk| drop(self.undo.take(chunk)));
+        let left = std::mem::take(&mut *self.undo.chunks());
+        let bytes: usize = left.iter().flatten().map(|records| size_of_val(records.as_slice())).sum();
+        self.undo.copied.fetch_sub(bytes as u64, Relaxed);
     }
 }

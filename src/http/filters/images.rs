@@ -2,7 +2,7 @@
 
 use super::created;
 use crate::domain::{Command, Description, FilterId, ImageFault, Kind, Name, Outcome, Refusal, UploadId};
-use crate::engine::{ImageBody, ImageDownload, ImageReader, ImageRecord};
+use crate::engine::{Download, ImageBody, ImageReader, ImageRecord};
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::{refusals, reply};
 use crate::http::call::{Call, Export, Maintain, parse_name};
@@ -18,7 +18,7 @@ use std::io;
 pub(super) async fn get(call: &Call<Export>, kind: Kind, name: &str) -> Result<Response, Problem> {
     let view = call.filter(kind, name)?;
     let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
-    let parts = stream::unfold(Some(image), async |image: Option<ImageDownload>| {
+    let parts = stream::unfold(Some(image), async |image: Option<Download>| {
         let mut image = image?;
         match image.next().await {
             Ok(records) if records.is_empty() => None,

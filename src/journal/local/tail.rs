@@ -6,6 +6,7 @@ use crate::domain::Seq;
 use crate::store::backing::Change;
 use crate::store::{LOG_BASE_KEY, META_TREE, Store, StoreError, part_key, part_of_key};
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The end of the log, where the next commit goes.
@@ -89,7 +90,7 @@ impl Tail {
         let keys = (0..).map(|part| part_key(commit.first.0, part).to_vec());
         let changes = keys.zip(values).map(|(key, value)| Change::Put(key, value)).collect();
         store.write(&segments::tree(segment), changes)?;
-        store.count_wal_bytes(bytes as u64);
+        store.wal_bytes_written.fetch_add(bytes as u64, Relaxed);
         self.segment = Some((segment, filled + room));
         self.link = Link { seq: commit.last(), checksum };
         Ok(())

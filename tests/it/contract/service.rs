@@ -101,11 +101,11 @@ impl Service {
         drop((http, engine));
         // As though another boot had kept it.
         let clock = directory.path().join("clock");
-        let mut record = std::fs::read(&clock).unwrap();
-        record[24] = record[24].wrapping_add(1);
-        let checksum = xxhash_rust::xxh3::xxh3_128(&record[..40]);
-        record[40..].copy_from_slice(&checksum.to_le_bytes());
-        std::fs::write(&clock, record).unwrap();
+        let format = cuckood::frame::Format { magic: *b"ckcl", version: 1, payload_max: 64 };
+        let kept = std::fs::read(&clock).unwrap();
+        let (frame, _) = format.open(&kept).unwrap().unwrap();
+        let (wall, uptime, boot): (Timestamp, u64, u128) = cuckood::frame::decode(frame.payload).unwrap();
+        std::fs::write(&clock, format.pack(&(wall, uptime, boot.wrapping_add(1)))).unwrap();
         let time = Arc::new(ManualTime::at(time.wall()));
         Self::over(directory, setup, HttpOptions::default(), time).await
     }

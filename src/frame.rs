@@ -102,6 +102,13 @@ impl Format {
         Ok(Some((frame, FRAME_BYTES + length)))
     }
 
+    /// Whether bytes are an intact frame of whatever version: a newer program wrote them, and nothing has damaged them.
+    pub fn is_intact(&self, bytes: &[u8]) -> bool {
+        let checksum =
+            |(body, checksum): (&[u8], &[u8; CHECKSUM_BYTES])| xxh3_128(body).to_le_bytes() == *checksum;
+        bytes.starts_with(&self.magic) && bytes.split_last_chunk().is_some_and(checksum)
+    }
+
     /// A value in a frame of its own.
     pub fn pack<T: Serialize>(&self, value: &T) -> Vec<u8> {
         let mut bytes = Vec::new();

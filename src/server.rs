@@ -129,6 +129,8 @@ pub async fn run(
         () = rereading.run() => Ok(()),
         reason = failed_recovery(&engine) => Err(ServerError::Recovery(reason)),
         reason = engine.panicked() => Err(ServerError::Panicked(reason)),
+        // A supervisor starts the service again, which then begins with a shared snapshot.
+        () = engine.outdated() => Ok(()),
     };
     doors.close();
     if ended.is_ok() {

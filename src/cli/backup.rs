@@ -1,6 +1,7 @@
-//! `cuckood backup`: a consistent archive of a running service, in a file.
+//! `cuckood backup`: a consistent archive of a running service, or of the data directory of a stopped one, in a file.
 
 use super::client::{ClientError, Connection};
+use crate::engine::archive_directory;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs::File;
@@ -9,11 +10,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Write a backup of a running service to a file. The file is complete or does not exist.
+/// Write a backup of a running service, or of a stopped one's data directory, to a file. The file is complete or does not exist.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The file to create. It must not exist yet.
     pub file: PathBuf,
+    /// The data directory of a stopped service to read, instead of a running service. A node among several stores snapshots alone: what its
+    /// log has after the newest one is not in it.
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
     /// Print what was written as JSON.
     #[arg(long)]
     pub json: bool,
@@ -35,19 +40,24 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         let there = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(file_error(&args.file)(there));
     }
-    let (path, began) = ("/v1/backup", Instant::now());
-    let mut request = args.connection.agent()?.get(args.connection.address(path));
-    if args.connection.key.is_some() {
-        request = request.header("Authorization", args.connection.authorization());
-    }
-    let mut answer = args.connection.accept(path, request.call())?;
+    let began = Instant::now();
+    let mut answer = if args.from.is_none() { Some(request(args)?) } else { None };
     let mut partial = args.file.clone().into_os_string();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let progress = ProgressBar::no_length();
     let written = create(&partial).and_then(|file| {
-        let mut body = progress.wrap_read(answer.body_mut().as_reader());
-        let bytes = io::copy(&mut body, &mut &file)?;
+        let bytes = match (&args.from, &mut answer) {
+            (Some(dir), _) => {
+                archive_directory(dir, &mut &file).map_err(io::Error::other)?;
+                file.metadata()?.len()
+            }
+            (None, Some(answer)) => {
+                let mut body = progress.wrap_read(answer.body_mut().as_reader());
+                io::copy(&mut body, &mut &file)?
+            }
+            (None, None) => 0,
+        };
         file.sync_all()?;
         std::fs::rename(&partial, &args.file)?;
         let directory = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -68,6 +78,15 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
     // The backup exists, whether or not anybody reads this.
     let _ = writeln!(io::stdout(), "{told}");
     Ok(())
+}
+
+fn request(args: &Args) -> Result<http::Response<ureq::Body>, ClientError> {
+    let path = "/v1/backup";
+    let mut request = args.connection.agent()?.get(args.connection.address(path));
+    if args.connection.key.is_some() {
+        request = request.header("Authorization", args.connection.authorization());
+    }
+    args.connection.accept(path, request.call())
 }
 
 /// Creates a file that only its owner may read, because the archive contains secrets. Replaces what an earlier attempt has left.

@@ -1,12 +1,13 @@
-//! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore FILE --into-cluster`: begins a log that nodes
-//! share with it.
+//! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore SOURCE… --into-cluster`: begins a log that nodes
+//! share with a backup, or with the data directory that is furthest ahead.
 
 use super::serve::configuration;
 use crate::clock::{Clock, ClockLimits};
 use crate::config::ConfigError;
-use crate::domain::{ClockReading, Seq};
-use crate::engine::{RecoveryError, restore, restore_into_cluster};
+use crate::domain::ClockReading;
+use crate::engine::{RecoveryError, archive_directory, furthest, restore, restore_into_cluster};
 use crate::store::{StoreError, StoreOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -14,13 +15,12 @@ use thiserror::Error;
 /// Restore a backup into an empty or absent directory, or into an empty log of several nodes.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The archive that `cuckood backup` wrote.
-    pub file: PathBuf,
-    /// The data directory to create: absent, or empty.
-    #[arg(required_unless_present = "into_cluster", conflicts_with = "into_cluster")]
-    pub dir: Option<PathBuf>,
-    /// Begin the log that the configuration names (`journal.kind = "nats"`) with the backup; its stream must be absent, or empty. The
-    /// nodes are started afterwards, each with an empty directory.
+    /// The archive that `cuckood backup` wrote, and the data directory to create: absent, or empty. With `--into-cluster`, the archive
+    /// alone, or the data directories of stopped nodes: the one that is furthest ahead is used.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Begin the log that the configuration names (`journal.kind = "nats"`); its stream must be absent, or empty. The nodes are started
+    /// afterwards, each with an empty directory.
     #[arg(long)]
     pub into_cluster: bool,
     /// Configuration file, for `--into-cluster`; without one the environment counts alone.
@@ -44,6 +44,9 @@ pub enum RestoreError {
     /// The backup can't be put into the log.
     #[error(transparent)]
     Log(#[from] RecoveryError),
+    /// The arguments name something else.
+    #[error("expected FILE DIR, or --into-cluster with a backup or data directories")]
+    Usage,
     /// There is no place for temporary files.
     #[error("can't make a folder for temporary files: {0}")]
     Scratch(io::Error),
@@ -55,31 +58,40 @@ pub enum RestoreError {
 /// Whatever [`restore`] or [`restore_into_cluster`] refuses.
 pub fn run(args: &Args) -> Result<(), RestoreError> {
     let clock = Clock::system(ClockLimits::default()).reading();
-    let file = args.file.display();
-    let told = match &args.dir {
-        Some(dir) => {
-            let last = restore(&args.file, dir, &StoreOptions::default(), clock)?;
-            format!("restored {file} into {}, up to position {}", dir.display(), last.0)
+    let told = match args.paths.as_slice() {
+        _ if args.into_cluster => into_cluster(args, clock)?,
+        [file, dir] => {
+            let last = restore(file, dir, &StoreOptions::default(), clock)?;
+            format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
         }
-        None => {
-            let last = into_cluster(args, clock)?;
-            format!(
-                "the log begins with {file}, behind position {}: start its nodes with empty directories",
-                last.0
-            )
-        }
+        _ => return Err(RestoreError::Usage),
     };
     // A closed terminal is no reason to fail after the work is done.
     let _ = writeln!(io::stdout(), "{told}");
     Ok(())
 }
 
-fn into_cluster(args: &Args, clock: ClockReading) -> Result<Seq, RestoreError> {
+fn into_cluster(args: &Args, clock: ClockReading) -> Result<String, RestoreError> {
     let config = configuration(args.config.as_deref())?;
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("cuckood-restore-");
     let folder = |scratch: &Path| builder.tempdir_in(scratch);
     let folder = args.scratch.as_deref().map_or_else(|| builder.tempdir(), folder);
     let folder = folder.map_err(RestoreError::Scratch)?;
-    Ok(restore_into_cluster(&args.file, folder.path(), &config.engine_options().journal, clock)?)
+    let (source, positions) = furthest(&args.paths)?;
+    let archive = folder.path().join("archive");
+    let file = if source.is_dir() { &archive } else { &source };
+    if source.is_dir() {
+        archive_directory(&source, &mut File::create(&archive).map_err(RestoreError::Scratch)?)?;
+    }
+    let scratch = folder.path().join("unpacked");
+    let last = restore_into_cluster(file, &scratch, &config.engine_options().journal, clock)?;
+    let positions = positions.iter().map(|(dir, at)| format!("{}: up to position {}\n", dir.display(), at.0));
+    let (positions, source) = (positions.collect::<String>(), source.display());
+    let choice = if positions.is_empty() { String::new() } else { format!("{source} is furthest ahead\n") };
+    Ok(format!(
+        "{positions}{choice}the log begins with {source}, behind position {}; anything written later than its state is missing: start the nodes \
+         with empty directories",
+        last.0
+    ))
 }

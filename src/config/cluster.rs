@@ -1,6 +1,6 @@
 //! The sections of the configuration that concern several machines: which log, how to reach it, and what a node of it is.
 
-use super::values::{duration, list};
+use super::values::{duration, list, size};
 use crate::engine::ClusterOptions;
 use crate::journal::{NatsLogin, NatsOptions, NatsTls};
 use serde::Deserialize;
@@ -74,6 +74,8 @@ pub struct Nats {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
+    /// The name of the cluster, the same on all its nodes; empty for none.
+    pub name: String,
     /// The name of this node; empty for the machine's.
     pub node: String,
     /// How long a node may be behind the log and still be ready.
@@ -89,7 +91,8 @@ pub struct Cluster {
     /// How old the newest shared snapshot may be.
     #[serde(deserialize_with = "duration")]
     pub snapshot_interval: Duration,
-    /// Messages of the log that are kept before the older of two shared snapshots.
+    /// Bytes of the log that are retained before the older of two shared snapshots.
+    #[serde(deserialize_with = "size")]
     pub log_margin: u64,
 }
 
@@ -120,6 +123,7 @@ impl Nats {
         NatsOptions {
             servers: self.servers.clone(),
             stream: self.stream.clone(),
+            cluster: cluster.name.clone(),
             replicas: self.replicas,
             node: cluster.node(),
             login: NatsLogin {
@@ -135,11 +139,19 @@ impl Nats {
         }
     }
 
+    /// A fault in the addresses. They may have secrets in them, which must not be printed.
+    fn options_fault(&self) -> Option<String> {
+        NatsOptions { servers: self.servers.clone(), ..NatsOptions::new("", "", "") }.fault()
+    }
+
     /// What contradicts itself in the section.
     pub fn fault(&self) -> Option<String> {
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
         if self.servers.is_empty() {
             return Some("nats.servers is empty".to_owned());
+        }
+        if let Some(fault) = self.options_fault() {
+            return Some(fault);
         }
         if !(1..=5).contains(&self.replicas) {
             return Some("nats.replicas must be between 1 and 5".to_owned());
@@ -174,16 +186,18 @@ mod tests {
         let engine = config.engine_options();
         let JournalOptions::Nats(options) = &engine.journal else { panic!("{:?}", engine.journal) };
         assert_eq!(options.servers, ["nats://a:4222", "tls://b"]);
-        assert_eq!((options.node.as_str(), options.replicas, options.log_margin), ("node-1", 3, 10_000));
+        assert_eq!((options.node.as_str(), options.replicas, options.log_margin), ("node-1", 3, 64 << 20));
         assert_eq!(engine.cluster.lag_max, Duration::from_secs(3));
         assert!(!format!("{engine:?}").contains("hunter2"));
         for (name, value) in [
             ("CUCKOOD__NATS__SERVERS", "[]"),
+            ("CUCKOOD__NATS__SERVERS", "nats://shop:hunter2@a:4222"),
             ("CUCKOOD__NATS__REPLICAS", "0"),
             ("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "0s"),
             ("CUCKOOD__NATS__TLS_CERT", "cert.pem"),
         ] {
-            assert!(load(&[nats, (name, value)]).is_err(), "{name}");
+            let rejected = load(&[nats, (name, value)]).unwrap_err().to_string();
+            assert!(!rejected.contains("hunter2"), "{rejected}");
             assert!(load(&[(name, value)]).is_ok(), "{name} without such a log");
         }
         assert_eq!(load(&[]).unwrap().cluster.options(), ClusterOptions::default());

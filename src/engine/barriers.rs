@@ -2,7 +2,7 @@
 
 use super::SubmitError;
 use super::request::Reply;
-use crate::journal::Journal;
+use crate::journal::{Journal, Ticket};
 use std::collections::VecDeque;
 
 /// Beyond this number of callers, those that have gone are dropped.
@@ -11,15 +11,17 @@ const CALLERS_MAX: usize = 1_024;
 /// Callers in the order of their barriers.
 #[derive(Default)]
 pub(super) struct Barriers {
-    /// With the number of the barrier; 0 for one that is passed as soon as everything committed is applied.
-    waiting: VecDeque<(u64, Reply<()>)>,
+    last: u64,
+    waiting: VecDeque<(Ticket, Reply<()>)>,
 }
 
 impl Barriers {
-    /// Begins a barrier for a caller.
+    /// Asks for a barrier for a caller.
     pub(super) fn begin(&mut self, journal: &mut dyn Journal, reply: Reply<()>) {
-        match journal.barrier() {
-            Ok(number) => self.waiting.push_back((number.unwrap_or(0), reply)),
+        self.last += 1;
+        let barrier = Ticket(self.last);
+        match journal.barrier(barrier) {
+            Ok(()) => self.waiting.push_back((barrier, reply)),
             Err(_) => drop(reply.send(Err(SubmitError::StorageFailed))),
         }
         // A log that never answers must not gather callers that have given up.
@@ -31,7 +33,7 @@ impl Barriers {
     /// Answers the callers whose barrier is passed. Everything that was polled is applied.
     pub(super) fn answer(&mut self, journal: &dyn Journal) {
         let passed = journal.passed();
-        while let Some((_, reply)) = self.waiting.pop_front_if(|(number, _)| *number <= passed) {
+        while let Some((_, reply)) = self.waiting.pop_front_if(|(barrier, _)| Some(*barrier) <= passed) {
             let _ = reply.send(Ok(()));
         }
     }

@@ -96,7 +96,7 @@ impl Writer {
         let began = Instant::now();
         let removed = self.events.remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.figures.note_events(self.events.figures());
+        self.board.figures.lock().events = self.events.figures();
         if let Err(error) = removed {
             self.storage_error(&error.into());
         }

@@ -4,19 +4,20 @@
 use super::restore::load_shared;
 use super::{Progress, RecoveryError};
 use crate::domain::ClockReading;
-use crate::journal::{Journal, JournalError, JournalOptions, SharedSnapshot, SharedSnapshots, read_shared};
+use crate::journal::{Journal, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot, read_shared};
 use crate::state::{IMAGE_VERSION, RestoreStateError, enabled_in};
 use crate::store::archive::Piece;
 use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How often the directory is filled. While that happens the log may be trimmed past it again.
 const ROUNDS: usize = 3;
 
-/// How many shared snapshots are tried. They may be replaced, and removed, while one is being read.
-const ATTEMPTS: usize = 4;
+/// Pause before shared snapshots are tried again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// An open directory and its log.
 pub(super) struct Opened {
@@ -61,52 +62,67 @@ impl Bootstrap<'_> {
         Err(JournalError::Trimmed(why.to_owned()).into())
     }
 
-    /// Fills the directory from the newest shared snapshot that is whole. Whatever it held is given up, but not before such a snapshot
-    /// was found. Returns whether there is any.
+    /// Fills the directory from the newest shared snapshot that is complete. What it held is given up, but not before such a snapshot was
+    /// found. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
+    /// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
     fn fill(&self, report: &mut dyn FnMut(Progress)) -> Result<bool, RecoveryError> {
         let Some(mut shared) = self.journal.shared_snapshots()? else { return Ok(false) };
-        let (mut faults, mut newer) = (BTreeMap::new(), None);
-        for _ in 0..ATTEMPTS {
-            let listed = shared.list()?;
-            if listed.is_empty() {
+        let until = Instant::now() + self.journal.connect_timeout();
+        loop {
+            let error = match self.fill_once(&mut shared, report) {
+                Ok(is_filled) => return Ok(is_filled),
+                Err(error) => error,
+            };
+            // Nothing is damaged: this build is too old.
+            if is_newer(&error) {
+                return Err(error);
+            }
+            if Instant::now() >= until {
+                if !shared.is_log_whole()? {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "can't use shared snapshots; reading the log from its first message");
                 return Ok(false);
             }
-            let next = listed.into_iter().find(|snapshot| !faults.contains_key(&snapshot.name));
-            let Some(snapshot) = next else { break };
+            report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Tries the shared snapshots, the newest first.
+    fn fill_once(
+        &self,
+        shared: &mut NatsSnapshots,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<bool, RecoveryError> {
+        let listed = shared.list()?;
+        let (is_empty, mut faults) = (listed.is_empty(), Vec::new());
+        for snapshot in listed {
             report(Progress { phase: "checking a shared snapshot", done: 0, total: Some(snapshot.bytes) });
-            let loaded =
-                self.check(&mut *shared, &snapshot).and_then(|()| self.load(&mut *shared, &snapshot, report));
+            let loaded = self.check(shared, &snapshot).and_then(|()| self.load(shared, &snapshot, report));
             let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
             match loaded {
                 Ok(()) => {
                     tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
                     return Ok(true);
                 }
+                Err(error) if is_newer(&error) => return Err(error),
                 Err(error) => {
-                    tracing::error!(name, %error, "a shared snapshot can't be used");
-                    faults.insert(name, error.to_string());
-                    if is_newer(&error) {
-                        newer.get_or_insert(error);
-                    }
+                    tracing::error!(name, %error, "can't use a shared snapshot");
+                    faults.push(error.to_string());
                 }
             }
         }
-        if let Some(newer) = newer {
-            // Nothing is damaged: this build is too old.
-            return Err(newer);
+        if is_empty {
+            return Ok(false);
         }
-        let faults = faults.into_values().collect::<Vec<_>>().join("; ");
-        let why = format!("none of the snapshots that nodes share can be used: {faults}");
+        let why = format!("no shared snapshot can be used: {}", faults.join("; "));
         Err(JournalError::Damaged(why).into())
     }
 
     /// Reads a snapshot to its end, without anything being given up for it.
-    fn check(
-        &self,
-        shared: &mut dyn SharedSnapshots,
-        snapshot: &SharedSnapshot,
-    ) -> Result<(), RecoveryError> {
-        let (archive, mut understood) = (shared.open(snapshot)?, Ok(()));
+    fn check(&self, shared: &mut NatsSnapshots, snapshot: &SharedSnapshot) -> Result<(), RecoveryError> {
+        let (archive, mut understood) = (shared.read(snapshot)?, Ok(()));
         read_shared(snapshot, archive, |piece| {
             if let Piece::Manifest(manifest) = piece {
                 understood = check_snapshot(&snapshot.name, &manifest, self.journal.understands());
@@ -118,11 +134,11 @@ impl Bootstrap<'_> {
 
     fn load(
         &self,
-        shared: &mut dyn SharedSnapshots,
+        shared: &mut NatsSnapshots,
         snapshot: &SharedSnapshot,
         report: &mut dyn FnMut(Progress),
     ) -> Result<(), RecoveryError> {
-        let archive = shared.open(snapshot)?;
+        let archive = shared.read(snapshot)?;
         let store = Arc::new(Store::open_to_fill(self.path, self.store)?);
         // Durable with the snapshot.
         shared.adopt(snapshot, &store)?;

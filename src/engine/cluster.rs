@@ -3,16 +3,17 @@
 use super::request::Request;
 use super::{Engine, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
-use crate::journal::ReplicationFigures;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use crate::journal::Replication;
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Options of a node among several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClusterOptions {
-    /// How long a node may be behind the log and still be ready.
+    /// How long a node may take to reach a position that the log has shown it and still be ready; also how long the log may be silent
+    /// before writes are rejected.
     pub lag_max: Duration,
     /// How long a read waits for its position or barrier.
     pub wait: Duration,
@@ -46,6 +47,15 @@ impl Default for ClusterOptions {
     }
 }
 
+/// Why a log takes no messages now: it is full, or was silent for longer than this.
+pub(super) fn log_refusal(replication: &Mutex<Replication>, silence_max: Duration) -> Option<SubmitError> {
+    let known = replication.lock();
+    if known.full_since.is_some() {
+        return Some(SubmitError::LogFull);
+    }
+    (known.silence(Instant::now()) > silence_max).then_some(SubmitError::NoQuorum)
+}
+
 impl Engine {
     /// Whether other nodes write to the same log.
     pub fn is_shared(&self) -> bool {
@@ -58,13 +68,20 @@ impl Engine {
     }
 
     /// The highest version of entries that is enabled in the log.
-    pub fn format(&self) -> u64 {
-        self.inner.figures.format.load(Ordering::Relaxed)
+    pub fn format(&self) -> u16 {
+        self.inner.board.figures.lock().format
     }
 
     /// What is known about the log's replication; `None` if it is not replicated, or not opened yet.
-    pub fn replication(&self) -> Option<ReplicationFigures> {
-        self.inner.replication.get().map(|replication| replication.figures())
+    pub fn replication(&self) -> Option<Replication> {
+        let mut known = self.inner.replication.get()?.lock();
+        known.lag(Instant::now());
+        Some(known.clone())
+    }
+
+    /// Why the log takes no messages now, if it doesn't: then writes are rejected, and reads continue.
+    pub(super) fn log_refusal(&self) -> Option<SubmitError> {
+        log_refusal(self.inner.replication.get()?, self.inner.options.cluster.lag_max)
     }
 
     /// What is known about the snapshots that the nodes share.
@@ -72,9 +89,10 @@ impl Engine {
         *self.inner.sharing.lock()
     }
 
-    /// Why this node should get no reads although it could answer them: it may be too far behind the log.
+    /// Why this node should get no reads although it could answer them: it has not reached a position that the log has shown it. Silence of
+    /// the log is no evidence for that.
     pub fn too_far_behind(&self) -> Option<SubmitError> {
-        let lag = self.inner.replication.get()?.lag();
+        let lag = self.inner.replication.get()?.lock().lag(Instant::now());
         let lag_max = self.inner.options.cluster.lag_max;
         (lag > lag_max).then_some(SubmitError::TooFarBehind)
     }
@@ -111,6 +129,9 @@ impl Engine {
     /// [`SubmitError::NoQuorum`] if the log does not say so within [`ClusterOptions::wait`].
     pub async fn barrier(&self) -> Result<(), SubmitError> {
         self.refuse_unless_ready()?;
+        if let Some(refusal) = self.log_refusal() {
+            return Err(refusal);
+        }
         let (reply, answer) = oneshot::channel();
         self.send(Request::Barrier(reply))?;
         match timeout(self.inner.options.cluster.wait, answer).await {

@@ -157,12 +157,15 @@ impl Backup {
 }
 
 impl Engine {
-    /// Begins a backup as of now: the newest snapshot and the log after it. Writes go on during it.
+    /// Begins a backup as of now: the newest snapshot and the log after it, or a new snapshot where nodes share the log. Writes continue.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<Backup, SubmitError> {
         self.refuse_unless_ready()?;
+        if self.is_shared() {
+            self.snapshot().await?;
+        }
         let (id, token) = self.begin_download(Request::Backup).await?;
         Ok(Backup(Download { engine: self.clone(), id, _token: token }))
     }

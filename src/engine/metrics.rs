@@ -7,18 +7,18 @@ use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 
 /// The engine's metrics. Counters and gauges are atomic; only the writer's thread takes the histograms' short locks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Metrics {
     /// Time from a command's submission until the writer picks it up.
-    pub queue_seconds: Histogram,
+    pub queue_seconds: Stage,
     /// Time from a batch's append until it is durable.
-    pub flush_seconds: Histogram,
+    pub flush_seconds: Stage,
     /// Time to apply a batch.
-    pub apply_seconds: Histogram,
+    pub apply_seconds: Stage,
     /// Time that one step of a snapshot, or of cleaning up after one, holds the writer. A commit may have to wait this long.
-    pub snapshot_step_seconds: Histogram,
+    pub snapshot_step_seconds: Stage,
     /// Time that one step of freeing what commands have dropped holds the writer.
-    pub free_step_seconds: Histogram,
+    pub free_step_seconds: Stage,
     /// Group commits.
     pub commits: Counter,
     /// Entries committed.
@@ -51,31 +51,20 @@ pub struct Metrics {
     pub clock_refused: Counter,
 }
 
-impl Default for Metrics {
+/// Durations of a stage, from 10 µs on.
+#[derive(Clone, Debug)]
+pub struct Stage(Histogram);
+
+impl Default for Stage {
     fn default() -> Self {
-        let stage = || Histogram::new(exponential_buckets(10e-6, 2.0, 18));
-        Self {
-            queue_seconds: stage(),
-            flush_seconds: stage(),
-            apply_seconds: stage(),
-            snapshot_step_seconds: stage(),
-            free_step_seconds: stage(),
-            commits: Counter::default(),
-            entries: Counter::default(),
-            overloaded: Counter::default(),
-            refused_unlogged: Counter::default(),
-            snapshots: Counter::default(),
-            snapshot_seconds: Gauge::default(),
-            recovery_seconds: Gauge::default(),
-            replay_seconds: Gauge::default(),
-            replayed_entries: Gauge::default(),
-            tables_bytes: Gauge::default(),
-            records_bytes: Gauge::default(),
-            applied_seq: Gauge::default(),
-            clock_unsure: Gauge::default(),
-            clock_offset_seconds: Gauge::default(),
-            clock_refused: Counter::default(),
-        }
+        Stage(Histogram::new(exponential_buckets(10e-6, 2.0, 18)))
+    }
+}
+
+impl Stage {
+    /// Records a duration.
+    pub fn observe(&self, seconds: f64) {
+        self.0.observe(seconds);
     }
 }
 
@@ -88,12 +77,12 @@ impl Metrics {
 
     /// Registers the metrics; the registry's prefix comes before their names.
     pub fn register(&self, to: &mut Registry) {
-        to.register("queue_seconds", "Wait for the writer", self.queue_seconds.clone());
-        to.register("flush_seconds", "Making a group commit durable", self.flush_seconds.clone());
-        to.register("apply_seconds", "Applying a group commit", self.apply_seconds.clone());
-        let step = self.snapshot_step_seconds.clone();
+        to.register("queue_seconds", "Wait for the writer", self.queue_seconds.0.clone());
+        to.register("flush_seconds", "Making a group commit durable", self.flush_seconds.0.clone());
+        to.register("apply_seconds", "Applying a group commit", self.apply_seconds.0.clone());
+        let step = self.snapshot_step_seconds.0.clone();
         to.register("snapshot_step_seconds", "Time that a step of a snapshot holds the writer", step);
-        let step = self.free_step_seconds.clone();
+        let step = self.free_step_seconds.0.clone();
         to.register("free_step_seconds", "Time that a step of freeing memory holds the writer", step);
         to.register("commits", "Group commits", self.commits.clone());
         to.register("entries", "Entries committed", self.entries.clone());

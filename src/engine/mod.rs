@@ -18,8 +18,8 @@ mod formats;
 mod held_up;
 pub mod imports;
 mod inbox;
-mod into_cluster;
 mod metrics;
+mod offline;
 mod plan;
 pub mod recovery;
 mod refusals;
@@ -39,7 +39,7 @@ mod waiting;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, StateCounts};
-pub use crate::journal::{Durability, JournalOptions, Peer, ReplicationFigures};
+pub use crate::journal::{Durability, JournalOptions, Peer, Replication};
 pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
     RedemptionPage, RedemptionQuery, Uncountable,
@@ -49,8 +49,8 @@ pub use cluster::{ClusterOptions, SharingFigures};
 pub use downloads::{Backup, Download};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
-pub use into_cluster::restore_into_cluster;
 pub use metrics::Metrics;
+pub use offline::{archive_directory, furthest, restore_into_cluster};
 pub use plan::{Plan, plan};
 pub use recovery::{Progress, RecoveryError};
 pub use restore::restore;
@@ -68,16 +68,16 @@ use crate::domain::{
     Seq, Spec, Target, Timestamp, UploadId, Window,
 };
 use crate::filter::hash::SECRET_BYTES;
-use crate::journal::Replication;
 use crate::state::{State, View};
 use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use request::{Request, Room, Submission};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use unlogged::{Attempt, Refusals};
 
 /// Bytes of queued commands that one semaphore permit stands for.
@@ -160,71 +160,58 @@ pub struct Info {
     pub uptime_seconds: u64,
 }
 
-/// Sizes of the state, published for threads that can't read the state itself.
-#[derive(Debug, Default)]
+/// Sizes of the state and of the log of events.
+#[derive(Clone, Copy, Debug, Default)]
 struct Figures {
-    applied: AtomicU64,
-    logged_at: AtomicU64,
-    redemptions: AtomicU64,
-    idempotency_records: AtomicU64,
-    idempotency_bytes: AtomicU64,
-    tables_bytes: AtomicU64,
-    records_bytes: AtomicU64,
-    holds_expired: AtomicU64,
-    codes_available: AtomicU64,
-    codes_held: AtomicU64,
-    codes_redeemed: AtomicU64,
-    events_kept: AtomicU64,
-    events_bytes: AtomicU64,
     /// The version of entries that is enabled.
-    format: AtomicU64,
-    /// In milliseconds since the epoch; 0 for none.
-    events_oldest_at: AtomicU64,
-    users_forgotten: AtomicU64,
-    images_loading: AtomicU64,
+    format: u16,
+    redemptions: u64,
+    idempotency_records: u64,
+    idempotency_bytes: u64,
+    tables_bytes: u64,
+    records_bytes: u64,
+    holds_expired: u64,
+    users_forgotten: u64,
+    images_loading: u64,
+    codes: StateCounts,
+    events: EventFigures,
 }
 
-impl Figures {
-    fn note(&self, state: &State) {
-        self.applied.store(state.applied().0, Ordering::Release);
-        self.logged_at.store(state.now().0, Ordering::Relaxed);
-        self.format.store(u64::from(state.format()), Ordering::Relaxed);
+/// What the writer publishes for threads that can't read the state itself.
+#[derive(Debug, Default)]
+struct Board {
+    /// The last entry that readers see.
+    applied: AtomicU64,
+    /// The time of the last entry, in milliseconds since the epoch.
+    logged_at: AtomicU64,
+    figures: Mutex<Figures>,
+}
+
+impl Board {
+    /// Publishes the state's position and sizes.
+    fn note(&self, state: &State, events: EventFigures) -> Figures {
         let sizes = state.sizes();
-        self.redemptions.store(sizes.redemptions, Ordering::Relaxed);
-        self.idempotency_records.store(sizes.idempotency_records, Ordering::Relaxed);
-        self.idempotency_bytes.store(sizes.idempotency_bytes, Ordering::Relaxed);
-        self.tables_bytes.store(sizes.tables_bytes + sizes.discarded_tables_bytes, Ordering::Relaxed);
-        self.records_bytes.store(sizes.records_bytes + sizes.discarded_records_bytes, Ordering::Relaxed);
-        self.holds_expired.store(sizes.holds_expired, Ordering::Relaxed);
-        self.users_forgotten.store(sizes.users_forgotten, Ordering::Relaxed);
-        self.images_loading.store(sizes.images_loading, Ordering::Relaxed);
-        let StateCounts { available, held, redeemed } = sizes.codes;
-        self.codes_available.store(available, Ordering::Relaxed);
-        self.codes_held.store(held, Ordering::Relaxed);
-        self.codes_redeemed.store(redeemed, Ordering::Relaxed);
+        let figures = Figures {
+            format: state.format(),
+            redemptions: sizes.redemptions,
+            idempotency_records: sizes.idempotency_records,
+            idempotency_bytes: sizes.idempotency_bytes,
+            tables_bytes: sizes.tables_bytes + sizes.discarded_tables_bytes,
+            records_bytes: sizes.records_bytes + sizes.discarded_records_bytes,
+            holds_expired: sizes.holds_expired,
+            users_forgotten: sizes.users_forgotten,
+            images_loading: sizes.images_loading,
+            codes: sizes.codes,
+            events,
+        };
+        *self.figures.lock() = figures;
+        self.logged_at.store(state.now().0, Ordering::Relaxed);
+        self.applied.store(state.applied().0, Ordering::Release);
+        figures
     }
 
-    fn codes(&self) -> StateCounts {
-        StateCounts {
-            available: self.codes_available.load(Ordering::Relaxed),
-            held: self.codes_held.load(Ordering::Relaxed),
-            redeemed: self.codes_redeemed.load(Ordering::Relaxed),
-        }
-    }
-
-    fn note_events(&self, events: EventFigures) {
-        self.events_kept.store(events.kept, Ordering::Relaxed);
-        self.events_bytes.store(events.bytes, Ordering::Relaxed);
-        self.events_oldest_at.store(events.oldest_at.map_or(0, |at| at.0), Ordering::Relaxed);
-    }
-
-    fn events(&self) -> EventFigures {
-        let oldest_at = Timestamp(self.events_oldest_at.load(Ordering::Relaxed));
-        EventFigures {
-            kept: self.events_kept.load(Ordering::Relaxed),
-            bytes: self.events_bytes.load(Ordering::Relaxed),
-            oldest_at: (oldest_at.0 > 0).then_some(oldest_at),
-        }
+    fn logged_at(&self) -> Timestamp {
+        Timestamp(self.logged_at.load(Ordering::Relaxed))
     }
 }
 
@@ -247,12 +234,16 @@ struct Inner {
     latest_snapshot: watch::Sender<Option<LatestSnapshot>>,
     /// When the last backup was completed, in milliseconds since the epoch; 0 for never.
     latest_backup: AtomicU64,
-    figures: Arc<Figures>,
+    board: Arc<Board>,
     refusals: Arc<Refusals>,
     /// Set once a replicated log is open.
-    replication: OnceLock<Arc<Replication>>,
+    replication: OnceLock<Arc<Mutex<Replication>>>,
     /// What is known about the snapshots that the nodes share.
-    sharing: parking_lot::Mutex<SharingFigures>,
+    sharing: Mutex<SharingFigures>,
+    /// The log was trimmed past this node while it was running: only a restart helps.
+    outdated: Arc<Notify>,
+    /// Asks the thread that shares snapshots for one; `None` unless it is running.
+    share: Mutex<Option<std::sync::mpsc::Sender<()>>>,
     /// The last entry applied, for those who wait for a position; only a shared log's is published.
     applied: watch::Sender<Seq>,
     /// The number of the last event.
@@ -265,7 +256,7 @@ struct Inner {
 impl Inner {
     fn info_position(&self) -> Seq {
         // Whoever sees a position must see what was published before it.
-        Seq(self.figures.applied.load(Ordering::Acquire))
+        Seq(self.board.applied.load(Ordering::Acquire))
     }
 }
 
@@ -278,6 +269,11 @@ impl Engine {
     /// Whether the engine serves reads and writes; cheaper than [`Self::status`].
     pub fn is_ready(&self) -> bool {
         matches!(*self.inner.status.borrow(), Status::Ready)
+    }
+
+    /// Waits until the log was trimmed past this node while it was running. Then only a restart helps: it begins with a shared snapshot.
+    pub async fn outdated(&self) {
+        self.inner.outdated.notified().await;
     }
 
     /// Waits until recovery has succeeded or failed.
@@ -309,22 +305,27 @@ impl Engine {
 
     /// Why the clock forbids writes now, if it does. Updates the clock's metrics.
     pub fn clock_unsure(&self) -> Option<ClockUnsure> {
-        let Inner { clock, figures, metrics, replication, .. } = &*self.inner;
-        let logged = Timestamp(figures.logged_at.load(Ordering::Relaxed));
+        let Inner { clock, board, metrics, replication, .. } = &*self.inner;
+        let logged = board.logged_at();
         let unsure = timekeeping::stamp(clock, replication.get().map(|known| &**known), logged).err();
         metrics.note_clock(unsure.is_some(), clock.offset_seconds());
         unsure
     }
 
-    /// Why writes are refused although the engine is ready; `None` if they aren't.
+    /// Why writes are rejected although the engine is ready; `None` if they aren't.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { store, figures, options, .. } = &*self.inner;
+        let Inner { store, board, options, .. } = &*self.inner;
+        if let Some(refusal) = self.log_refusal() {
+            return Some(refusal);
+        }
+        if let Some(unsure) = self.clock_unsure() {
+            return Some(unsure.into());
+        }
         if store.load().as_ref().is_some_and(|store| store.check_space().is_err()) {
             return Some(SubmitError::DiskFull);
         }
-        let taken_bytes =
-            figures.tables_bytes.load(Ordering::Relaxed) + figures.records_bytes.load(Ordering::Relaxed);
-        (taken_bytes >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
+        let Figures { tables_bytes, records_bytes, .. } = *board.figures.lock();
+        (tables_bytes + records_bytes >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
     }
 
     /// The engine's metrics.
@@ -422,6 +423,13 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Snapshot(reply))?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+    }
+
+    /// Has a new snapshot shared with the other nodes soon, if this node shares any.
+    pub fn share_snapshot(&self) {
+        if let Some(share) = &*self.inner.share.lock() {
+            let _ = share.send(());
+        }
     }
 
     fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
@@ -525,31 +533,31 @@ impl Engine {
     /// Sizes and positions of the whole engine.
     pub fn info(&self) -> Info {
         let inner = &self.inner;
-        let figures = &inner.figures;
+        let figures = *inner.board.figures.lock();
         let count = |kind| inner.view.get().map_or(0, |view| view.count(kind) as u64);
         Info {
             durability: inner.options.journal.durability(),
-            last_seq: Seq(figures.applied.load(Ordering::Relaxed)),
+            last_seq: inner.info_position(),
             snapshot: *inner.latest_snapshot.borrow(),
             campaigns: count(Kind::Campaign),
             coupons: count(Kind::Coupon),
-            codes: figures.codes(),
+            codes: figures.codes,
             line_ups: inner.view.get().map_or(0, |view| view.line_ups_len() as u64),
-            redemptions: figures.redemptions.load(Ordering::Relaxed),
-            idempotency_records: figures.idempotency_records.load(Ordering::Relaxed),
-            idempotency_bytes: figures.idempotency_bytes.load(Ordering::Relaxed),
+            redemptions: figures.redemptions,
+            idempotency_records: figures.idempotency_records,
+            idempotency_bytes: figures.idempotency_bytes,
             idempotency_room_bytes: inner.options.settings.idempotency_room_bytes,
-            tables_bytes: figures.tables_bytes.load(Ordering::Relaxed),
-            records_bytes: figures.records_bytes.load(Ordering::Relaxed),
+            tables_bytes: figures.tables_bytes,
+            records_bytes: figures.records_bytes,
             memory_max_bytes: inner.options.memory_max_bytes,
             storage: inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
             storage_free_min_bytes: inner.options.store.free_space_min_bytes,
             backup_at: Some(Timestamp(inner.latest_backup.load(Ordering::Relaxed))).filter(|at| at.0 > 0),
             queue_commands: (inner.requests.max_capacity() - inner.requests.capacity()) as u64,
-            holds_expired: figures.holds_expired.load(Ordering::Relaxed),
-            events: figures.events(),
-            users_forgotten: figures.users_forgotten.load(Ordering::Relaxed),
-            images_loading: figures.images_loading.load(Ordering::Relaxed),
+            holds_expired: figures.holds_expired,
+            events: figures.events,
+            users_forgotten: figures.users_forgotten,
+            images_loading: figures.images_loading,
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
     }

@@ -7,10 +7,9 @@
 //! - no earlier attempt at the code is under way, which a repeated request must find.
 
 use super::{Engine, Inner, timekeeping};
-use crate::domain::{Kind, Reference, Refusal, Timestamp};
+use crate::domain::{Kind, Reference, Refusal};
 use crate::filter::Digest;
 use crate::state::FilterView;
-use std::sync::atomic::Ordering;
 
 impl Engine {
     /// The refusal that a redemption gets now, if it is certain. Then it need not be submitted: nothing would come of it. A request that
@@ -33,8 +32,8 @@ impl Engine {
     }
 
     fn refusal_now(&self, coupon: &FilterView, digest: Digest, reference: &Reference) -> Option<Refusal> {
-        let Inner { clock, figures, .. } = &*self.inner;
-        let logged = Timestamp(figures.logged_at.load(Ordering::Relaxed));
+        let Inner { clock, board, .. } = &*self.inner;
+        let logged = board.logged_at();
         // Where the clock can't be trusted, the writer says so.
         let now = timekeeping::stamp(clock, None, logged).ok()?;
         // The request may have found it before its window, its stock or its tables were replaced.
@@ -47,7 +46,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ClockLimits, ManualTime};
-    use crate::domain::{Command, Name, Outcome, Sizing, Spec, Target, Window};
+    use crate::domain::{Command, Name, Outcome, Sizing, Spec, Target, Timestamp, Window};
     use crate::engine::unlogged::Attempt;
     use crate::engine::{EngineOptions, Growth, JournalOptions, Mode, Status};
     use crate::journal::{Durability, LocalOptions, MemoryLog};

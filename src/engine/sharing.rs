@@ -1,10 +1,13 @@
 //! What the writer does for a log that several nodes share: it publishes positions and answers barriers.
 
-use super::Inner;
 use super::barriers::Barriers;
+use super::cluster::log_refusal;
+use super::{Inner, SubmitError};
 use crate::domain::{Seq, StateHash, Timestamp};
-use crate::journal::Journal;
+use crate::journal::{Journal, Replication};
+use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -21,22 +24,30 @@ pub(super) struct Sharing {
     turns: Option<RandomState>,
     /// The last position whose hash the others were told.
     compared: Seq,
-    /// The version of entries that this node was the last to enable.
-    pub(super) enabling: u16,
+    /// What is known about the log's replication.
+    replication: Option<Arc<Mutex<Replication>>>,
+    /// How long the log may be silent before writes are rejected.
+    silence_max: Duration,
 }
 
 impl Sharing {
     /// The part in this journal's log. From here on others can see what is known about its replication.
     pub(super) fn new(inner: &Inner, journal: &dyn Journal) -> Sharing {
         let replication = journal.replication();
-        if let Some(replication) = replication {
+        if let Some(replication) = &replication {
             // It is set here and nowhere else.
-            let _ = inner.replication.set(replication);
+            let _ = inner.replication.set(replication.clone());
         }
+        let silence_max = inner.options.cluster.lag_max;
         let is_shared = inner.options.journal.is_shared();
         let applied = is_shared.then(|| inner.applied.clone());
         let turns = is_shared.then(RandomState::new);
-        Sharing { barriers: Barriers::default(), applied, turns, compared: Seq(0), enabling: 0 }
+        Sharing { barriers: Barriers::default(), applied, turns, compared: Seq(0), replication, silence_max }
+    }
+
+    /// Why the log takes no messages now, if it doesn't.
+    pub(super) fn refusal(&self) -> Option<SubmitError> {
+        log_refusal(self.replication.as_deref()?, self.silence_max)
     }
 
     /// How long this node waits for its turn to do what is due at this time: by chance, for another time than other nodes do. `None` if it

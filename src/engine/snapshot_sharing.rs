@@ -4,7 +4,7 @@
 use super::request::{Reply, Request};
 use super::{Inner, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
-use crate::journal::{JournalError, SharedSnapshot, SharedSnapshots};
+use crate::journal::{JournalError, NatsSnapshots, SharedSnapshot};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -17,11 +17,6 @@ const LOOKS: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The running thread. It ends after this is dropped, once it is not waiting for the servers.
-pub(super) struct SnapshotSharing {
-    _end: mpsc::Sender<()>,
-}
-
 /// What the thread works with.
 struct Sharer {
     inner: Arc<Inner>,
@@ -29,40 +24,37 @@ struct Sharer {
     every: Option<Duration>,
 }
 
-impl SnapshotSharing {
-    /// Starts the thread, if this node is one of several.
-    pub(super) fn start(inner: &Arc<Inner>) -> Option<SnapshotSharing> {
-        if !inner.options.journal.is_shared() {
-            return None;
-        }
-        let every = inner.options.cluster.share_every;
-        let (end, ended) = mpsc::channel();
-        let sharer = Sharer { inner: inner.clone(), every };
-        let serve = move || {
-            let (pause, mut port) =
-                (every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX)), None);
-            loop {
-                if let Err(error) = sharer.look(&mut port) {
-                    tracing::warn!(%error, "snapshots can't be shared now");
-                }
-                if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
+/// Starts the thread, if this node is one of several. It ends once [`Inner::share`] is empty again and no server is being waited for.
+pub(super) fn start(inner: &Arc<Inner>) {
+    if !inner.options.journal.is_shared() {
+        return;
+    }
+    let every = inner.options.cluster.share_every;
+    let (share, asked) = mpsc::channel();
+    let sharer = Sharer { inner: inner.clone(), every };
+    let serve = move || {
+        let pause = every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
+        let (mut port, mut is_asked) = (None, false);
+        loop {
+            if let Err(error) = sharer.look(&mut port, is_asked) {
+                tracing::warn!(%error, "can't share snapshots now");
             }
-        };
-        match std::thread::Builder::new().name("sharing".to_owned()).spawn(serve) {
-            Ok(_) => Some(SnapshotSharing { _end: end }),
-            Err(error) => {
-                tracing::error!(%error, "this node shares no snapshots: the thread can't be started");
-                None
-            }
+            is_asked = match asked.recv_timeout(pause) {
+                Ok(()) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
         }
+    };
+    match std::thread::Builder::new().name("sharing".to_owned()).spawn(serve) {
+        Ok(_) => *inner.share.lock() = Some(share),
+        Err(error) => tracing::error!(%error, "can't start the thread that shares snapshots"),
     }
 }
 
 impl Sharer {
     /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
-    fn look(&self, port: &mut Option<Box<dyn SharedSnapshots>>) -> Result<(), JournalError> {
+    fn look(&self, port: &mut Option<NatsSnapshots>, is_asked: bool) -> Result<(), JournalError> {
         if self.check().is_err() {
             // The status says why. The right to share one is left to others.
             return Ok(());
@@ -71,12 +63,12 @@ impl Sharer {
             *port = self.inner.options.journal.shared_snapshots()?;
         }
         let Some(port) = port else { return Ok(()) };
-        let newest = self.look_up(&mut **port)?;
+        let newest = self.look_up(port)?;
         self.keep_up_with(newest.as_ref())?;
-        if !self.is_due(newest.as_ref()) || !port.claim()? {
+        if !self.is_due(newest.as_ref(), is_asked) || !port.claim()? {
             return Ok(());
         }
-        let shared = self.share_if_due(&mut **port);
+        let shared = self.share_if_due(port, is_asked);
         port.release();
         let mut sharing = self.inner.sharing.lock();
         match &shared {
@@ -87,9 +79,16 @@ impl Sharer {
         shared.map(drop)
     }
 
-    /// Looks up the newest snapshot that is shared, and publishes it.
-    fn look_up(&self, port: &mut dyn SharedSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
-        let newest = port.list()?.into_iter().next();
+    /// Looks up the newest snapshot that is shared, and publishes it. One whose archive is gone does not count.
+    fn look_up(&self, port: &mut NatsSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
+        let newest = match port.list()?.into_iter().next() {
+            Some(newest) if port.has(&newest)? => Some(newest),
+            Some(newest) => {
+                tracing::warn!(newest.name, "archive of the newest shared snapshot is gone");
+                None
+            }
+            None => None,
+        };
         self.inner.sharing.lock().newest = newest.as_ref().map(latest);
         Ok(newest)
     }
@@ -107,18 +106,22 @@ impl Sharer {
         }
     }
 
-    /// Whether a snapshot is to be shared: there is news, and the newest is old.
-    fn is_due(&self, newest: Option<&SharedSnapshot>) -> bool {
+    /// Whether a snapshot is to be shared: there is news, and the newest is old or a new one was requested.
+    fn is_due(&self, newest: Option<&SharedSnapshot>, is_asked: bool) -> bool {
         let Some(every) = self.every else { return false };
         let (now, applied) = (self.inner.clock.read(), self.inner.info_position());
         let is_old =
             |newest: &SharedSnapshot| newest.taken_at.0.saturating_add(every.as_millis() as u64) <= now.0;
-        applied > newest.map_or(Seq(0), |newest| newest.seq) && newest.is_none_or(is_old)
+        applied > newest.map_or(Seq(0), |newest| newest.seq) && (is_asked || newest.is_none_or(is_old))
     }
 
     /// Shares a snapshot, unless another node has done it since this one looked.
-    fn share_if_due(&self, port: &mut dyn SharedSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
-        if !self.is_due(self.look_up(port)?.as_ref()) {
+    fn share_if_due(
+        &self,
+        port: &mut NatsSnapshots,
+        is_asked: bool,
+    ) -> Result<Option<SharedSnapshot>, JournalError> {
+        if !self.is_due(self.look_up(port)?.as_ref(), is_asked) {
             return Ok(None);
         }
         let began = Instant::now();
@@ -141,7 +144,7 @@ impl Sharer {
             return Err(JournalError::Failed(why.clone()));
         }
         match self.inner.replication.get() {
-            Some(replication) if replication.is_in_doubt() => Err(JournalError::Failed(
+            Some(replication) if replication.lock().is_in_doubt => Err(JournalError::Failed(
                 "the state differs from that of another node, and it is open whose is right".to_owned(),
             )),
             _ => Ok(()),

@@ -11,18 +11,18 @@ use super::inbox::Inbox;
 use super::recovery::{Recovered, RecoveryError, recover};
 use super::request::Request;
 use super::sharing::Sharing;
-use super::snapshot_sharing::SnapshotSharing;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::waiting::WaitingList;
 use super::writer::Writer;
-use super::{Engine, Figures, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
+use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status, snapshot_sharing};
 use crate::clock::Clock;
-use crate::domain::{Command, Ending, ImportState, Proposal, Seq, Settings, Target, Timestamp};
+use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp};
 use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOptions};
 use crate::state::State;
 use crate::store::StoreOptions;
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,10 +132,12 @@ impl Engine {
             status: watch::Sender::new(Status::Recovering(beginning)),
             latest_snapshot: watch::Sender::new(None),
             latest_backup: AtomicU64::new(0),
-            figures: Arc::new(Figures::default()),
+            board: Arc::default(),
             refusals: Arc::default(),
             replication: OnceLock::new(),
-            sharing: parking_lot::Mutex::new(SharingFigures::default()),
+            sharing: Mutex::new(SharingFigures::default()),
+            outdated: Arc::default(),
+            share: Mutex::default(),
             applied: watch::Sender::new(Seq(0)),
             events_last: watch::Sender::new(0),
             event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
@@ -185,10 +187,10 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
                 }
                 recovering
             });
-            let sharing = SnapshotSharing::start(inner);
+            snapshot_sharing::start(inner);
             // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
             let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
-            drop(sharing);
+            *inner.share.lock() = None;
             inner.store.store(None);
             match ended {
                 // Answered only now that the store is closed: the caller may open it again at once.
@@ -250,7 +252,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
-    inner.figures.note(&recovered.state);
+    inner.board.note(&recovered.state, recovered.events.figures());
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
@@ -264,9 +266,10 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         time,
         metrics: inner.metrics.clone(),
         status: inner.status.clone(),
+        outdated: inner.outdated.clone(),
         latest_snapshot: inner.latest_snapshot.clone(),
         events_last: inner.events_last.clone(),
-        figures: inner.figures.clone(),
+        board: inner.board.clone(),
         refusals: inner.refusals.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         pending: VecDeque::new(),
@@ -324,7 +327,8 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     }
 }
 
-/// Logs what a start has to log.
+/// Logs what a startup has to log: its settings, and the end of images and imports whose uploads ended with a process. Their tables take
+/// memory. If the disk is full, the service still starts and serves reads; the next startup logs it.
 fn log_beginning(
     journal: &mut dyn Journal,
     waiting: &mut WaitingList,
@@ -332,30 +336,42 @@ fn log_beginning(
     options: &EngineOptions,
     at: Timestamp,
 ) -> Result<(), JournalError> {
-    if holds_settings(options, state) {
-        tell_of_other_settings(&options.settings, state.settings());
-    } else {
-        configure(journal, waiting, state, &options.settings, at)?;
+    let (ours, logs) = (&options.settings, state.settings());
+    let mut commands = Vec::new();
+    if ours != logs && holds_settings(options, state) {
+        tracing::warn!(
+            ?ours,
+            ?logs,
+            "settings differ from the log's, which apply; cluster.configure replaces them"
+        );
+    } else if ours != logs {
+        commands.push(Command::Configure(ours.clone()));
     }
     let dead_before = uploads_dead_before(options, at);
-    give_images_up(journal, waiting, state, at, dead_before)?;
-    end_uploads(journal, waiting, state, at, dead_before)
+    let images = state.images_unmoved_since(dead_before).into_iter();
+    commands.extend(images.map(|upload| Command::ImageAbandon { upload }));
+    let is_dead = |import: &Import| import.state == ImportState::Running && import.changed_at < dead_before;
+    let imports = state.view().imports().into_iter().filter(|import| is_dead(import));
+    commands.extend(imports.map(|import| {
+        let (target, import) = (Target(import.filter), import.id.clone());
+        Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 }
+    }));
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let proposals: Vec<_> = commands.into_iter().map(|command| Proposal::new(at, command)).collect();
+    match journal.propose(waiting.reserve(proposals.len()), proposals) {
+        Err(JournalError::DiskFull(reason)) => {
+            tracing::warn!(reason, "disk full; settings stay, and interrupted uploads are not ended");
+            Ok(())
+        }
+        proposed => proposed,
+    }
 }
 
 /// Whether the log's settings hold, whatever this node's are: others share the log, and have begun it.
 fn holds_settings(options: &EngineOptions, state: &State) -> bool {
     options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0)
-}
-
-fn tell_of_other_settings(ours: &Settings, logs: &Settings) {
-    if ours != logs {
-        tracing::warn!(
-            ?ours,
-            ?logs,
-            "this node is configured otherwise than the log: the log's settings hold (cluster.configure changes them; idempotency.room is a \
-             tenth of limits.memory unless it is set)"
-        );
-    }
 }
 
 /// An import that has made no progress since then has lost its upload. A node on its own knows that all of them have. Among several
@@ -365,80 +381,4 @@ fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
         return Timestamp::MAX;
     }
     Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
-}
-
-/// Gives up the images that were coming in when a process died, and have made no progress since `before`: their tables take memory.
-fn give_images_up(
-    journal: &mut dyn Journal,
-    waiting: &mut WaitingList,
-    state: &State,
-    at: Timestamp,
-    before: Timestamp,
-) -> Result<(), JournalError> {
-    let images = state.images_unmoved_since(before).into_iter();
-    let given_up: Vec<_> = images.map(|upload| Proposal::new(at, Command::ImageAbandon { upload })).collect();
-    if given_up.is_empty() {
-        return Ok(());
-    }
-    // Later entries drop what makes no progress.
-    propose_unless_full(journal, waiting, given_up, "images that were coming in are not given up")
-}
-
-/// Ends the imports whose uploads died with a process, and have made no progress since `before`: their staged tables take memory.
-fn end_uploads(
-    journal: &mut dyn Journal,
-    waiting: &mut WaitingList,
-    state: &State,
-    at: Timestamp,
-    before: Timestamp,
-) -> Result<(), JournalError> {
-    let imports = state.view().imports();
-    let running = imports
-        .into_iter()
-        .filter(|import| import.state == ImportState::Running && import.changed_at < before);
-    let ends: Vec<Proposal> = running
-        .map(|import| {
-            let target = Target(import.filter);
-            let import = import.id.clone();
-            let command = Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 };
-            Proposal::new(at, command)
-        })
-        .collect();
-    if ends.is_empty() {
-        return Ok(());
-    }
-    // They can wait: a client that asks is told that they were interrupted, and the next import into the same filter drops
-    // them.
-    propose_unless_full(journal, waiting, ends, "interrupted imports are not ended")
-}
-
-/// Logs the settings that `apply` goes by, if they are not those in the log.
-fn configure(
-    journal: &mut dyn Journal,
-    waiting: &mut WaitingList,
-    state: &State,
-    settings: &Settings,
-    at: Timestamp,
-) -> Result<(), JournalError> {
-    if state.settings() == settings {
-        return Ok(());
-    }
-    let proposal = Proposal::new(at, Command::Configure(settings.clone()));
-    propose_unless_full(journal, waiting, vec![proposal], "the settings stay as they were")
-}
-
-/// Proposes what a start has to log. If the disk is full, the service still starts and serves reads; the next start logs it.
-fn propose_unless_full(
-    journal: &mut dyn Journal,
-    waiting: &mut WaitingList,
-    proposals: Vec<Proposal>,
-    otherwise: &'static str,
-) -> Result<(), JournalError> {
-    match journal.propose(waiting.reserve(proposals.len()), proposals) {
-        Err(JournalError::DiskFull(reason)) => {
-            tracing::warn!(reason, "the disk is too full to write: {otherwise}");
-            Ok(())
-        }
-        proposed => proposed,
-    }
 }

@@ -30,11 +30,12 @@ pub enum SubmitError {
     /// This node has not applied the position that was asked for, or may be too far behind the log.
     #[error("this node is too far behind the log")]
     TooFarBehind,
-    /// The log did not pass a barrier in time: most of its servers may be gone, or this node can't reach them.
-    #[error(
-        "the log does not answer: without most of its servers nobody can tell what is acknowledged elsewhere"
-    )]
+    /// The log does not respond: most of its servers may be gone, or this node can't reach them.
+    #[error("the log does not respond: most of its servers are down or unreachable")]
     NoQuorum,
+    /// The log's servers have no space for more messages.
+    #[error("the log is full: its servers reject more messages")]
+    LogFull,
     /// The command is of a version that some node may not understand yet.
     #[error(
         "this needs version {needs} of the log's entries, and only {enabled} is enabled: update every node first"

@@ -2,11 +2,11 @@
 //! the next start can judge the clock.
 
 use super::metrics::Metrics;
-use crate::clock::{Clock, ClockUnsure};
+use crate::clock::{Clock, ClockUnsure, Evidence};
 use crate::domain::{ClockReading, Timestamp};
 use crate::journal::{LogTime, Replication};
 use crate::store::{KeptClock, Store};
-use std::mem::{Discriminant, discriminant};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ const KEEP_EVERY: Duration = Duration::from_secs(60);
 /// [`ClockUnsure`].
 pub(super) fn stamp(
     clock: &Clock,
-    replication: Option<&Replication>,
+    replication: Option<&Mutex<Replication>>,
     last_logged: Timestamp,
 ) -> Result<Timestamp, ClockUnsure> {
-    match replication.map(Replication::log_time) {
-        Some(None) => return Err(ClockUnsure::Uncompared { clock: clock.reading().wall }),
+    match replication.map(|known| known.lock().log_time) {
+        Some(None) => clock.compare_with_unknown(),
         Some(Some(LogTime { log, sent, seen })) => clock.compare(log, sent.elapsed(), seen.elapsed()),
         None => {}
     }
@@ -35,9 +35,9 @@ pub(super) struct Timekeeper {
     store: Arc<Store>,
     metrics: Metrics,
     /// What is known about a shared log, its clock among it.
-    replication: Option<Arc<Replication>>,
+    replication: Option<Arc<Mutex<Replication>>>,
     /// The kind of trouble that was last logged, while it lasts.
-    reported: Option<Discriminant<ClockUnsure>>,
+    reported: Option<Evidence>,
     keep_at: Instant,
 }
 
@@ -48,7 +48,7 @@ impl Timekeeper {
         clock: Clock,
         store: Arc<Store>,
         metrics: Metrics,
-        replication: Option<Arc<Replication>>,
+        replication: Option<Arc<Mutex<Replication>>>,
         logged: Timestamp,
         snapshot_at: Option<Timestamp>,
     ) -> Self {
@@ -75,7 +75,7 @@ impl Timekeeper {
     /// [`ClockUnsure`]; logged when it begins and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let stamp = stamp(&self.clock, self.replication.as_deref(), last_logged);
-        let trouble = stamp.as_ref().err().map(discriminant);
+        let trouble = stamp.as_ref().err().map(|unsure| unsure.evidence);
         if trouble != self.reported {
             match &stamp {
                 Err(unsure) => {

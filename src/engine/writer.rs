@@ -16,7 +16,6 @@ use super::timekeeping::Timekeeper;
 use super::unlogged::Refusals;
 use super::waiting::{Waiting, WaitingList};
 use super::{Status, SubmitError};
-use crate::clock::ClockUnsure;
 use crate::domain::{Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Journal, JournalError, Ticket};
 use crate::state::State;
@@ -24,10 +23,9 @@ use crate::store::Store;
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// The most commands in one group commit.
 pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
@@ -50,10 +48,12 @@ pub(super) struct Writer {
     pub(super) time: Timekeeper,
     pub(super) metrics: Metrics,
     pub(super) status: watch::Sender<Status>,
+    /// Told if the log was trimmed past this node.
+    pub(super) outdated: Arc<Notify>,
     pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
     /// The number of the last event, for those who wait for the next one.
     pub(super) events_last: watch::Sender<u64>,
-    pub(super) figures: Arc<super::Figures>,
+    pub(super) board: Arc<super::Board>,
     pub(super) refusals: Arc<Refusals>,
     pub(super) admission: Admission,
     /// Commands that were picked up but can't be judged until everything that was proposed is applied.
@@ -82,8 +82,8 @@ pub(super) struct Writer {
 /// Admitted commands that will form one group commit.
 struct Batch {
     taken_up: Instant,
-    /// The time of all of them.
-    at: Result<Timestamp, ClockUnsure>,
+    /// The time of all of them, or the reason why none may be logged now.
+    at: Result<Timestamp, SubmitError>,
     proposals: Vec<Proposal>,
     /// The caller of each.
     waiting: Vec<Waiting>,
@@ -91,7 +91,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(taken_up: Instant, at: Result<Timestamp, ClockUnsure>) -> Self {
+    fn new(taken_up: Instant, at: Result<Timestamp, SubmitError>) -> Self {
         Self { taken_up, at, proposals: Vec::new(), waiting: Vec::new(), bytes: 0 }
     }
 
@@ -145,14 +145,8 @@ impl Writer {
         let pending = self.pending.front().map(|submission| submission.since);
         let give_up_at =
             self.waiting.oldest().into_iter().chain(pending).min().map(|since| since + self.patience);
-        let times = [
-            self.journal.poll_at(),
-            quiet_at,
-            give_up_at,
-            self.due_wake_at(),
-            self.enable_wake_at(),
-            Some(self.time.wake_at()),
-        ];
+        let times =
+            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.wake_at())];
         times.into_iter().flatten().min()
     }
 
@@ -200,11 +194,8 @@ impl Writer {
 
     /// Proposes the pending commands and applies what is committed. Returns whether anything was applied.
     fn make_progress(&mut self) -> bool {
-        // Before the commands, so that on a new log of its own a filter has what is new from the first one on.
-        self.enable_understood();
-        let mut any = self.sharing.enabling > self.state.format() && self.apply_committed();
         self.propose_pending();
-        any |= self.apply_committed();
+        let mut any = self.apply_committed();
         while !self.pending.is_empty() && self.waiting.is_empty() {
             self.propose_pending();
             any |= self.apply_committed();
@@ -244,7 +235,8 @@ impl Writer {
         if !self.is_disk_short {
             self.store.restore_ballast();
         }
-        Batch::new(Instant::now(), self.time.stamp(self.state.now()))
+        let stamp = self.time.stamp(self.state.now()).map_err(SubmitError::from);
+        Batch::new(Instant::now(), self.sharing.refusal().map_or(stamp, Err))
     }
 
     /// Whether a command may be logged in this batch, and its time; `None` if it can't be judged until everything that was
@@ -265,7 +257,7 @@ impl Writer {
             verdict = self.judge(batch, submission)?;
         }
         match verdict {
-            Verdict::Admitted => Ok(Some(batch.at?)),
+            Verdict::Admitted => batch.at.clone().map(Some),
             Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
             Verdict::NoMemory(refused) => {
                 tracing::warn!(
@@ -284,9 +276,11 @@ impl Writer {
         if self.is_disk_short && !submission.command.frees_space() {
             return Err(SubmitError::DiskFull);
         }
-        if let Err(unsure) = batch.at {
-            self.metrics.clock_refused.inc();
-            return Err(unsure.into());
+        if let Err(refusal) = &batch.at {
+            if matches!(refusal, SubmitError::ClockUnsure(_)) {
+                self.metrics.clock_refused.inc();
+            }
+            return Err(refusal.clone());
         }
         if self.is_partly_applied {
             return Ok(Verdict::Later);
@@ -343,7 +337,10 @@ impl Writer {
             match polled {
                 Poll::Pending => break,
                 Poll::Ready(Ok(committed)) => self.apply_understood(committed),
-                Poll::Ready(Err(error)) => self.refuse_from(Ticket(0), &error),
+                Poll::Ready(Err(error)) => {
+                    self.refuse_from(Ticket(0), &error);
+                    self.save_state();
+                }
             }
             any = true;
         }
@@ -417,11 +414,10 @@ impl Writer {
     }
 
     pub(super) fn note_figures(&mut self) {
-        self.figures.note(&self.state);
-        self.metrics.tables_bytes.set(self.figures.tables_bytes.load(Ordering::Relaxed) as i64);
-        self.metrics.records_bytes.set(self.figures.records_bytes.load(Ordering::Relaxed) as i64);
+        let figures = self.board.note(&self.state, self.events.figures());
+        self.metrics.tables_bytes.set(figures.tables_bytes as i64);
+        self.metrics.records_bytes.set(figures.records_bytes as i64);
         self.metrics.applied_seq.set(self.state.applied().0 as i64);
-        self.figures.note_events(self.events.figures());
         self.sharing.publish(self.state.applied());
         self.sharing.compare(&mut *self.journal, self.state.last_hash());
         let last = self.state.events().last();
@@ -448,6 +444,9 @@ impl Writer {
             // Nobody is to get the rest.
             self.downloads = Downloads::default();
         }
+        if matches!(error, JournalError::Trimmed(_)) {
+            self.outdated.notify_one();
+        }
         self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         for waiting in self.waiting.take_from(Ticket(0)) {
             waiting.answer(Err(SubmitError::StorageFailed));
@@ -460,7 +459,10 @@ impl Writer {
             Request::Snapshot(reply) if self.failed => drop(reply.send(Err(SubmitError::StorageFailed))),
             Request::Snapshot(reply) => self.ask_for_snapshot(reply),
             Request::Backup(token, reply) => {
-                drop(reply.send(self.downloads.begin_backup(&self.store, self.state.applied(), token)));
+                // A replicated log can't be read again: what it has after the newest snapshot is not in the backup.
+                let newest = self.snapshotter.latest().map_or(Seq(0), |manifest| manifest.seq);
+                let through = if self.sharing.is_shared() { newest } else { self.state.applied() };
+                drop(reply.send(self.downloads.begin_backup(&self.store, through, token)));
             }
             Request::Image(filter, token, reply) => {
                 drop(reply.send(self.downloads.begin_image(&self.store, filter, token)));
@@ -498,6 +500,36 @@ impl Writer {
         self.snapshots_asked.iter().any(|asked| !asked.is_closed())
     }
 
+    /// Stores the state of a node whose log can't be used any more: it has everything that the node has acknowledged, and may be what is
+    /// left of it. Nothing is written any more, so no client waits.
+    fn save_state(&mut self) {
+        let is_diverged = matches!(*self.status.borrow(), Status::Diverged(_));
+        if !self.sharing.is_shared() || is_diverged || self.snapshotter.is_current(&self.state) {
+            return;
+        }
+        let applied = self.state.applied();
+        let now = self.time.read();
+        let mut saved = self.journal.note_snapshot(applied).and_then(|()| {
+            Ok(self.snapshotter.begin(&mut self.state, &mut self.events, now).map(|()| None)?)
+        });
+        while matches!(saved, Ok(None)) {
+            saved = self.snapshotter.step(&self.state, true);
+        }
+        match saved {
+            Ok(_) => {
+                self.note_snapshot();
+                tracing::warn!(
+                    position = applied.0,
+                    "stored the state; the data directory can begin a new log"
+                );
+            }
+            Err(error) => {
+                self.snapshotter.abort();
+                tracing::error!(%error, "can't store the state");
+            }
+        }
+    }
+
     pub(super) fn begin_snapshot(&mut self) {
         self.snapshot_waiters.append(&mut self.snapshots_asked);
         let (now, began) = (self.time.read(), Instant::now());
@@ -505,7 +537,7 @@ impl Writer {
         let begun =
             noted.and_then(|()| Ok(self.snapshotter.begin(&mut self.state, &mut self.events, now)?));
         self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.figures.note_events(self.events.figures());
+        self.board.figures.lock().events = self.events.figures();
         if let Err(error) = begun {
             self.snapshotter.abort();
             let error = self.storage_error(&error);

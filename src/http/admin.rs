@@ -275,6 +275,7 @@ struct SnapshotAnswer {
 pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> {
     call.caller.require_all_names()?;
     let report = call.api.engine.snapshot().await?;
+    call.api.engine.share_snapshot();
     let body = SnapshotAnswer {
         seq: report.seq.0,
         bytes_written: report.bytes_written,

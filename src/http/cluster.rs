@@ -8,6 +8,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
+use std::time::Instant;
 use utoipa::ToSchema;
 
 /// This node among several.
@@ -28,7 +29,7 @@ struct Cluster {
     /// The highest version of the log's entries that this node understands.
     understands: u16,
     /// The version of entries that is enabled in the log: whatever needs a higher one is not written yet.
-    enabled: u64,
+    enabled: u16,
     /// What is known about the log that the nodes share. Absent for a service on its own.
     log: Option<Log>,
     /// The other nodes that the log has told of since this one was started.
@@ -51,19 +52,25 @@ struct Log {
     server: String,
     server_version: String,
     connected: bool,
-    /// Whether what this node has written to the log lately came back: it does not without most of the servers.
+    /// Whether the log responds: it does not without a majority of its servers.
     quorum: bool,
-    /// For how long it can't be shown that this node has everything that others were told is acknowledged.
+    /// For how long it has not responded; 0 while it does.
+    no_quorum_seconds: f64,
+    /// For how long it has rejected messages because it is full; 0 while it does not.
+    log_full_seconds: f64,
+    /// For how long this node has not reached a position that the log has shown it; 0 if it has reached all.
     lag_seconds: f64,
     /// Messages of the log that are waiting to be read.
     behind_messages: u64,
-    /// Commits that were sent and have not come back.
+    /// Messages that were sent and not read back.
     in_flight: u64,
     reconnects: u64,
     /// How often the log was opened again because it had not come as it should.
     reopened: u64,
-    /// How often this node has announced itself anew, to learn what became of a commit.
-    sessions: u64,
+    /// How often messages were sent again because their outcome was unknown.
+    resent: u64,
+    /// Messages in the stream that are not of this service; they are skipped.
+    foreign_messages: u64,
     /// The hash of this node's state at the last position at which the nodes compare theirs. Absent before the first.
     hash: Option<Hash>,
 }
@@ -136,20 +143,26 @@ pub(super) async fn show(call: Call<Read>) -> Response {
     let journal = if replication.is_some() { "nats" } else { "local" };
     let peers = replication.iter().flat_map(|replication| replication.peers.clone());
     let nodes = peers.map(Node::from).collect();
-    let log = replication.map(|figures| Log {
-        quorum: figures.connected && figures.lag.is_zero(),
-        lag_seconds: figures.lag.as_secs_f64(),
+    let now = Instant::now();
+    let log = replication.map(|mut figures| Log {
+        quorum: figures.silence(now).is_zero(),
+        no_quorum_seconds: figures.silence(now).as_secs_f64(),
+        log_full_seconds: figures
+            .full_since
+            .map_or(0.0, |since| now.saturating_duration_since(since).as_secs_f64()),
+        lag_seconds: figures.lag(now).as_secs_f64(),
+        connected: figures.disconnected_since.is_none(),
+        behind_messages: figures.behind_messages(),
         node: figures.node,
         stream: figures.stream,
         replicas: figures.replicas,
         server: figures.server,
         server_version: figures.server_version,
-        connected: figures.connected,
-        behind_messages: figures.behind_messages,
-        in_flight: figures.in_flight,
+        in_flight: figures.in_flight as u64,
         reconnects: figures.reconnects,
         reopened: figures.reopened,
-        sessions: figures.sessions,
+        resent: figures.resent,
+        foreign_messages: figures.foreign,
         hash: figures.hash.map(Hash::from),
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);

@@ -4,7 +4,6 @@ use super::answer::problem::{Code, Problem, retry};
 use super::answer::{refusals, reply};
 use super::api::Api;
 use super::metrics::Format;
-use crate::engine::SubmitError;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -30,7 +29,7 @@ struct Readiness {
     /// `ok`.
     #[schema(example = "ok")]
     status: &'static str,
-    /// Why writes are refused, if they are: `disk-full`, `memory-limit` or `clock-unsure`. Reads are still answered.
+    /// Why writes are rejected, if they are: `disk-full`, `memory-limit`, `clock-unsure`, `no-quorum` or `log-full`. Reads continue.
     #[schema(example = "disk-full")]
     writes: Option<&'static str>,
 }
@@ -58,7 +57,7 @@ pub(super) async fn livez() -> Response {
     operation_id = "readyz",
     tag = "operations",
     responses(
-        (status = 200, description = "Ready; `writes` is present if writes are refused", body = Readiness),
+        (status = 200, description = "Ready; `writes` is present if writes are rejected", body = Readiness),
         (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged` or `too-far-behind` with the reason"),
     )
 )]
@@ -70,16 +69,14 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
             .then(|| Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE))
     };
     let behind = || {
-        let detail =
-            "this node may be further behind the log than cluster.lag_max: requests are still served";
+        let detail = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
         let is_behind = api.engine.too_far_behind().is_some();
         is_behind.then(|| Problem::new(Code::TooFarBehind, detail).retry_after(retry::MOMENT))
     };
     if let Some(problem) = refusals::unready(api.engine.status()).or_else(stops).or_else(behind) {
         return Err(problem);
     }
-    let refused = api.engine.clock_unsure().map(SubmitError::from).or_else(|| api.engine.writes_refused());
-    let writes = refused.map(|error| Problem::from(error).code.as_str());
+    let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
     Ok(reply::json(StatusCode::OK, false, &Readiness { status: "ok", writes }))
 }
 

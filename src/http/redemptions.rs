@@ -3,6 +3,7 @@
 use super::answer::problem::{Code, Problem};
 use super::answer::refusals;
 use super::answer::reply;
+use super::api::Api;
 use super::call::{Call, Decided, Read, Redeem, target};
 use super::lines::Lines;
 use super::request::idempotency::Resource;
@@ -323,9 +324,12 @@ pub(super) async fn get(
     call: Call<Read>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = call.filter(Kind::Coupon, &coupon)?;
-    let found = view.redemption(&parse_id(&redemption)?, call.api.engine.now());
-    let redemption = found.ok_or_else(refusals::redemption_not_found)?;
+    let id = parse_id(&redemption)?;
+    let find = || {
+        let view = call.filter(Kind::Coupon, &coupon)?;
+        view.redemption(&id, call.api.engine.now()).ok_or_else(refusals::redemption_not_found)
+    };
+    let redemption = after_barrier(&call.api, find).await?;
     Ok(reply::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
 }
 
@@ -347,7 +351,7 @@ pub(super) async fn confirm(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = strict(&call, &coupon)?;
+    let view = after_barrier(&call.api, || strict(&call, &coupon)).await?;
     let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
     let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
     settled(counted(&call, decided, "confirmed")?)
@@ -372,7 +376,7 @@ pub(super) async fn cancel(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = strict(&call, &coupon)?;
+    let view = after_barrier(&call.api, || strict(&call, &coupon)).await?;
     let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
     let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
     settled(counted(&call, decided, "cancelled")?)
@@ -384,6 +388,17 @@ fn strict(call: &Call<Redeem>, coupon: &str) -> Result<Arc<FilterView>, Problem>
     match view.spec.mode {
         Mode::Strict => Ok(view),
         Mode::Compact => Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode)),
+    }
+}
+
+/// Looks something up; if this node does not know it, again after a barrier: another node may have acknowledged it just now.
+async fn after_barrier<T>(api: &Api, find: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
+    match find() {
+        Err(problem) if problem.code.status() == StatusCode::NOT_FOUND && api.engine.is_shared() => {
+            api.engine.barrier().await?;
+            find()
+        }
+        found => found,
     }
 }
 

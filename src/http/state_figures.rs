@@ -10,6 +10,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Reads the engine when it is collected.
 pub(super) struct StateFigures {
@@ -112,20 +113,23 @@ impl StateFigures {
     }
 
     fn cluster(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let Some(of) = self.engine.replication() else { return Ok(()) };
+        let Some(mut of) = self.engine.replication() else { return Ok(()) };
+        let now = Instant::now();
+        let (silence, lag) = (of.silence(now), of.lag(now));
+        let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let shared = self.engine.shared_snapshots();
         let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
         let differing = of.peers.iter().filter(is_different).count() as u64;
-        let has_quorum = of.connected && of.lag.is_zero();
+        let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
         figures.all_gauges([
-            ("cluster_connected", "1 while connected to the replicated log", u64::from(of.connected)),
-            ("cluster_quorum", "1 while the log returns what this node writes", u64::from(has_quorum)),
+            ("cluster_connected", "1 while connected to the replicated log", u64::from(is_connected)),
+            ("cluster_quorum", "1 while the log responds", u64::from(has_quorum)),
             (
                 "cluster_behind_messages",
                 "Messages of the log that are waiting to be read",
-                of.behind_messages,
+                of.behind_messages(),
             ),
-            ("cluster_in_flight", "Commits sent and not yet returned by the log", of.in_flight),
+            ("cluster_in_flight", "Messages sent and not yet read back", of.in_flight as u64),
             ("cluster_replicas", "Servers that store the log", of.replicas as u64),
             ("cluster_divergence", "Other nodes whose state differs from this node's: must be 0", differing),
             ("cluster_nodes_heard", "Other nodes that appeared in the log", of.peers.len() as u64),
@@ -133,16 +137,21 @@ impl StateFigures {
         ])?;
         figures.gauge(
             "cluster_lag_seconds",
-            "Time since this node was last known to be current",
-            of.lag.as_secs_f64(),
+            "Time for which this node has not reached a position that the log has shown",
+            lag.as_secs_f64(),
         )?;
+        let help = "Time for which the log has not responded";
+        figures.gauge("cluster_no_quorum_seconds", help, silence.as_secs_f64())?;
+        let help = "Time for which the log has rejected messages because it is full";
+        figures.gauge("cluster_log_full_seconds", help, full.as_secs_f64())?;
         figures.all_counters([
             ("cluster_reconnects", "Reconnections to the log", of.reconnects),
             ("cluster_reopened", "Restarts of the log's reader", of.reopened),
+            ("cluster_resent", "Resends of messages with unknown outcome", of.resent),
             (
-                "cluster_sessions",
-                "Sessions: one at startup, one per commit with unknown outcome",
-                of.sessions,
+                "cluster_foreign_messages",
+                "Messages in the log's stream that are not of this service",
+                of.foreign,
             ),
             ("cluster_snapshots_shared", "Snapshots shared by this node", shared.shared),
             ("cluster_snapshots_failed", "Snapshots that this node failed to share", shared.failed),

@@ -12,18 +12,18 @@ mod snapshots;
 pub use local::{LocalJournal, LocalOptions};
 pub use memory::{MemoryJournal, MemoryLog};
 pub use nats::{
-    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication,
-    ReplicationFigures, init_log,
+    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication, init_log,
 };
-pub use snapshots::{Check, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared, read_shared};
+pub use snapshots::{Check, Parts, SharedSnapshot, Taken, check_shared, read_shared};
 
 use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq, StateHash};
 use crate::store::{Store, StoreError};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether the directory of a store belongs to a replicated log, and so holds none.
 pub fn is_of_replicated_log(store: &Store) -> bool {
@@ -90,13 +90,13 @@ impl JournalOptions {
         })
     }
 
-    /// Opens what the nodes of the log share snapshots by; `None` if they don't.
+    /// Opens the access to the snapshots that nodes share; `None` if they share none.
     ///
     /// # Errors
     /// [`JournalError::Failed`] if it can't be reached.
-    pub fn shared_snapshots(&self) -> Result<Option<Box<dyn SharedSnapshots>>, JournalError> {
+    pub fn shared_snapshots(&self) -> Result<Option<NatsSnapshots>, JournalError> {
         Ok(match self {
-            JournalOptions::Nats(options) => Some(Box::new(NatsSnapshots::open(options)?)),
+            JournalOptions::Nats(options) => Some(NatsSnapshots::open(options)?),
             JournalOptions::Local(_) | JournalOptions::Memory(_) => None,
         })
     }
@@ -104,6 +104,14 @@ impl JournalOptions {
     /// Whether other nodes write to the same log.
     pub fn is_shared(&self) -> bool {
         !matches!(self, JournalOptions::Local(_))
+    }
+
+    /// How long the servers of a replicated log may take to be reached.
+    pub fn connect_timeout(&self) -> Duration {
+        match self {
+            JournalOptions::Nats(options) => options.connect_timeout,
+            JournalOptions::Local(_) | JournalOptions::Memory(_) => Duration::ZERO,
+        }
     }
 
     /// The highest version of entries that this node understands.
@@ -275,18 +283,19 @@ pub trait Journal: Send {
         Ok(None)
     }
 
-    /// Asks for a point in the log behind everything that any node was told is committed. Once [`Journal::passed`] has reached the
-    /// returned number, all of that has been polled. `None` if it has as soon as [`Journal::poll`] is pending.
+    /// Asks for a point in the log behind everything that any node has acknowledged. Once [`Journal::passed`] has reached the ticket, all
+    /// of that was polled.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
-    fn barrier(&mut self) -> Result<Option<u64>, JournalError> {
-        Ok(None)
+    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+        let _ = barrier;
+        Ok(())
     }
 
-    /// The last barrier that is passed.
-    fn passed(&self) -> u64 {
-        0
+    /// The last barrier that is passed. Where nothing is replicated, all are as soon as [`Journal::poll`] is pending.
+    fn passed(&self) -> Option<Ticket> {
+        Some(Ticket(u64::MAX))
     }
 
     /// Tells the other nodes the hash of this node's state, and compares it with theirs. If they show that it has diverged,
@@ -300,13 +309,8 @@ pub trait Journal: Send {
         FORMAT_VERSION
     }
 
-    /// The highest version of entries that every node understands; 0 while that is not known.
-    fn understood(&self) -> u16 {
-        self.understands()
-    }
-
     /// What is known about the log's replication; `None` if it is not replicated.
-    fn replication(&self) -> Option<Arc<Replication>> {
+    fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
         None
     }
 }

@@ -1,18 +1,19 @@
-//! Snapshots that the nodes of a log share, as a port: one node uploads an archive at a time, and a node whose directory is empty, or
-//! whose log was trimmed, loads the newest. The log is trimmed behind them alone.
+//! Snapshots that the nodes of a log share: one node uploads an archive at a time, and a node whose directory is empty, or whose log was
+//! trimmed, loads the newest. The log is trimmed behind them alone.
 
 use super::JournalError;
 use crate::domain::{Seq, Timestamp};
+use crate::store::StoreError;
 use crate::store::archive::{self, Piece};
-use crate::store::{Store, StoreError};
+use serde::{Deserialize, Serialize};
 use std::io::{BufReader, Read};
 use std::path::Path;
 
 /// How much of an archive is asked for at once.
 const READ_BYTES: usize = 1 << 20;
 
-/// A snapshot that was uploaded, read back and found whole.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A snapshot that was uploaded, read back and found complete.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SharedSnapshot {
     /// Its name, which no other ever had.
     pub name: String,
@@ -26,7 +27,7 @@ pub struct SharedSnapshot {
     pub bytes: u64,
     /// SHA-256 of its archive, as the adapter writes it.
     pub digest: String,
-    /// Where the log goes on behind it. [`SharedSnapshots::adopt`] knows what it means.
+    /// Where the log goes on behind it. [`super::NatsSnapshots::adopt`] interprets it.
     pub place: Vec<u8>,
 }
 
@@ -46,62 +47,6 @@ pub type Parts<'a> = dyn FnMut() -> Result<Option<Vec<u8>>, JournalError> + 'a;
 
 /// Says why nothing of this node may be shared, if it must not: it may be found out while a snapshot is being uploaded.
 pub type Check<'a> = dyn Fn() -> Result<(), JournalError> + 'a;
-
-/// What the nodes of a log share snapshots by. Calls block.
-pub trait SharedSnapshots: Send {
-    /// The snapshots that are shared, newest first; at most two.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for all calls, if the servers can't be reached.
-    fn list(&mut self) -> Result<Vec<SharedSnapshot>, JournalError>;
-
-    /// The archive of a snapshot. It may be damaged or gone by now: [`check_shared`] it before anything depends on it.
-    ///
-    /// # Errors
-    /// [`JournalError::Damaged`] if there is another archive in its place, or none.
-    fn open(&mut self, snapshot: &SharedSnapshot) -> Result<Box<dyn Read>, JournalError>;
-
-    /// Notes in a directory into which a snapshot is loaded where the log goes on behind it.
-    ///
-    /// # Errors
-    /// [`JournalError::Damaged`] if that can't be read.
-    fn adopt(&mut self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError>;
-
-    /// Claims the right to share the next snapshot. One node has it at a time; it gets lost when the node dies.
-    /// [`SharedSnapshots::share`] and [`SharedSnapshots::release`] give it back.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`].
-    fn claim(&mut self) -> Result<bool, JournalError>;
-
-    /// Gives the right back, if this node has it.
-    fn release(&mut self);
-
-    /// Uploads a snapshot, reads it back, and makes it the newest one. Then it removes what came before the two newest ones, and trims
-    /// the log behind the older of them, less a margin. What it is uploaded for, and the trimming, is done only if `check` still allows it.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`] without the right, or if it was lost meanwhile, or another snapshot is as new; those of the parts and of
-    /// the check. The snapshots that are shared are the same as before then.
-    fn share(
-        &mut self,
-        taken: &Taken,
-        parts: &mut Parts<'_>,
-        check: &Check<'_>,
-    ) -> Result<SharedSnapshot, JournalError>;
-
-    /// Whether the log has begun: there are entries, or there were some.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`].
-    fn has_begun(&mut self) -> Result<bool, JournalError>;
-
-    /// Begins a new log behind a snapshot, which is shared. [`Taken::place`] does not matter.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`] if the log has begun already; otherwise as [`SharedSnapshots::share`].
-    fn begin_log(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError>;
-}
 
 /// Reads an archive and passes its pieces to `sink`. Checks that it is the snapshot that it should be, without any log behind it.
 ///

@@ -193,6 +193,7 @@ impl From<SubmitError> for Failure {
             SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled { .. } => {
                 Self::new(Code::Busy, error.to_string())
             }
+            SubmitError::LogFull => Self::new(Code::ReadOnly, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
                 Self::new(Code::ReadOnly, format!("{unsure}: nothing was changed"))
             }
@@ -226,12 +227,13 @@ impl From<LayoutError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ClockUnsure;
+    use crate::clock::{ClockUnsure, Evidence};
     use crate::domain::Timestamp;
 
     #[test]
     fn a_code_of_its_own_says_that_the_outcome_of_a_write_is_unknown() {
-        let lags = ClockUnsure::Lags { clock: Timestamp(0), logged: Timestamp(1) };
+        let (clock, expected, evidence) = (Timestamp(0), Timestamp(1), Evidence::LastEntry);
+        let lags = ClockUnsure { clock, expected, evidence };
         for (error, code) in [
             (SubmitError::Recovering, "LOADING"),
             (SubmitError::Overloaded, "BUSY"),

@@ -88,6 +88,16 @@ impl Cluster {
         self.dirs[node] = tempfile::tempdir().unwrap();
     }
 
+    /// Stops all nodes, and gives them empty directories. Returns those that they had.
+    pub fn stop_and_take_dirs(&mut self) -> Vec<TempDir> {
+        for node in &mut self.nodes {
+            // It has failed before, so its exit code says nothing.
+            node.take().unwrap().terminate();
+        }
+        let empty = (0..NODES).map(|_| tempfile::tempdir().unwrap()).collect();
+        std::mem::replace(&mut self.dirs, empty)
+    }
+
     pub fn restart_node(&mut self, node: usize) {
         let service = self.service(node);
         self.clients.lock()[node] = service.client();

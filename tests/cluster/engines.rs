@@ -9,16 +9,11 @@ use cuckood::engine::{
 };
 use cuckood::journal::NatsOptions;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A node by this clock whose build understands entries up to this version. It takes the nodes of which the log tells for all.
+/// A node by this clock whose build understands entries up to this version.
 pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, understands: u16) -> Engine {
-    let nats = NatsOptions {
-        servers: servers.urls(),
-        understands,
-        listen_time: Duration::ZERO,
-        ..NatsOptions::new("", "engines", name)
-    };
+    let nats = NatsOptions { servers: servers.urls(), understands, ..NatsOptions::new("", "engines", name) };
     start_with(dir, nats, ClusterOptions::default(), clock).await
 }
 

@@ -3,7 +3,7 @@
 use crate::nats::Servers;
 use crate::patience::PATIENCE;
 use crate::store_support::{entries, options};
-use cuckood::clock::{Clock, ClockLimits, ClockUnsure, SystemTime, TimeSource};
+use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, SystemTime, TimeSource};
 use cuckood::domain::{Settings, Timestamp};
 use cuckood::engine::{ClusterOptions, Engine, EngineOptions, JournalOptions, Status};
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
@@ -44,7 +44,7 @@ fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
     engine_options.settings = Settings { filters_max: 7, ..Settings::default() };
     let engine = Engine::start(engine_options, Clock::new(time.clone(), ClockLimits::default()));
     assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
-    assert!(matches!(engine.clock_unsure(), Some(ClockUnsure::Differs { .. })));
+    assert!(matches!(engine.clock_unsure(), Some(ClockUnsure { evidence: Evidence::Log, .. })));
 
     let store = Arc::new(Store::open(other_dir.path(), &options(Durability::Fsync)).unwrap());
     let mut other = NatsJournal::open(store, &join("other")).unwrap();

@@ -45,7 +45,9 @@ pub fn log_of(cluster: &Cluster, node: usize) -> Value {
 /// Disturbs the network of a node until it has lost touch, and mends it.
 fn lose_touch(cluster: &Cluster, load: &Load, network: &Network, disturb: impl FnOnce()) {
     disturb();
-    wait_until("a loss of touch", || log_of(cluster, AFAR)["lag_seconds"].as_f64() >= Some(LATE_SECONDS));
+    wait_until("a loss of touch", || {
+        log_of(cluster, AFAR)["no_quorum_seconds"].as_f64() >= Some(LATE_SECONDS)
+    });
     network.release();
     load.go_on(10);
 }

@@ -4,8 +4,6 @@
 
 mod clocks;
 mod cluster;
-#[path = "../conformance/mod.rs"]
-mod conformance;
 mod engines;
 mod fast_clock;
 mod faults;
@@ -22,6 +20,7 @@ mod proxy;
 mod raw;
 mod replicas;
 mod routes;
+mod runbooks;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)]
 mod service;

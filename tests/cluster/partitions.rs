@@ -61,7 +61,9 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
     let leader = cluster.servers.leader_of(STREAM);
     println!("the leader, n{leader}, is cut off: {how:?}");
     routes.part(leader, how);
-    wait_until("a loss of touch", || log_of(cluster, leader)["lag_seconds"].as_f64() >= Some(LATE_SECONDS));
+    wait_until("a loss of touch", || {
+        log_of(cluster, leader)["no_quorum_seconds"].as_f64() >= Some(LATE_SECONDS)
+    });
     // A leader that is deaf holds the others up until it gives up, and again when it wants to lead.
     if how != Partition::Deaf {
         wait_for_another_leader(&cluster.servers, leader);

@@ -4,9 +4,9 @@ use crate::nats::Servers;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
+use cuckood::frame::Format;
 use std::future::Future;
 use tokio::runtime::Runtime;
-use xxhash_rust::xxh3::xxh3_128;
 
 pub struct Raw {
     runtime: Runtime,
@@ -56,12 +56,7 @@ impl Raw {
 
 /// The message by which a node that has read the log up to message `read` begins a session.
 pub fn begin(node: &str, session: u128, read: u64) -> Bytes {
-    let mut message = b"cknl\x01\x00\x00\x00".to_vec();
-    message.extend_from_slice(&session.to_le_bytes());
-    message.extend_from_slice(&read.to_le_bytes());
-    message.extend_from_slice(&0u64.to_le_bytes());
-    message.extend_from_slice(node.as_bytes());
-    let checksum = xxh3_128(&message);
-    message.extend_from_slice(&checksum.to_le_bytes());
-    message.into()
+    let format = Format { magic: *b"cknl", version: 2, payload_max: 1 << 20 };
+    // The first kind of body.
+    format.pack(&(session, 0u32, node, read)).into()
 }

@@ -5,8 +5,8 @@ use crate::nats::Servers;
 use crate::store_support::{append, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{
-    Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
-    SharedSnapshots, Taken, check_shared, init_log,
+    Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, Taken,
+    check_shared, init_log,
 };
 use cuckood::store::archive::ArchiveWriter;
 use cuckood::store::{Manifest, Store};
@@ -114,9 +114,9 @@ fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
     assert_eq!(node.shared.list().unwrap(), [third.clone(), second.clone()]);
     assert_eq!(stored(&servers), [second.name.clone(), third.name.clone()]);
     for snapshot in [&second, &third] {
-        check_shared(snapshot, node.shared.open(snapshot).unwrap()).unwrap();
+        check_shared(snapshot, node.shared.read(snapshot).unwrap()).unwrap();
     }
-    assert!(matches!(node.shared.open(&first), Err(JournalError::Damaged(_))));
+    assert!(matches!(node.shared.read(&first), Err(JournalError::Damaged(_))));
     let Err(refused) = journal(&servers, "another") else { panic!("the log is trimmed") };
     assert!(matches!(refused, JournalError::Trimmed(_)), "{refused}");
     // The same position, and an older one.
@@ -149,7 +149,7 @@ fn a_place_leads_another_node_behind_the_snapshot() {
         .unwrap();
     assert_eq!(seen, [21, 22, 23, 24, 25]);
     let mut damaged = snapshot;
-    damaged.place[5] ^= 1;
+    damaged.place[40] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(Durability::Fsync)).unwrap();
     assert!(matches!(node.shared.adopt(&damaged, &store), Err(JournalError::Damaged(_))));
@@ -278,8 +278,8 @@ fn a_damaged_archive_is_noticed() {
         });
     };
     replace(&newer.name, b"something else");
-    assert!(matches!(node.shared.open(&newer), Err(JournalError::Damaged(_))));
-    check_shared(&older, node.shared.open(&older).unwrap()).unwrap();
+    assert!(matches!(node.shared.read(&newer), Err(JournalError::Damaged(_))));
+    check_shared(&older, node.shared.read(&older).unwrap()).unwrap();
     // A chunk with other bytes, under the description of the right ones.
     servers.speak(async |context| {
         let subject = format!("$O.{LOG}-snapshots.C.{}", older.name);
@@ -290,7 +290,7 @@ fn a_damaged_archive_is_noticed() {
         bytes[9] ^= 1;
         context.publish(subject, bytes.into()).await.unwrap().await.unwrap();
     });
-    assert!(check_shared(&older, node.shared.open(&older).unwrap()).is_err());
+    assert!(check_shared(&older, node.shared.read(&older).unwrap()).is_err());
 }
 
 /// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and

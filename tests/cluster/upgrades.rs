@@ -1,8 +1,9 @@
-//! A rolling upgrade: builds that understand different entries share a log, and what is new waits until the last old one is gone.
+//! Builds that understand different entries share a log. Each reports what it understands, and one that is too old stops in time.
 
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
 use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::Command;
 use cuckood::engine::Status;
 use tempfile::TempDir;
 
@@ -11,7 +12,7 @@ fn clock() -> Clock {
 }
 
 #[tokio::test]
-async fn what_is_new_is_enabled_when_the_last_old_build_is_gone() {
+async fn old_build_stops_where_newer_entries_are_enabled() {
     let servers = Servers::start(1);
     let dirs: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let old = start(&servers, dirs[0].path(), "a", clock(), 1).await;
@@ -28,9 +29,10 @@ async fn what_is_new_is_enabled_when_the_last_old_build_is_gone() {
     until(|| new.position() >= old.position()).await;
     assert_eq!((new.format(), old.format()), (1, 1));
 
-    // The old one is replaced.
+    // The old one is replaced, and newer entries are enabled.
     old.shutdown().await;
     let renewed = start(&servers, dirs[0].path(), "a", clock(), 2).await;
+    renewed.submit(Command::Enable { version: 2 }, None).await.unwrap();
     for engine in [&new, &renewed] {
         until(|| engine.format() == 2).await;
     }

@@ -98,6 +98,7 @@ codes! {
     TooManyFilters: 507, "too-many-filters", "The limit on campaigns and coupons is reached";
     TooManyLineUps: 507, "too-many-line-ups", "The limit on line-ups is reached";
     DiskFull: 507, "disk-full", "The disk is full";
+    LogFull: 507, "log-full", "The replicated log is full";
 }
 
 impl Code {

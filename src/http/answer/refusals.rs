@@ -169,11 +169,10 @@ impl From<SubmitError> for Problem {
                 Problem::new(Code::TooFarBehind, "this node has not applied that much of the log yet")
                     .retry_after(retry::MOMENT)
             }
-            SubmitError::NoQuorum => Problem::new(
-                Code::NoQuorum,
-                "the log did not say in time what is acknowledged elsewhere: most of its servers may be gone",
-            )
-            .retry_after(retry::MOMENT),
+            SubmitError::NoQuorum => {
+                Problem::new(Code::NoQuorum, error.to_string()).retry_after(retry::MOMENT)
+            }
+            SubmitError::LogFull => Problem::new(Code::LogFull, error.to_string()),
             SubmitError::NotEnabled { .. } => {
                 Problem::new(Code::Overloaded, error.to_string()).retry_after(retry::MINUTE)
             }

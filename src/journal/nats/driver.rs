@@ -1,173 +1,156 @@
-//! The thread that speaks to the servers: publishes what the writer proposes, reads the log, and passes on what it says.
+//! The thread that talks to the servers: publishes what the writer proposes, reads the log, and delivers it.
 //!
-//! What was published counts as committed when it is read back, whether or not a server has acknowledged it. If it is neither
-//! within the time, its fate is unknown: then the node begins a new session, which voids whatever of the old one it has not read
-//! by then (see `sequencer`), and publishes the same again. So a write is not lost by the death of the stream's leader, and never
-//! takes effect twice, whatever the servers do with messages that they got late.
+//! A message counts as committed when it is read back, whether or not a server has acknowledged it. On doubt it is sent again as it is
+//! (see `outbox`). So the loss of the stream's leader loses no write, and none takes effect twice, whatever servers do with late messages.
 
-use super::apart::read_apart;
-use super::beats::Beats;
 use super::link::Link;
-use super::message::{self, Body, Session};
+use super::message::SessionId;
 use super::options::NatsOptions;
-use super::outbox::Outbox;
-use super::own_session::{Begin, Begun, OwnSession};
+use super::order::{Place, Read, Sender, Void};
+use super::outbox::{Begun, Key, Outbox, Sent, Times};
+use super::peers::Peers;
 use super::reader::{Reader, StreamMessage};
-use super::reports::Reports;
-use super::sequencer::{Place, Read, Sequencer, Void};
-use super::status::{LogTime, Replication};
-use super::under_way::Bracket;
-use super::watch::Watch;
-use crate::domain::{Entry, Proposal, StateHash};
+use super::replication::{LogTime, Replication};
+use crate::domain::{Entry, Proposal, Seq, StateHash};
 use crate::journal::{Committed, JournalError, Ticket};
-use async_nats::jetstream::context::PublishError;
-use bytes::Bytes;
+use async_nats::jetstream::{self, context::PublishError};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// What was published and neither acknowledged nor read back for so long shows on the lag.
-const READ_BACK_PATIENCE: Duration = Duration::from_secs(1);
+/// A node that has read back nothing of its own for this long publishes a beat: it shows that the log can be written and read.
+const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// What was acknowledged and is not read back for so long, although the log was read up to everything that a server has acknowledged,
-/// is lost.
-const LOST_AFTER: Duration = Duration::from_secs(10);
+/// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
+const SERVER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause between two looks whether there is a connection again.
+/// Pause between two checks of a broken connection: nothing wakes the loop when it is made again.
 const CONNECTION_PAUSE: Duration = Duration::from_millis(50);
-
-/// How long a node that has to stop tries to tell the others why, and the pause between two attempts.
-const TELL_TIME: Duration = Duration::from_secs(60);
-const TELL_PAUSE: Duration = Duration::from_secs(1);
 
 /// The loop sleeps at least this long, unless something happens.
 const SLEEP_MIN: Duration = Duration::from_millis(10);
 
-/// Messages for the writer that it has not taken.
+/// Maximum number of deliveries that the writer has not taken.
 pub(super) const DELIVERIES_MAX: usize = 32;
 
-/// What the writer wants.
+/// A request of the writer.
 pub(super) enum Order {
-    /// Read the log from this place on. Comes once.
-    Start(Place),
+    /// Read the log from this place on. Arrives once.
+    Start(Box<Place>),
     /// Commit these, with consecutive tickets.
     Propose(Ticket, Vec<Proposal>),
-    /// Tell the others this hash of the state, and compare it with theirs.
+    /// Report this hash of the state, and compare it with those of other nodes.
     Compare(StateHash),
-    /// Tell when everything that was committed before now was delivered.
-    Barrier(u64),
-    /// Read the entries behind a place, apart from everything else, until the receiver is dropped.
-    Read(Place, mpsc::Sender<Result<Vec<Entry>, JournalError>>),
+    /// Deliver this barrier once everything is delivered that was committed before now.
+    Barrier(Ticket),
 }
 
-/// What the writer gets, in the log's order.
+/// News for the writer, in the log's order.
 #[derive(Debug)]
 pub(super) enum Delivery {
     /// Entries, and the place behind them.
     Entries(Vec<Committed>, Place),
-    /// Everything that was in the log when this process began is delivered.
+    /// Everything is delivered that was in the log when this process started.
     Begun,
-    /// The barrier of this number, and all before it, are passed.
-    Passed(u64),
+    /// This barrier, and all before, are passed.
+    Passed(Ticket),
     /// The log can't be used any more.
     Failed(JournalError),
-}
-
-/// What an acknowledgement is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sent {
-    Begin(Session),
-    Commit(Session, u64),
-    Beat(u64),
 }
 
 pub(super) struct Driver {
     link: Link,
     node: String,
-    status: Arc<Replication>,
+    shared: Arc<Mutex<Replication>>,
     orders: mpsc::UnboundedReceiver<Order>,
     deliveries: mpsc::Sender<Delivery>,
-    /// What the writer has no room for yet.
+    /// Deliveries for which the writer has no space yet.
     outgoing: VecDeque<Delivery>,
     outbox: Outbox,
-    sequencer: Sequencer,
+    place: Place,
     reader: Reader,
-    watch: Watch,
-    acks: FuturesUnordered<BoxFuture<'static, (Sent, Result<u64, PublishError>)>>,
-    own: OwnSession,
-    beats: Beats,
-    reports: Reports,
-    /// When something was last given up as lost.
-    given_up_at: Instant,
+    acks: FuturesUnordered<BoxFuture<'static, (Key, Result<u64, PublishError>)>>,
+    peers: Peers,
     begun: bool,
+    /// The last message that a server has acknowledged.
+    acked: u64,
+    /// When a message was last read, or became one to wait for.
+    moved_at: Instant,
+    /// When something of this node was last read back.
+    read_back_at: Instant,
+    /// Since when no server has acknowledged anything that was sent.
+    silent_since: Option<Instant>,
+    is_refused: bool,
 }
 
 /// Serves the writer until it drops its end of `orders`, or the log can't be used any more.
 pub(super) async fn run(
     link: Link,
     options: NatsOptions,
-    status: Arc<Replication>,
+    shared: Arc<Mutex<Replication>>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     deliveries: mpsc::Sender<Delivery>,
 ) {
-    let mut outbox = Outbox::default();
+    let mut early = Vec::new();
     let place = loop {
         match orders.recv().await {
             None => return,
-            Some(Order::Start(place)) => break place,
-            // Whoever proposes before it reads has nothing to be told yet.
-            Some(Order::Propose(first, batch)) if outbox.push(first, &batch).is_ok() => {}
-            Some(_) => return,
+            Some(Order::Start(place)) => break *place,
+            Some(order) => early.push(order),
         }
     };
     let now = Instant::now();
-    status.expect(place.sessions.nodes.keys().map(|node| &**node));
-    let driver = Driver {
-        reader: Reader::start(link.clone(), status.clone(), &place),
-        watch: Watch::new(place.stream, now),
+    let mut driver = Driver {
+        reader: Reader::start(link.clone(), shared.clone(), &place),
+        outbox: Outbox::new(&options.node, place.stream, now),
+        peers: Peers::new(&options),
         link,
-        reports: Reports::new(&options),
         node: options.node,
-        status,
+        shared,
         orders,
         deliveries,
         outgoing: VecDeque::new(),
-        outbox,
-        sequencer: Sequencer::new(place),
+        place,
         acks: FuturesUnordered::new(),
-        own: OwnSession::default(),
-        beats: Beats::new(now),
-        given_up_at: now,
         begun: false,
+        acked: 0,
+        moved_at: now,
+        read_back_at: now,
+        silent_since: None,
+        is_refused: false,
     };
-    driver.serve().await;
+    match early.into_iter().try_for_each(|order| driver.take_order(order)) {
+        Ok(()) => driver.serve().await,
+        Err(error) => driver.end(error).await,
+    }
 }
 
 impl Driver {
     async fn serve(mut self) {
         let deliveries = self.deliveries.clone();
-        self.own.start_over(Instant::now());
         loop {
+            self.replace_silent_server().await;
             self.publish().await;
-            self.note_status();
-            if let Err(error) = self.do_what_is_due(Instant::now()) {
+            self.note();
+            if let Err(error) = self.check(Instant::now()) {
                 return self.end(error).await;
             }
             let wake_at = tokio::time::Instant::from_std(self.wake_at());
-            let went_on = tokio::select! {
+            let done = tokio::select! {
                 order = self.orders.recv() => match order {
                     None => return,
                     Some(order) => self.take_order(order),
                 },
-                room = deliveries.reserve(), if !self.outgoing.is_empty() => match room {
+                space = deliveries.reserve(), if !self.outgoing.is_empty() => match space {
                     Err(_) => return,
-                    Ok(room) => {
+                    Ok(space) => {
                         if let Some(delivery) = self.outgoing.pop_front() {
-                            room.send(delivery);
+                            space.send(delivery);
                         }
                         Ok(())
                     }
@@ -175,342 +158,292 @@ impl Driver {
                 message = self.reader.next(), if self.outgoing.is_empty() => {
                     message.and_then(|message| self.take_message(&message))
                 }
-                Some((sent, ack)) = self.acks.next(), if !self.acks.is_empty() => {
-                    self.take_ack(sent, ack);
+                Some((key, ack)) = self.acks.next(), if !self.acks.is_empty() => {
+                    self.take_ack(key, ack);
                     Ok(())
                 }
                 () = tokio::time::sleep_until(wake_at) => Ok(()),
             };
-            if let Err(error) = went_on {
+            if let Err(error) = done {
                 return self.end(error).await;
             }
         }
     }
 
-    /// What time alone makes due. However much goes on, the loop comes here each time.
-    fn do_what_is_due(&mut self, now: Instant) -> Result<(), JournalError> {
-        self.check(now);
-        self.reports.decide(&self.status, now)
-    }
-
-    /// Passes on what was read before the failure, then the failure.
+    /// Delivers what was read before the failure, then the failure.
     async fn end(mut self, error: JournalError) {
-        let is_diverged = matches!(error, JournalError::Diverged { .. });
         self.outgoing.push_back(Delivery::Failed(error));
         for delivery in std::mem::take(&mut self.outgoing) {
             if self.deliveries.send(delivery).await.is_err() {
                 return;
             }
         }
-        if is_diverged {
-            self.tell_hash().await;
-        }
-    }
-
-    /// Tells the others the hash for which this node has stopped, until a server has it: it may be for them to stop as well.
-    async fn tell_hash(mut self) {
-        let Some(session) = self.own.current() else { return };
-        let (applied, report) = (self.status.applied().0, self.reports.next(Instant::now()));
-        // It has no number of its own: this node does not read it back.
-        let bytes = message::encode(session, Body::Beat { number: 0, applied, report: &report });
-        let told = tell(&self.link, bytes);
-        // The writer has failed: it wants nothing but the end.
-        let closed = async { while self.orders.recv().await.is_some() {} };
-        tokio::select! {
-            told = tokio::time::timeout(TELL_TIME, told) => {
-                if told.is_err() {
-                    tracing::warn!("the other nodes could not be told the hash of this node's state");
-                }
-            }
-            () = closed => {}
-        }
     }
 
     fn take_order(&mut self, order: Order) -> Result<(), JournalError> {
         match order {
-            Order::Start(_) => Ok(()),
-            Order::Propose(first, batch) => self.outbox.push(first, &batch),
-            Order::Compare(hash) => self.reports.take_own(hash, &self.status, Instant::now()),
-            Order::Barrier(number) => {
-                self.beats.ask(number);
-                Ok(())
+            Order::Start(_) => {}
+            Order::Propose(first, batch) => self.outbox.push(first, &batch)?,
+            Order::Compare(hash) => {
+                self.peers.note_own(hash);
+                self.shared.lock().hash = Some(hash);
             }
-            Order::Read(place, sink) => {
-                tokio::spawn(read_apart(self.link.clone(), self.status.clone(), place, sink));
-                Ok(())
-            }
+            Order::Barrier(barrier) => self.outbox.ask_barrier(barrier),
+        }
+        Ok(())
+    }
+
+    /// Leaves a server that acknowledges nothing. What was sent to it is sent again once there is a connection.
+    async fn replace_silent_server(&mut self) {
+        let now = Instant::now();
+        if self.silent_since.is_some_and(|since| since + SERVER_PATIENCE <= now) && self.link.is_connected() {
+            self.silent_since = Some(now);
+            let _ = self.link.client.force_reconnect().await;
+            self.go_back(now);
         }
     }
 
-    /// Publishes what is due, as far as there is a connection.
+    /// Publishes what is due, if there is a connection.
     async fn publish(&mut self) {
         if !self.link.is_connected() {
             return;
         }
         let now = Instant::now();
-        if let Some(begin) = self.own.due(self.sequencer.place().stream, now) {
-            self.publish_begin(begin, now).await;
+        let is_due = self.read_back_at + BEAT_EVERY <= now || self.peers.report_at(now) <= now;
+        if self.outbox.needs_beat(is_due) {
+            let report = self.peers.report(now);
+            self.outbox.beat(self.place.seq.0, report);
         }
-        let Some(session) = self.own.current() else { return };
-        while !self.own.is_beginning()
-            && let Some(commit) = self.outbox.next(now)
-        {
-            let (number, entries) = (commit.number, commit.tickets.len() as u64);
-            let body = Body::Commit { number, entries, payload: &commit.payload };
-            let bytes = message::encode(session, body);
-            self.send(Sent::Commit(session, number), bytes).await;
-        }
-        let is_wanted = !self.status.knows_log_time() || self.reports.due_at(now) <= now;
-        if !self.own.is_beginning()
-            && let Some(number) = self.beats.due(is_wanted, now)
-        {
-            let (applied, report) = (self.status.applied().0, self.reports.next(now));
-            let bytes = message::encode(session, Body::Beat { number, applied, report: &report });
-            self.send(Sent::Beat(number), bytes).await;
+        while let Some((key, bytes)) = self.outbox.next(now) {
+            self.silent_since.get_or_insert(now);
+            match self.link.publishing.publish(self.link.subject.clone(), bytes).await {
+                Ok(ack) => {
+                    self.acks.push(Box::pin(async move { (key, ack.await.map(|ack| ack.sequence)) }));
+                }
+                Err(error) => self.take_ack(key, Err(error)),
+            }
         }
     }
 
-    async fn publish_begin(&mut self, begin: Begin, now: Instant) {
-        if self.own.gives_server_up(now) {
-            let _ = self.link.client.force_reconnect().await;
-        }
-        let Begin { session, read } = begin;
-        let bytes = message::encode(session, Body::Begin { node: &self.node, read });
-        self.send(Sent::Begin(session), bytes).await;
-    }
-
-    async fn send(&mut self, what: Sent, bytes: Bytes) {
-        match self.link.publishing.publish(self.link.subject.clone(), bytes).await {
-            Ok(ack) => self.acks.push(Box::pin(async move { (what, ack.await.map(|ack| ack.sequence)) })),
-            Err(error) => self.take_ack(what, Err(error)),
+    fn go_back(&mut self, now: Instant) {
+        if self.outbox.go_back(now) {
+            self.shared.lock().resent += 1;
         }
     }
 
-    fn take_ack(&mut self, sent: Sent, ack: Result<u64, PublishError>) {
+    fn take_ack(&mut self, key: Key, ack: Result<u64, PublishError>) {
         let now = Instant::now();
-        match (ack, sent) {
-            (Ok(message), _) => {
-                self.watch.acked(message, now);
-                match sent {
-                    Sent::Begin(session) => self.own.acked(session, now),
-                    Sent::Commit(session, number) if self.own.current() == Some(session) => {
-                        self.outbox.acked(number, now);
-                    }
-                    Sent::Commit(..) => {}
-                    Sent::Beat(number) => self.beats.acked(number, now),
+        match ack {
+            Ok(message) => {
+                if self.acked <= self.place.stream && message > self.place.stream {
+                    self.moved_at = now;
+                }
+                self.acked = self.acked.max(message);
+                (self.silent_since, self.is_refused) = (None, false);
+                self.shared.lock().full_since = None;
+                self.outbox.acked(key, message, now);
+            }
+            Err(error) if self.outbox.refused(key, now) => {
+                let mut shared = self.shared.lock();
+                shared.resent += 1;
+                if is_full(&error) {
+                    shared.full_since.get_or_insert(now);
+                    self.silent_since = None;
+                }
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    tracing::warn!(%error, "log did not take a message; sending again");
                 }
             }
-            (Err(error), Sent::Begin(session)) => {
-                let attempts = self.own.refused(session, now);
-                if let Some(attempts) = attempts.filter(|attempts| attempts.is_power_of_two()) {
-                    tracing::warn!(%error, attempts, "the log can't be written now");
-                }
-            }
-            (Err(error), Sent::Commit(session, number)) => {
-                if self.own.current() == Some(session) && self.outbox.is_in_flight(number) {
-                    if !self.own.is_beginning() {
-                        tracing::warn!(%error, "a commit's fate is unknown: beginning a new session, then publishing it again");
-                    }
-                    self.own.start_over(now);
-                }
-            }
-            (Err(_), Sent::Beat(number)) => self.beats.refused(number, now),
+            Err(_) => {}
         }
     }
 
     fn take_message(&mut self, message: &StreamMessage) -> Result<(), JournalError> {
         let now = Instant::now();
-        self.status.note_behind(message.behind);
-        self.status.note_time(message.at);
-        let read = self.sequencer.read(message.number, &message.payload)?;
-        self.watch.read(message.number, now);
+        self.peers.note_time(message.at);
+        let read = self.place.read(message.number, &message.payload)?;
+        self.moved_at = now;
+        {
+            let mut shared = self.shared.lock();
+            shared.shown = shared.shown.max(message.number + message.behind);
+            shared.trouble = None;
+        }
         match read {
-            Read::Commit { session, number, entries } => self.take_commit(message, session, number, entries),
-            Read::Begin { session, node } => {
-                if node == self.node {
-                    self.take_session(message, session, now)?;
-                } else {
-                    self.status.heard_begin(&node);
-                    self.reports.introduce();
-                }
+            Read::Commit(sender, entries) => self.take_commit(message, &sender, entries, now),
+            Read::Begin { node, session } if node == self.node => self.take_session(message, session, now)?,
+            Read::Begin { node, .. } => {
+                self.peers.heard(node);
+                self.peers.introduce();
+                self.list_peers();
             }
-            Read::Beat { session, node, number, applied, report } => {
-                self.status.heard(&node, Some(applied));
-                if node != self.node {
-                    let report = report.up_to(self.sequencer.place().seq);
-                    self.reports.take(&node, report, &self.status, now)?;
-                }
-                let is_own = self.own.current() == Some(session);
-                if let Some((bracket, passed)) = is_own.then(|| self.beats.read(number, now)).flatten() {
-                    self.note_read_back(message, bracket, now);
-                    self.outgoing.extend(passed.map(Delivery::Passed));
-                }
+            Read::Beat(sender, applied, report) => {
+                self.take_beat(message, &sender, applied, report, now);
+                self.peers.compare(now)?;
+                self.list_peers();
             }
-            Read::Void { session, what } => {
-                let number = message.number;
-                tracing::info!(
-                    message = number,
-                    ?what,
-                    "a message has no effect: it came twice, or too late"
-                );
-                self.take_void(session, what, now);
-            }
+            Read::Void(session, void) => self.take_void(session, void, now),
             Read::Foreign => {
-                tracing::warn!(
-                    message = message.number,
-                    "somebody else has published to the log; it is passed over"
-                );
+                self.shared.lock().foreign += 1;
+                tracing::warn!(message = message.number, "unrecognized message in log stream; skipping");
             }
+        }
+        if self.outbox.is_lost(self.place.stream) {
+            self.go_back(now);
         }
         Ok(())
     }
 
-    fn take_commit(&mut self, message: &StreamMessage, session: Session, number: u64, entries: Vec<Entry>) {
-        let is_own = self.own.current() == Some(session);
-        let own = if is_own { self.outbox.take(number) } else { None };
-        if let Some(commit) = &own {
-            let now = Instant::now();
-            self.own.committed();
-            self.note_read_back(message, commit.bracket(now), now);
-        } else if let Some(node) = self.sequencer.node_of(session) {
-            self.status.heard(node, None);
+    fn take_commit(&mut self, message: &StreamMessage, sender: &Sender, entries: Vec<Entry>, now: Instant) {
+        let own = self.outbox.read(sender.session, sender.number);
+        if let Some(sent) = &own {
+            self.note_read_back(message, sent.times, now);
+        } else if sender.node != self.node {
+            self.peers.heard(&sender.node);
         }
-        let mut tickets = own.map_or(Vec::new(), |commit| commit.tickets).into_iter();
+        let (tickets, barrier) =
+            own.map_or((Vec::new(), None), |Sent { tickets, barrier, .. }| (tickets, barrier));
+        let mut tickets = tickets.into_iter();
         let committed =
             entries.into_iter().map(|entry| Committed { entry, ticket: tickets.next() }).collect();
-        self.outgoing.push_back(Delivery::Entries(committed, self.sequencer.place().clone()));
+        self.shared.lock().passed = message.number;
+        self.outgoing.push_back(Delivery::Entries(committed, self.place.clone()));
+        self.outgoing.extend(barrier.map(Delivery::Passed));
     }
 
-    /// A session of this node's name has begun. If it is ours, everything before it was read, and what of our earlier sessions was
-    /// not read is void.
+    fn take_beat(
+        &mut self,
+        message: &StreamMessage,
+        sender: &Sender,
+        applied: Seq,
+        report: &[u8],
+        now: Instant,
+    ) {
+        if sender.node != self.node {
+            self.peers.take(&sender.node, applied, report, self.place.seq);
+        } else if let Some(sent) = self.outbox.read(sender.session, sender.number) {
+            self.peers.take_own(report);
+            self.note_read_back(message, sent.times, now);
+            self.outgoing.extend(sent.barrier.map(Delivery::Passed));
+        }
+    }
+
+    /// A session of this node's name starts. If it is ours, everything before it was read.
     fn take_session(
         &mut self,
         message: &StreamMessage,
-        session: Session,
+        session: SessionId,
         now: Instant,
     ) -> Result<(), JournalError> {
-        let is_first = self.own.current().is_none();
-        let bracket = match self.own.read(session, now) {
-            Begun::Ours(bracket) => bracket,
-            Begun::Earlier => return Ok(()),
+        match self.outbox.begun(session, self.place.stream, now) {
+            Begun::Ours(times) => {
+                self.note_read_back(message, times, now);
+                self.peers.introduce();
+                if !std::mem::replace(&mut self.begun, true) {
+                    self.outgoing.push_back(Delivery::Begun);
+                }
+            }
+            Begun::Earlier => {}
             Begun::Overtaken => {
-                tracing::warn!(
-                    node = self.node,
-                    "another process has used the name of this node: beginning a new session"
-                );
-                return Ok(());
+                tracing::warn!(node = self.node, "another process has used this node's name; backing off");
             }
             Begun::Taken => {
                 return Err(JournalError::Failed(format!(
-                    "another process uses the name of this node, {}: give each node a cluster.node of its own",
+                    "another process uses the name of this node, {}: set cluster.node to a different name on each",
                     self.node
                 )));
             }
-        };
-        self.note_read_back(message, bracket, now);
-        if !is_first {
-            let commits = self.outbox.in_flight();
-            tracing::info!(
-                commits,
-                "a new session has begun: what was not committed in the old one is published again"
-            );
-        }
-        self.status.began_session();
-        self.outbox.start_over();
-        self.beats.start_over();
-        self.reports.introduce();
-        if !std::mem::replace(&mut self.begun, true) {
-            self.status.listens();
-            self.outgoing.push_back(Delivery::Begun);
         }
         Ok(())
     }
 
-    fn take_void(&mut self, session: Session, what: Void, now: Instant) {
-        if what == Void::Begin {
-            self.own.read_void(session);
-        } else if self.own.current() == Some(session) {
-            // The log has forgotten this node, or one before it is lost, so none behind it will count.
-            let is_forgotten = self.sequencer.node_of(session).is_none();
-            let is_lost = matches!(what, Void::Commit(number) if self.outbox.is_in_flight(number));
-            if is_forgotten || is_lost {
-                self.own.start_over(now);
-            }
+    fn take_void(&mut self, session: SessionId, void: Void, now: Instant) {
+        tracing::debug!(?void, "a message has no effect: it arrived twice or late");
+        match void {
+            Void::Begin => self.outbox.is_void(session, self.place.stream),
+            Void::Over => self.outbox.is_over(session, self.place.stream),
+            Void::Gap if self.outbox.is_gap(session, now) => self.shared.lock().resent += 1,
+            Void::Gap | Void::Copy => {}
         }
     }
 
-    fn note_read_back(&mut self, message: &StreamMessage, bracket: Bracket, now: Instant) {
-        self.beats.note_read_back(now);
-        self.status.observed(LogTime { log: message.at, sent: bracket.sent, seen: bracket.seen });
-    }
-
-    /// Since when something is under way.
-    fn oldest(&self) -> Option<Instant> {
-        [self.outbox.oldest(), self.own.oldest(), self.beats.oldest()].into_iter().flatten().min()
-    }
-
-    /// When what a server has acknowledged counts as lost.
-    fn lost_at(&self) -> Option<Instant> {
-        let acked = [self.outbox.acked_since(), self.own.acked_since(), self.beats.acked_since()];
-        let oldest = acked.into_iter().flatten().min().filter(|_| self.watch.has_read_all())?;
-        Some(oldest.max(self.given_up_at) + LOST_AFTER)
-    }
-
-    /// Opens the reader again if it does not come to what a server has acknowledged, and publishes again what has got lost although a
-    /// server has acknowledged it. While the writer holds everything up it is neither.
-    fn check(&mut self, now: Instant) {
-        if !self.outgoing.is_empty() || !self.reader.is_empty() || !self.link.is_connected() {
-            return;
+    fn note_read_back(&mut self, message: &StreamMessage, times: Times, now: Instant) {
+        (self.read_back_at, self.silent_since) = (now, None);
+        if let Some(sent) = times.sent {
+            let seen = times.acked.unwrap_or(now);
+            self.shared.lock().observe(LogTime { log: message.at, sent, seen });
         }
-        let place = self.sequencer.place();
-        if self.watch.late_at(self.reader.opened()).is_some_and(|at| at <= now) {
-            let after = place.stream;
-            tracing::warn!(after, "the log's reader has not come to what was acknowledged: opening it again");
-            self.status.reopened();
-            self.reader = Reader::start(self.link.clone(), self.status.clone(), place);
-        } else if self.lost_at().is_some_and(|at| at <= now) {
-            tracing::warn!("what was acknowledged is not in the log: publishing it again");
-            self.given_up_at = now;
-            if self.own.is_beginning() {
-                self.own.try_again(now);
-            } else {
-                self.own.start_over(now);
-            }
+    }
+
+    fn list_peers(&mut self) {
+        let mut shared = self.shared.lock();
+        (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.is_in_doubt());
+    }
+
+    /// When the reader is late: it has not reached an acknowledged message. While it opens, it has separate time limits.
+    fn reader_late_at(&self) -> Option<Instant> {
+        let opened = self.reader.opened().filter(|_| self.acked > self.place.stream)?;
+        Some(self.moved_at.max(opened) + self.link.ack_timeout)
+    }
+
+    /// Does what time makes due.
+    fn check(&mut self, now: Instant) -> Result<(), JournalError> {
+        let is_waiting = self.outgoing.is_empty() && self.reader.is_empty() && self.link.is_connected();
+        if is_waiting && self.reader_late_at().is_some_and(|at| at <= now) {
+            tracing::warn!(after = self.place.stream, "log reader missed an acknowledged message; reopening");
+            self.shared.lock().reopened += 1;
+            self.reader = Reader::start(self.link.clone(), self.shared.clone(), &self.place);
         }
+        if self.peers.wake_at().is_some_and(|at| at <= now) {
+            self.peers.compare(now)?;
+            self.list_peers();
+        }
+        Ok(())
     }
 
     fn wake_at(&self) -> Instant {
         let now = Instant::now();
         if !self.link.is_connected() {
-            // Nothing wakes the loop when there is a connection again.
             return now + CONNECTION_PAUSE;
         }
-        let report_at = self.reports.due_at(now);
-        let beat = if self.own.is_beginning() { None } else { self.beats.wake_at(report_at) };
-        let reader = self.watch.late_at(self.reader.opened());
-        let due = [self.own.wake_at(), beat, reader, self.lost_at(), self.reports.wake_at()]
-            .into_iter()
-            .flatten()
-            .min();
-        due.unwrap_or(now + LOST_AFTER).max(now + SLEEP_MIN)
+        let beat = self.peers.report_at(now).min(self.read_back_at + BEAT_EVERY);
+        let beat = self.outbox.needs_beat(true).then_some(beat);
+        let silent = self.silent_since.map(|since| since + SERVER_PATIENCE);
+        let due = [self.outbox.wake_at(), beat, silent, self.reader_late_at(), self.peers.wake_at()];
+        due.into_iter().flatten().min().unwrap_or(now + BEAT_EVERY).max(now + SLEEP_MIN)
     }
 
-    fn note_status(&mut self) {
-        self.status.served_by(|| {
+    fn note(&mut self) {
+        let now = Instant::now();
+        let mut shared = self.shared.lock();
+        let mut is_reconnected = false;
+        shared.served_by(|| {
+            is_reconnected = true;
             let server = self.link.client.server_info();
             (server.server_name, server.version)
         });
-        let late = self.oldest().filter(|sent| sent.elapsed() >= READ_BACK_PATIENCE);
-        self.status.note(self.outbox.in_flight(), late);
+        (shared.in_flight, shared.unread_since) = (self.outbox.in_flight(), self.outbox.unread_since());
+        shared.read = self.place.stream;
+        shared.shown = shared.shown.max(self.acked);
+        shared.lag(now);
+        drop(shared);
+        if is_reconnected {
+            // What the broken connection carried is lost, or will be void.
+            self.go_back(now);
+        }
     }
 }
 
-/// Publishes a message until a server has it.
-async fn tell(link: &Link, bytes: Bytes) {
-    while match link.publishing.publish(link.subject.clone(), bytes.clone()).await {
-        Ok(ack) => ack.await.is_err(),
-        Err(_) => true,
-    } {
-        tokio::time::sleep(TELL_PAUSE).await;
-    }
+/// Whether a server rejects a message because there is no space for it.
+fn is_full(error: &PublishError) -> bool {
+    use jetstream::ErrorCode;
+    let source = std::error::Error::source(error);
+    let Some(error) = source.and_then(|source| source.downcast_ref::<jetstream::Error>()) else {
+        return false;
+    };
+    let code = error.error_code();
+    let why = error.to_string();
+    code == ErrorCode::INSUFFICIENT_RESOURCES
+        || code == ErrorCode::STORAGE_RESOURCES_EXCEEDED
+        || code == ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
+        || code == ErrorCode::STREAM_STORE_FAILED && (why.contains("exceeded") || why.contains("space"))
 }

@@ -3,22 +3,32 @@
 use super::options::NatsOptions;
 use super::outbox::MESSAGE_BYTES_MAX;
 use super::places::LogId;
-use super::status::Replication;
+use super::replication::Replication;
 use crate::journal::JournalError;
 use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long a server may take to acknowledge a message.
-pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a server may take to acknowledge a message, unless the servers are far away.
+const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a server may take to answer the reader, unless the servers are far away. Without a leader there is no answer.
+const READER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A response may take this many times as long as the first one took.
+const SLOWER: u32 = 4;
 
 /// How long a server may take to answer anything else.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// At most one event of the connection is logged in this time.
+const EVENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection whose server is silent for three of these is given up for another one.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -29,14 +39,20 @@ const SERVER_MIN: [u64; 3] = [2, 10, 23];
 /// Where the stream's metadata has the log's identity.
 const LOG_ID_KEY: &str = "cuckood-log";
 
+/// Where it has the name of the cluster that has created it.
+const CLUSTER_KEY: &str = "cuckood-cluster";
+
 const NOT_OURS: &str = "its metadata has no identity of a log: it was not made by this service";
 
 /// The connection, and the stream of the log.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) client: Client,
-    /// Waits [`ACK_TIMEOUT`].
+    /// Waits for `ack_timeout`.
     pub(super) publishing: Context,
+    pub(super) ack_timeout: Duration,
+    /// How long the reader waits for a response.
+    pub(super) patience: Duration,
     pub(super) stream: Stream,
     pub(super) subject: String,
     pub(super) log: LogId,
@@ -51,7 +67,7 @@ impl Link {
     pub(super) async fn open(
         options: &NatsOptions,
         may_create: bool,
-        status: &Arc<Replication>,
+        status: &Arc<Mutex<Replication>>,
     ) -> Result<Link, JournalError> {
         patiently(options, async || attempt(options, may_create, status).await).await
     }
@@ -231,15 +247,17 @@ fn now(error: impl std::fmt::Display) -> Refused {
 async fn attempt(
     options: &NatsOptions,
     may_create: bool,
-    status: &Arc<Replication>,
+    status: &Arc<Mutex<Replication>>,
 ) -> Result<Link, Refused> {
     let client = connect(options, Some(status)).await?;
     check_server(&client)?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
     let stream = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
+    let began = Instant::now();
+    stream.get_info().await.map_err(now)?;
+    let round_trip = began.elapsed();
     let info = stream.cached_info();
-    let log = check_stream(&info.config, &format!("{}.log", options.stream), options.replicas);
-    let log = log.map_err(Refused::Final)?;
+    let log = check_stream(&info.config, options).map_err(Refused::Final)?;
     let server = client.server_info();
     tracing::info!(
         server = server.server_name,
@@ -257,15 +275,24 @@ async fn attempt(
     if max_bytes > 0 || max_messages > 0 {
         tracing::warn!(max_bytes, max_messages, "the stream is limited: it refuses writes once it is full");
     }
+    tracing::info!(
+        "storage.durability does not apply: the servers of the log decide when a write is durable"
+    );
     if info.config.num_replicas < 3 {
         tracing::warn!(
             replicas = info.config.num_replicas,
             "the log has fewer than three replicas: writes end with the death of one server, and a lost disk loses acknowledged writes"
         );
     }
-    status.opened(&server.server_name, &server.version, info.config.num_replicas);
+    {
+        let mut known = status.lock();
+        (known.server, known.server_version) = (server.server_name, server.version);
+        (known.replicas, known.disconnected_since) = (info.config.num_replicas, None);
+    }
     let subject = format!("{}.log", options.stream);
-    Ok(Link { publishing: context(ACK_TIMEOUT), stream, subject, log, client })
+    let (ack_timeout, patience) =
+        (ACK_TIMEOUT.max(round_trip * SLOWER), READER_TIMEOUT.max(round_trip * SLOWER));
+    Ok(Link { publishing: context(ack_timeout), ack_timeout, patience, stream, subject, log, client })
 }
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
@@ -290,21 +317,30 @@ async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool)
 }
 
 /// Connects; `status` is told how the connection is.
-async fn connect(options: &NatsOptions, status: Option<&Arc<Replication>>) -> Result<Client, Refused> {
+async fn connect(options: &NatsOptions, status: Option<&Arc<Mutex<Replication>>>) -> Result<Client, Refused> {
     let (watched, login, tls) = (status.cloned(), &options.login, &options.tls);
+    let logged = Arc::new(Mutex::new(None));
     let mut connecting = ConnectOptions::new()
         .name(format!("cuckood {}", options.node))
         .connection_timeout(ANSWER_TIMEOUT)
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
-            let watched = watched.clone();
+            let (watched, logged) = (watched.clone(), logged.clone());
             async move {
-                match (event, watched) {
-                    (Event::Connected, Some(watched)) => watched.connected(true),
-                    (Event::Disconnected | Event::Closed, Some(watched)) => watched.connected(false),
-                    (Event::Connected | Event::Disconnected | Event::Closed, None) => {}
-                    (event, _) => tracing::info!(%event, "the connection to the replicated log"),
+                let is_connected = match &event {
+                    Event::Connected => Some(true),
+                    Event::Disconnected | Event::Closed => Some(false),
+                    _ => None,
+                };
+                if let (Some(is_connected), Some(watched)) = (is_connected, &watched) {
+                    watched.lock().note_connection(is_connected);
+                }
+                // A wrong password makes an event with each attempt to connect.
+                let mut last = logged.lock();
+                if last.is_none_or(|at: Instant| at.elapsed() >= EVENT_PAUSE) {
+                    *last = Some(Instant::now());
+                    tracing::info!(%event, "connection to the replicated log");
                 }
             }
         });
@@ -364,16 +400,33 @@ fn wanted_stream(options: &NatsOptions) -> stream::Config {
         num_replicas: options.replicas,
         deny_delete: true,
         allow_direct: true,
-        metadata: [(LOG_ID_KEY.to_owned(), hex::encode(id))].into(),
+        metadata: [
+            (LOG_ID_KEY.to_owned(), hex::encode(id)),
+            (CLUSTER_KEY.to_owned(), options.cluster.clone()),
+        ]
+        .into(),
         ..stream::Config::default()
     }
 }
 
-/// Checks that the stream keeps what is acknowledged, and returns the log's identity.
-fn check_stream(config: &stream::Config, subject: &str, replicas: usize) -> Result<LogId, String> {
+/// Checks that the stream is of this cluster and retains what is acknowledged. Returns the log's identity.
+fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<LogId, String> {
     let Some(log) = log_id(config) else { return Err(NOT_OURS.to_owned()) };
+    let (subject, replicas) = (format!("{}.log", options.stream), options.replicas);
+    let cluster = config.metadata.get(CLUSTER_KEY).map_or("", String::as_str);
     let faults = [
-        (config.subjects != [subject], format!("its subjects are {:?}, not {subject}", config.subjects)),
+        (
+            cluster != options.cluster,
+            format!(
+                "it belongs to the cluster `{cluster}`, and cluster.name is `{}`: set nats.stream to another name, so that each cluster \
+                 has its own log",
+                options.cluster
+            ),
+        ),
+        (
+            config.subjects != [subject.as_str()],
+            format!("its subjects are {:?}, not {subject}", config.subjects),
+        ),
         (config.storage != StorageType::File, "it is not stored in files".to_owned()),
         (config.retention != RetentionPolicy::Limits, "its retention is not `limits`".to_owned()),
         (config.discard != DiscardPolicy::New, "it discards old messages when it is full".to_owned()),
@@ -411,9 +464,10 @@ mod tests {
     fn a_stream_that_could_lose_entries_is_refused() {
         let options = NatsOptions { replicas: 3, ..NatsOptions::new("nats://localhost", "shop", "a") };
         let good = wanted_stream(&options);
-        let check = |config: &stream::Config| check_stream(config, "shop.log", 3);
+        let check = |config: &stream::Config| check_stream(config, &options);
         assert!(check(&good).is_ok());
-        let bad: [fn(&mut stream::Config); 8] = [
+        let bad: [fn(&mut stream::Config); 9] = [
+            |config| drop(config.metadata.insert(CLUSTER_KEY.to_owned(), "staging".to_owned())),
             |config| config.max_message_size = 1 << 16,
             |config| config.storage = StorageType::Memory,
             |config| config.retention = RetentionPolicy::WorkQueue,

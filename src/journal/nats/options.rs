@@ -5,10 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Every node says something every five seconds.
-const LISTEN_TIME: Duration = Duration::from_secs(15);
-
-/// Every node tells its last hash every ten seconds.
+/// Every node reports its last hash every ten seconds.
 const OPEN_TIME: Duration = Duration::from_secs(30);
 
 /// Options of the log on NATS JetStream.
@@ -18,6 +15,8 @@ pub struct NatsOptions {
     pub servers: Vec<String>,
     /// Name of the stream; it is created if it does not exist. Its subject is the same name with `.log` behind it.
     pub stream: String,
+    /// Name of the cluster that the stream belongs to. Nodes of another one are rejected.
+    pub cluster: String,
     /// How many servers hold the stream, if it is created.
     pub replicas: usize,
     /// The name of this node, which no other running node may have.
@@ -28,13 +27,11 @@ pub struct NatsOptions {
     pub tls: NatsTls,
     /// How long the servers may take to be reached at the start.
     pub connect_timeout: Duration,
-    /// How many messages are kept before the older of the two snapshots that nodes share. A message has the entries of one group commit.
+    /// Bytes of the log that are retained before the older of the two shared snapshots.
     pub log_margin: u64,
     /// The highest version of entries that this node understands.
     pub understands: u16,
-    /// How long a node listens to the others before it takes those for all that it has heard.
-    pub listen_time: Duration,
-    /// How long a node goes on whose state differs from another's while it is open which of them is right.
+    /// How long a node continues whose state differs from another's, unless more nodes agree with it than differ.
     pub open_time: Duration,
 }
 
@@ -74,15 +71,23 @@ impl NatsOptions {
         NatsOptions {
             servers: vec![server.into()],
             stream: stream.into(),
+            cluster: String::new(),
             replicas: 1,
             node: node.into(),
             login: NatsLogin::default(),
             tls: NatsTls::default(),
             connect_timeout: Duration::from_secs(30),
-            log_margin: 10_000,
+            log_margin: 64 << 20,
             understands: FORMAT_VERSION,
-            listen_time: LISTEN_TIME,
             open_time: OPEN_TIME,
         }
+    }
+
+    /// The first contradiction in the options. Does not print secrets.
+    pub fn fault(&self) -> Option<String> {
+        let with_user = self.servers.iter().find_map(|server| Some(server.rsplit_once('@')?.1));
+        with_user.map(|host| {
+            format!("nats.servers: {host} has a user in its address; set nats.user and nats.password, or nats.token")
+        })
     }
 }

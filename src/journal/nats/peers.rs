@@ -1,125 +1,234 @@
-//! The other nodes, as the log tells of them: who is present, and which entries all of those understand.
+//! The other nodes, as the log reports them, and whether their states are ours.
 //!
-//! A node's silence is measured by the log's own time, and only while the log goes on. Every node writes every five seconds. So a long gap in
-//! the log says that the log stood still, or that its clock was set, and nothing about any node.
+//! Each node reports its build and the last hash of its state in its beats. A hash covers everything before its position, so nodes whose
+//! hashes differ at a position differ at every later one. Nothing tells which of two is right but their number. A hash counts once it was
+//! read from the log, our own included, so all nodes judge the same hashes. A node that differs stops after a delay, unless more nodes
+//! agree with it than differ.
 
-use super::report::Report;
-use crate::domain::{Seq, Timestamp};
+use super::options::NatsOptions;
+use super::replication::Peer;
+use crate::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use crate::journal::JournalError;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A longer gap between two messages is nobody's silence.
-const GAP_MAX: Duration = Duration::from_secs(15);
+/// Number of positions whose own hashes are stored.
+const POSITIONS_MAX: usize = 64;
 
-/// A node that was silent for so long is gone: it is not asked what it understands, and nobody waits for its hash.
-const GONE_AFTER: Duration = Duration::from_secs(600);
-
-/// The most other nodes that are remembered.
+/// Maximum number of other nodes.
 const PEERS_MAX: usize = 256;
 
-/// What is known about another node.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The last position that it said it had applied.
-    pub(super) applied: Seq,
-    /// When it was last heard of, by the log's clock; `None` if it has a session from before this process began to read.
-    pub(super) heard_at: Option<Timestamp>,
-    /// What it has told of itself last.
-    pub(super) report: Report,
-    /// Whether its state differs from this node's, as far as that is known.
-    pub(super) differs: Option<bool>,
-    /// How long the log had gone on when it was last heard of.
-    heard: Duration,
+/// Maximum length of a build's name, in bytes.
+const BUILD_BYTES_MAX: usize = 64;
+
+/// A node reports at least this often, however much it writes.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// A node that was silent for this long, by the log's clock, is gone.
+const GONE_AFTER: Duration = Duration::from_secs(600);
+
+/// A node's report about itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Report {
+    /// Its build; empty if unknown.
+    build: String,
+    /// The highest version of entries that it understands; 0 if unknown.
+    understands: u16,
+    /// The hash of its state at the last position at which nodes compare.
+    hash: Option<(Seq, u128)>,
 }
 
-/// The other nodes.
+impl Report {
+    /// Decodes a report. Fields that a later build has appended are ignored; an unreadable report is empty. A hash of a position after
+    /// `read`, up to which the log was read, is impossible and dropped.
+    fn decode(bytes: &[u8], read: Seq) -> Report {
+        let known = postcard::take_from_bytes::<Report>(bytes).map(|(report, _)| report).ok();
+        let mut report = known.filter(|report| report.build.len() <= BUILD_BYTES_MAX).unwrap_or_default();
+        report.hash.take_if(|(at, _)| *at == Seq(0) || *at > read || !at.0.is_multiple_of(STATE_HASH_EVERY));
+        report
+    }
+}
+
 #[derive(Debug, Default)]
+struct Known {
+    applied: Seq,
+    heard_at: Timestamp,
+    report: Report,
+    differs: Option<bool>,
+}
+
+/// The other nodes, and this node's own hashes.
+#[derive(Debug)]
 pub(super) struct Peers {
+    understands: u16,
+    /// How long this node continues after a difference.
+    open_time: Duration,
+    own: BTreeMap<Seq, u128>,
+    /// The last position whose own hash was read from the log.
+    confirmed: Seq,
     all: BTreeMap<String, Known>,
-    /// How long the log has gone on since this process began to read it: all gaps between messages, but for the long ones.
-    gone_on: Duration,
     /// The time of the last message.
-    read_at: Option<Timestamp>,
-    /// From where on everything is heard that the others write.
-    listens_from: Option<Duration>,
+    read_at: Timestamp,
+    /// The last position whose hash was reported, and when; `None` if a report is due.
+    reported: Option<(Option<Seq>, Instant)>,
+    /// Since when it is open whose state is right.
+    doubt_since: Option<Instant>,
+    /// Number of differing nodes that are known to be the minority.
+    settled: usize,
 }
 
 impl Peers {
-    /// This node has a session from before this process began to read: it counts as present until it was silent for long.
-    pub(super) fn expect(&mut self, node: &str) {
-        self.known(node);
+    pub(super) fn new(options: &NatsOptions) -> Peers {
+        Peers {
+            understands: options.understands,
+            open_time: options.open_time,
+            own: BTreeMap::new(),
+            confirmed: Seq(0),
+            all: BTreeMap::new(),
+            read_at: Timestamp(0),
+            reported: None,
+            doubt_since: None,
+            settled: 0,
+        }
+    }
+
+    /// The next report, encoded.
+    pub(super) fn report(&mut self, now: Instant) -> Vec<u8> {
+        let hash = self.last_hash().map(|StateHash { at, hash }| (at, hash));
+        self.reported = Some((hash.map(|(at, _)| at), now));
+        let build = env!("CARGO_PKG_VERSION").to_owned();
+        let report = Report { build, understands: self.understands, hash };
+        postcard::to_stdvec(&report).expect("plain data always encodes")
+    }
+
+    /// When the next report is due.
+    pub(super) fn report_at(&self, now: Instant) -> Instant {
+        let last = self.last_hash().map(|hash| hash.at);
+        self.reported.filter(|(at, _)| *at == last).map_or(now, |(_, at)| at + REPORT_EVERY)
+    }
+
+    /// Some node does not know this node yet: a session has started, of this node or another.
+    pub(super) fn introduce(&mut self) {
+        self.reported = None;
+    }
+
+    /// Notes the hash of this node's state.
+    pub(super) fn note_own(&mut self, hash: StateHash) {
+        self.own.insert(hash.at, hash.hash);
+        while self.own.len() > POSITIONS_MAX {
+            self.own.pop_first();
+        }
+    }
+
+    /// This node's last hash.
+    pub(super) fn last_hash(&self) -> Option<StateHash> {
+        self.own.last_key_value().map(|(&at, &hash)| StateHash { at, hash })
     }
 
     /// A message of this time was read.
     pub(super) fn note_time(&mut self, at: Timestamp) {
-        let before = self.read_at.replace(at).unwrap_or(at);
-        let gap = Duration::from_millis(at.0.saturating_sub(before.0));
-        if gap <= GAP_MAX {
-            self.gone_on += gap;
-        } else if self.listens_from.is_some() {
-            // Those who were cut off, too, have to be heard again.
-            self.listens_from = Some(self.gone_on);
-        }
+        self.read_at = at;
     }
 
-    /// The last message was this node's.
-    pub(super) fn heard(&mut self, node: &str, applied: Option<Seq>) {
-        let (heard, heard_at) = (self.gone_on, self.read_at);
+    /// The last message is of this node.
+    pub(super) fn heard(&mut self, node: &str) {
+        let at = self.read_at;
+        self.known(node).heard_at = at;
+    }
+
+    /// This node's own report was read; its hash counts from now on.
+    pub(super) fn take_own(&mut self, report: &[u8]) {
+        let hash = Report::decode(report, Seq(u64::MAX)).hash;
+        self.confirmed = self.confirmed.max(hash.map_or(Seq(0), |(at, _)| at));
+    }
+
+    /// Another node's report was read, behind position `read`.
+    pub(super) fn take(&mut self, node: &str, applied: Seq, report: &[u8], read: Seq) {
+        let report = Report::decode(report, read);
+        self.heard(node);
         let known = self.known(node);
-        known.applied = applied.unwrap_or(known.applied);
-        (known.heard, known.heard_at) = (heard, heard_at);
+        (known.applied, known.report) = (applied, report);
     }
 
-    /// A node has begun a session, maybe as another build: until it has told, nobody knows what it understands.
-    pub(super) fn began_session(&mut self, node: &str) {
-        self.heard(node, None);
-        self.known(node).report.understands = 0;
-    }
-
-    /// What is known about a node. If there are too many, the one that was silent for longest is forgotten.
-    pub(super) fn known(&mut self, node: &str) -> &mut Known {
+    fn known(&mut self, node: &str) -> &mut Known {
         if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
-            let silent = self.all.iter().min_by_key(|(_, known)| known.heard);
-            if let Some(silent) = silent.map(|(silent, _)| silent.clone()) {
-                self.all.remove(&silent);
+            let silent =
+                self.all.iter().min_by_key(|(_, known)| known.heard_at).map(|(node, _)| node.clone());
+            silent.map(|node| self.all.remove(&node));
+        }
+        self.all.entry(node.to_owned()).or_default()
+    }
+
+    /// Compares all hashes that count.
+    ///
+    /// # Errors
+    /// [`JournalError::Diverged`] if this node has to stop.
+    pub(super) fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
+        let (mut agreeing, mut differing) = (1, Vec::new());
+        for (node, known) in &mut self.all {
+            let own = |(at, hash): (Seq, u128)| {
+                let own = self.own.get(&at).filter(|_| at <= self.confirmed)?;
+                Some((at, *own != hash))
+            };
+            let compared = known.report.hash.and_then(own);
+            known.differs = compared.map(|(_, differs)| differs).or(known.differs);
+            match known.differs {
+                Some(true) => differing.push((known.report.hash.map_or(Seq(0), |(at, _)| at), node.as_str())),
+                Some(false) => agreeing += 1,
+                None => {}
             }
         }
-        let heard = self.gone_on;
-        self.all.entry(node.to_owned()).or_insert_with(|| Known { heard, ..Known::default() })
-    }
-
-    /// All that are known.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Known)> {
-        self.all.iter().map(|(node, known)| (node.as_str(), known))
-    }
-
-    /// All that are known, to be changed.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (&str, &mut Known)> {
-        self.all.iter_mut().map(|(node, known)| (node.as_str(), known))
-    }
-
-    /// Whether a node is there, or may be back at once.
-    pub(super) fn is_present(&self, known: &Known) -> bool {
-        self.gone_on.saturating_sub(known.heard) <= GONE_AFTER
-    }
-
-    /// Those that are.
-    pub(super) fn present(&self) -> impl Iterator<Item = (&str, &Known)> {
-        self.all().filter(|(_, known)| self.is_present(known))
-    }
-
-    /// From now on everything is heard that the others write.
-    pub(super) fn listens(&mut self) {
-        self.listens_from.get_or_insert(self.gone_on);
-    }
-
-    /// The highest version of entries that this node and all that are present understand; 0 before this node has listened for so long.
-    pub(super) fn understood(&self, ours: u16, listen_time: Duration) -> u16 {
-        let has_listened = self.listens_from.is_some_and(|from| self.gone_on - from >= listen_time);
-        if !has_listened {
-            return 0;
+        self.settled = self.settled.min(differing.len());
+        if differing.len() == self.settled {
+            self.doubt_since = None;
+            return Ok(());
         }
-        self.present().map(|(_, known)| known.report.understands).fold(ours, u16::min)
+        let names = || differing.iter().map(|(_, node)| *node).collect::<Vec<_>>().join(", ");
+        let at = differing.iter().map(|(at, _)| *at).min().unwrap_or_default();
+        let since = *self.doubt_since.get_or_insert_with(|| {
+            tracing::error!(position = at.0, others = names(), delay = ?self.open_time, "state differs from other nodes; the minority stops after a delay");
+            now
+        });
+        if now < since + self.open_time {
+            return Ok(());
+        }
+        if agreeing <= differing.len() {
+            return Err(JournalError::Diverged { at, others: names() });
+        }
+        tracing::error!(
+            position = at.0,
+            others = names(),
+            "state of a minority of nodes differs; they have to stop"
+        );
+        (self.settled, self.doubt_since) = (differing.len(), None);
+        Ok(())
+    }
+
+    /// Whether it is open whose state is right.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt_since.is_some()
+    }
+
+    /// When a difference is decided.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        self.doubt_since.map(|since| since + self.open_time)
+    }
+
+    /// All nodes that were heard of.
+    pub(super) fn list(&self) -> Vec<Peer> {
+        let gone_before = self.read_at.0.saturating_sub(GONE_AFTER.as_millis() as u64);
+        let peer = |(node, known): (&String, &Known)| Peer {
+            node: node.clone(),
+            applied: known.applied,
+            heard_at: known.heard_at,
+            build: known.report.build.clone(),
+            understands: known.report.understands,
+            hash: known.report.hash.map(|(at, hash)| StateHash { at, hash }),
+            differs: known.differs,
+            is_present: known.heard_at.0 >= gone_before,
+        };
+        self.all.iter().map(peer).collect()
     }
 }
 
@@ -127,132 +236,151 @@ impl Peers {
 mod tests {
     use super::*;
 
-    const LISTEN_TIME: Duration = Duration::from_secs(15);
+    const OPEN_TIME: Duration = Duration::from_secs(30);
+    const EVERY: u64 = STATE_HASH_EVERY;
 
-    /// What this node understands.
-    const OURS: u16 = 2;
-
-    /// The log of some nodes, second by second.
-    struct Log {
+    /// A node that reads what others report.
+    struct Node {
         peers: Peers,
-        second: u64,
+        now: Instant,
     }
 
-    impl Log {
-        fn begin() -> Log {
-            let mut log = Log { peers: Peers::default(), second: 1_000_000 };
-            log.goes_on(0);
-            log.peers.listens();
-            log
+    impl Node {
+        fn new() -> Node {
+            let options = NatsOptions { open_time: OPEN_TIME, ..NatsOptions::new("", "shop", "own") };
+            Node { peers: Peers::new(&options), now: Instant::now() }
         }
 
-        /// Nothing is written for so long, then this node's own message.
-        fn stands_still(&mut self, seconds: u64) {
-            self.second += seconds;
-            self.peers.note_time(Timestamp(self.second * 1_000));
+        fn own(&mut self, number: u64, hash: u128) -> Result<(), JournalError> {
+            self.peers.note_own(StateHash { at: Seq(number * EVERY), hash });
+            let report = self.peers.report(self.now);
+            self.peers.take_own(&report);
+            self.peers.compare(self.now)
         }
 
-        /// This node beats, and nobody else.
-        fn goes_on(&mut self, seconds: u64) {
-            for _ in 0..=seconds / 5 {
-                self.stands_still(5);
-            }
+        fn told(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
+            let report = Report { hash: Some((Seq(number * EVERY), hash)), ..Report::default() };
+            let report = postcard::to_stdvec(&report).unwrap();
+            self.peers.take(node, Seq(1), &report, Seq(u64::MAX));
+            self.peers.compare(self.now)
         }
 
-        fn tells(&mut self, node: &str, understands: u16) {
-            self.peers.heard(node, Some(Seq(7)));
-            self.peers.known(node).report = Report::of_this_build(understands, None);
+        fn wait(&mut self, time: Duration) -> Result<(), JournalError> {
+            self.now += time;
+            self.peers.compare(self.now)
         }
 
-        fn understood(&self) -> u16 {
-            self.peers.understood(OURS, LISTEN_TIME)
-        }
-
-        fn present(&self) -> Vec<&str> {
-            self.peers.present().map(|(node, _)| node).collect()
+        fn differs(&self, node: &str) -> Option<bool> {
+            self.peers.list().into_iter().find(|peer| peer.node == node)?.differs
         }
     }
 
-    #[test]
-    fn the_least_counts_of_those_that_are_present_once_the_node_has_listened() {
-        let mut log = Log::begin();
-        assert_eq!(log.understood(), 0, "it has not listened yet");
-        log.goes_on(15);
-        assert_eq!(log.understood(), OURS, "it is alone");
-        log.tells("a", 1);
-        log.tells("b", 3);
-        assert_eq!(log.understood(), 1);
-        log.tells("a", 2);
-        assert_eq!(log.understood(), 2);
-        // It may be another build.
-        log.peers.began_session("a");
-        assert_eq!(log.understood(), 0);
-        log.tells("a", 1);
-        assert_eq!((log.understood(), log.present()), (1, vec!["a", "b"]));
-        log.goes_on(605);
-        log.tells("b", 3);
-        assert_eq!((log.understood(), log.present()), (OURS, vec!["b"]));
-    }
-
-    /// After the servers were gone, this node's own message is the first one.
-    #[test]
-    fn the_silence_of_the_log_is_not_the_silence_of_a_node() {
-        let mut log = Log::begin();
-        log.tells("old", 1);
-        log.goes_on(15);
-        log.stands_still(3_600);
-        assert_eq!((log.understood(), log.present()), (0, vec!["old"]));
-        log.goes_on(15);
-        assert_eq!(log.understood(), 1, "it has listened anew, and the old one is not gone");
-        log.goes_on(600);
-        assert_eq!((log.understood(), log.present()), (OURS, vec![]));
+    fn is_diverged(compared: Result<(), JournalError>) -> bool {
+        matches!(compared, Err(JournalError::Diverged { .. }))
     }
 
     #[test]
-    fn a_clock_that_is_set_makes_nobody_silent() {
-        let mut log = Log::begin();
-        log.tells("old", 1);
-        log.goes_on(15);
-        for back in [7_200, 14, 900_000] {
-            log.second -= back;
-            log.goes_on(15);
-            assert_eq!((log.understood(), log.present()), (1, vec!["old"]), "{back} s");
-        }
-        // Nobody who was last heard at a later time stays present for longer than others.
-        log.goes_on(600);
-        assert_eq!(log.present(), Vec::<&str>::new());
-    }
-
-    /// An old node is down while this one begins with a snapshot: the log that it reads says nothing of it.
-    #[test]
-    fn a_node_with_a_session_counts_although_it_was_not_heard_of_yet() {
-        let mut log = Log { peers: Peers::default(), second: 1_000_000 };
-        log.peers.expect("old");
-        log.goes_on(0);
-        log.peers.listens();
-        log.goes_on(60);
-        assert_eq!((log.understood(), log.present()), (0, vec!["old"]));
-        log.tells("old", 1);
-        assert_eq!(log.understood(), 1);
-
-        let mut log = Log::begin();
-        log.peers.expect("removed long ago");
-        log.goes_on(605);
-        assert_eq!(log.understood(), OURS);
+    fn minority_stops_after_delay_and_majority_continues() {
+        let (mut right, mut wrong) = (Node::new(), Node::new());
+        right.own(1, 1).unwrap();
+        right.told("b", 1, 1).unwrap();
+        assert!(!right.peers.is_in_doubt());
+        right.told("c", 1, 2).unwrap();
+        assert!(right.peers.is_in_doubt());
+        right.wait(OPEN_TIME).unwrap();
+        assert!(!right.peers.is_in_doubt() && right.peers.wake_at().is_none());
+        assert_eq!((right.differs("b"), right.differs("c")), (Some(false), Some(true)));
+        wrong.own(1, 2).unwrap();
+        wrong.told("a", 1, 1).unwrap();
+        wrong.told("b", 1, 1).unwrap();
+        wrong.wait(OPEN_TIME - Duration::from_millis(1)).unwrap();
+        assert!(is_diverged(wrong.wait(Duration::from_millis(1))));
+        // A replaced node reports another hash.
+        right.told("c", 1, 1).unwrap();
+        assert_eq!(right.differs("c"), Some(false));
+        right.told("c", 1, 3).unwrap();
+        assert!(right.peers.is_in_doubt(), "again");
     }
 
     #[test]
-    fn the_one_that_was_silent_for_longest_is_forgotten_when_there_are_too_many() {
-        let mut log = Log::begin();
-        for number in 0..PEERS_MAX {
-            log.tells(&format!("n{number}"), 2);
-            log.stands_still(1);
+    fn both_nodes_stop_when_two_differ() {
+        let mut node = Node::new();
+        node.own(1, 1).unwrap();
+        node.told("b", 1, 2).unwrap();
+        assert!(is_diverged(node.wait(OPEN_TIME)));
+        let mut node = Node::new();
+        node.own(1, 1).unwrap();
+        for (other, hash) in [("b", 1), ("c", 2), ("d", 2)] {
+            node.told(other, 1, hash).unwrap();
         }
-        log.tells("n0", 2);
-        log.tells("another", 1);
-        assert_eq!(log.peers.all().count(), PEERS_MAX);
-        let is_known = |node: &str| log.peers.all().any(|(known, _)| known == node);
-        assert!(is_known("n0") && is_known("another") && !is_known("n1"));
-        assert_eq!(log.understood(), 1);
+        assert!(is_diverged(node.wait(OPEN_TIME)), "two against two");
+    }
+
+    /// Otherwise nodes would judge by hashes that others can't know of.
+    #[test]
+    fn own_hash_counts_once_it_was_read_from_the_log() {
+        let mut node = Node::new();
+        node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
+        node.told("b", 1, 2).unwrap();
+        node.wait(OPEN_TIME * 2).unwrap();
+        assert_eq!(node.differs("b"), None);
+        let report = node.peers.report(node.now);
+        node.peers.take_own(&report);
+        node.peers.compare(node.now).unwrap();
+        assert_eq!(node.differs("b"), Some(true));
+    }
+
+    #[test]
+    fn last_comparison_stays_valid_where_positions_differ() {
+        let mut node = Node::new();
+        node.own(1, 1).unwrap();
+        node.told("b", 1, 2).unwrap();
+        node.told("b", 3, 7).unwrap();
+        assert_eq!(node.differs("b"), Some(true));
+        node.own(2, 5).unwrap();
+        assert!(is_diverged(node.wait(OPEN_TIME)), "the delay counts from the first difference");
+    }
+
+    #[test]
+    fn report_is_due_with_news_at_intervals_and_for_new_nodes() {
+        let mut node = Node::new();
+        let now = node.now;
+        assert_eq!(node.peers.report_at(now), now);
+        node.peers.report(now);
+        assert_eq!(node.peers.report_at(now), now + REPORT_EVERY);
+        node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
+        assert_eq!(node.peers.report_at(now), now);
+        let report = Report::decode(&node.peers.report(now), Seq(EVERY));
+        assert_eq!((report.understands, report.hash), (node.peers.understands, Some((Seq(EVERY), 1))));
+        node.peers.introduce();
+        assert_eq!(node.peers.report_at(now), now);
+    }
+
+    #[test]
+    fn report_ignores_additions_and_impossible_content() {
+        let report = Report { build: "1".to_owned(), understands: 3, hash: Some((Seq(EVERY), 5)) };
+        let mut bytes = postcard::to_stdvec(&report).unwrap();
+        bytes.extend_from_slice(b"more");
+        assert_eq!(Report::decode(&bytes, Seq(EVERY)), report);
+        assert_eq!(Report::decode(&bytes, Seq(EVERY - 1)).hash, None);
+        assert_eq!(Report::decode(&bytes[..1], Seq(EVERY)), Report::default());
+        let long = Report { build: "x".repeat(BUILD_BYTES_MAX + 1), ..report };
+        assert_eq!(Report::decode(&postcard::to_stdvec(&long).unwrap(), Seq(EVERY)), Report::default());
+    }
+
+    #[test]
+    fn stored_nodes_and_hashes_are_limited() {
+        let mut node = Node::new();
+        for number in 1..1_000u64 {
+            node.peers.note_time(Timestamp(number * 1_000));
+            node.own(number, 1).unwrap();
+            node.peers.heard(&format!("n{number}"));
+        }
+        assert_eq!((node.peers.own.len(), node.peers.all.len()), (POSITIONS_MAX, PEERS_MAX));
+        assert_eq!(node.peers.last_hash().unwrap().at, Seq(999 * EVERY));
+        let list = node.peers.list();
+        assert!(list.iter().all(|peer| peer.heard_at >= Timestamp(744_000)));
+        node.peers.note_time(Timestamp(1_500_000));
+        assert_eq!(node.peers.list().iter().filter(|peer| peer.is_present).count(), 100);
     }
 }

@@ -1,56 +1,36 @@
-//! Where the positions of this node's snapshots lie in the stream, kept in the data directory: a restart reads on from there. The
-//! first of them is that of position 0, written when the directory is first used: it tells which log the directory belongs to.
+//! The places in the stream of this node's snapshots, stored in the data directory: a restart reads on from there. The first one is that
+//! of position 0, written when the directory is first used: it records the log to which the directory belongs.
 
-use super::sequencer::Place;
-use super::sessions::{Progress, Sessions};
+use super::order::Place;
 use crate::domain::Seq;
+use crate::frame::Format;
 use crate::store::backing::Change;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, VALUE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_128;
 
 const TREE: &str = "log-places";
 
-/// The first byte of each value; the last sixteen are a checksum.
-const VERSION: u8 = 1;
+const FORMAT: Format = Format { magic: *b"ckpl", version: 1, payload_max: VALUE_BYTES_MAX };
 
 /// The random identity of a log, drawn when its stream is created.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct LogId(pub(super) u128);
-
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    log: u128,
-    stream: u64,
-    checksum: u128,
-    forgotten: u64,
-    sessions: Vec<(String, Progress)>,
-}
 
 /// Whether the directory belongs to a replicated log.
 pub(in crate::journal) fn is_of_replicated_log(store: &Store) -> bool {
     store.backing().tree_names().iter().any(|tree| tree == TREE)
 }
 
-/// Keeps the place of a position.
+/// Stores an encoded place of a position.
 ///
 /// # Errors
 /// [`StoreError::Failed`].
-pub(super) fn keep(store: &Store, log: LogId, place: &Place) -> Result<(), StoreError> {
-    keep_encoded(store, place.seq, encode(log, place)?)
-}
-
-/// Keeps the place of a position, as [`encode`] wrote it.
-///
-/// # Errors
-/// [`StoreError::Failed`].
-pub(super) fn keep_encoded(store: &Store, seq: Seq, value: Vec<u8>) -> Result<(), StoreError> {
+pub(super) fn keep(store: &Store, seq: Seq, value: Vec<u8>) -> Result<(), StoreError> {
     store.write(TREE, vec![Change::Put(seq.0.to_be_bytes().to_vec(), value)])
 }
 
-/// The place of a position as [`encode`] wrote it, if it is kept.
+/// The encoded place of a position, if it is stored.
 ///
 /// # Errors
 /// [`StoreError::Damaged`].
@@ -60,34 +40,24 @@ pub(super) fn encoded(store: &Store, seq: Seq) -> Result<Option<Vec<u8>>, StoreE
     Ok(is_kept.then_some(value))
 }
 
-/// Encodes a place, but for its position.
-///
-/// # Errors
-/// [`StoreError::Misuse`] if that can't be done.
-pub(super) fn encode(log: LogId, place: &Place) -> Result<Vec<u8>, StoreError> {
-    let stored = Stored {
-        log: log.0,
-        stream: place.stream,
-        checksum: place.checksum,
-        forgotten: place.sessions.forgotten,
-        sessions: place.sessions.nodes.iter().map(|(node, latest)| (node.to_string(), *latest)).collect(),
-    };
-    let mut value = postcard::to_extend(&stored, vec![VERSION])
-        .map_err(|error| StoreError::Misuse(format!("a place in the log can't be encoded: {error}")))?;
-    let checksum = xxh3_128(&value);
-    value.extend_from_slice(&checksum.to_le_bytes());
-    Ok(value)
+/// Encodes a place in a log.
+pub(super) fn encode(log: LogId, place: &Place) -> Vec<u8> {
+    FORMAT.pack(&(log, place))
 }
 
-/// All places that are kept, in order, and the log that they lie in; `None` if the directory was never used with one.
+/// The inverse of [`encode`]; `None` if the bytes are damaged.
+pub(super) fn decode(value: &[u8]) -> Option<(LogId, Place)> {
+    FORMAT.unpack(value).ok()
+}
+
+/// All stored places, in order, and the log that they belong to; `None` if the directory was never used with one.
 ///
 /// # Errors
 /// [`StoreError::Damaged`].
 pub(super) fn all(store: &Store) -> Result<Option<(LogId, Vec<Place>)>, StoreError> {
     let (mut log, mut places, mut damaged) = (None, Vec::new(), false);
-    let decoded = |key: &[u8], value: &[u8]| decode(Seq(u64::from_be_bytes(key.try_into().ok()?)), value);
-    let scanned = store.backing().scan(TREE, &[], &mut |key, value| match decoded(key, value) {
-        Some((of, place)) if log.is_none_or(|log| log == of) => {
+    let scanned = store.backing().scan(TREE, &[], &mut |key, value| match decode(value) {
+        Some((of, place)) if log.is_none_or(|log| log == of) && *key == place.seq.0.to_be_bytes() => {
             log = Some(of);
             places.push(place);
             ControlFlow::Continue(())
@@ -104,7 +74,7 @@ pub(super) fn all(store: &Store) -> Result<Option<(LogId, Vec<Place>)>, StoreErr
     Ok(log.map(|log| (log, places)))
 }
 
-/// Forgets the places before a position, but for that of position 0.
+/// Drops the places before a position, except that of position 0.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -116,48 +86,30 @@ pub(super) fn forget_before(store: &Store, seq: Seq) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The inverse of [`encode`]; `None` if the bytes are damaged.
-pub(super) fn decode(seq: Seq, value: &[u8]) -> Option<(LogId, Place)> {
-    let (body, checksum) = value.split_last_chunk::<16>()?;
-    let stored: Stored = postcard::from_bytes(body.strip_prefix(&[VERSION])?).ok()?;
-    let Stored { log, stream, checksum: message, forgotten, sessions } = stored;
-    let nodes = sessions.into_iter().map(|(node, latest)| (Arc::from(node), latest)).collect();
-    let sessions = Sessions { nodes, forgotten };
-    let place = Place { stream, seq, sessions: Arc::new(sessions), checksum: message };
-    (xxh3_128(body) == u128::from_le_bytes(*checksum)).then_some((LogId(log), place))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::nats::message::Session;
     use crate::store::StoreOptions;
 
     #[test]
-    fn places_come_back_and_old_ones_are_forgotten() {
+    fn places_round_trip_and_old_ones_are_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();
         assert!(!is_of_replicated_log(&store));
         assert_eq!(all(&store).unwrap(), None);
-        let latest = Progress { session: Session(7), begun: 3, heard: 9, next: 5 };
-        let sessions = Sessions { nodes: [(Arc::from("a"), latest)].into(), forgotten: 2 };
-        let place = |seq| Place {
-            stream: seq * 2,
-            seq: Seq(seq),
-            sessions: Arc::new(sessions.clone()),
-            checksum: u128::MAX - u128::from(seq),
-        };
-        let kept = [0, 5, 300, 70_000].map(place);
-        for place in &kept {
-            keep(&store, LogId(9), place).unwrap();
-        }
+        let kept = [0, 5, 300, 70_000].map(|seq| Place::after_snapshot(seq * 2, Seq(seq)));
+        let keep = |log, place: &Place| keep(&store, place.seq, encode(log, place)).unwrap();
+        kept.iter().for_each(|place| keep(LogId(9), place));
         assert_eq!(all(&store).unwrap(), Some((LogId(9), kept.to_vec())));
         forget_before(&store, Seq(300)).unwrap();
         let left = [&kept[..1], &kept[2..]].concat();
         assert_eq!(all(&store).unwrap(), Some((LogId(9), left)));
         assert!(is_of_replicated_log(&store));
-        keep(&store, LogId(8), &kept[0]).unwrap();
+        let mut damaged = encoded(&store, Seq(300)).unwrap().unwrap();
+        damaged[40] ^= 1;
+        assert_eq!(decode(&damaged), None);
+        keep(LogId(8), &kept[0]);
         assert!(all(&store).is_err(), "of two logs");
     }
 }

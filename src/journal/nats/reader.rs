@@ -4,8 +4,8 @@
 
 use super::link::Link;
 use super::message;
-use super::sequencer::Place;
-use super::status::Replication;
+use super::order::Place;
+use super::replication::Replication;
 use crate::domain::Timestamp;
 use crate::journal::JournalError;
 use async_nats::jetstream;
@@ -13,11 +13,12 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How often an idle server has to say that it is there.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -34,10 +35,8 @@ const READ_AHEAD: usize = 32;
 /// A server removes a consumer that nobody asks for this long.
 const CONSUMER_IDLE: Duration = Duration::from_secs(30);
 
-/// Pause before everything is opened anew. It doubles until a message comes.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause before everything is opened again.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// For so long a log that is not there, or is shorter than what was read, may be a server that has just started.
 const LOST_PATIENCE: Duration = Duration::from_secs(20);
@@ -69,20 +68,11 @@ impl Drop for Reader {
 
 impl Reader {
     /// Starts a reader at a place.
-    pub(super) fn start(link: Link, status: Arc<Replication>, place: &Place) -> Reader {
+    pub(super) fn start(link: Link, status: Arc<Mutex<Replication>>, place: &Place) -> Reader {
         let (sender, messages) = mpsc::channel(READ_AHEAD);
         let (next, last) = (place.stream + 1, place.checksum);
         let opened = Arc::new(Mutex::new(None));
-        let reading = Reading {
-            link,
-            status,
-            next,
-            last,
-            lost_since: None,
-            pause: PAUSE_MIN,
-            opened: opened.clone(),
-            sender,
-        };
+        let reading = Reading { link, status, next, last, lost_since: None, opened: opened.clone(), sender };
         Reader { messages, opened, task: tokio::spawn(reading.run()) }
     }
 
@@ -121,14 +111,13 @@ fn again(error: impl std::fmt::Display) -> Trouble {
 
 struct Reading {
     link: Link,
-    status: Arc<Replication>,
+    status: Arc<Mutex<Replication>>,
     /// The number of the next message.
     next: u64,
     /// Checksum of the one before it.
     last: u128,
     /// Since when the log seems to be gone, or shorter than what was read.
     lost_since: Option<Instant>,
-    pause: Duration,
     opened: Arc<Mutex<Option<std::time::Instant>>>,
     sender: mpsc::Sender<Result<StreamMessage, JournalError>>,
 }
@@ -145,17 +134,30 @@ impl Reading {
                     return;
                 }
                 Err(Trouble::Again(why)) => {
-                    if self.status.reader_failed(&why) {
-                        tracing::warn!(
-                            why,
-                            next = self.next,
-                            "the log's reader does not get on: opening it again"
-                        );
-                    }
-                    sleep(self.pause).await;
-                    self.pause = (self.pause * 2).min(PAUSE_MAX);
+                    self.note_trouble(why);
+                    sleep(PAUSE).await;
                 }
             }
+        }
+    }
+
+    fn note_trouble(&self, why: String) {
+        let mut known = self.status.lock();
+        known.reopened += 1;
+        if known.trouble.as_ref() != Some(&why) {
+            tracing::warn!(why, next = self.next, "log reader failed; reopening");
+            known.trouble = Some(why);
+        }
+    }
+
+    /// Waits for the servers' response, up to a limit: without a leader there is none.
+    async fn respond<T, E: std::fmt::Display>(
+        &self,
+        response: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Trouble> {
+        match timeout(self.link.patience, response).await {
+            Ok(response) => response.map_err(again),
+            Err(_) => Err(again("the servers do not respond")),
         }
     }
 
@@ -170,14 +172,14 @@ impl Reading {
             memory_storage: true,
             ..pull::Config::default()
         };
-        let consumer = self.link.stream.create_consumer(config).await.map_err(again)?;
+        let consumer = self.respond(self.link.stream.create_consumer(config)).await?;
         let pulling = consumer
             .stream()
             .max_messages_per_batch(PULL_MESSAGES)
             .expires(PULL_EXPIRES)
             .heartbeat(HEARTBEAT)
             .messages();
-        let mut messages = pulling.await.map_err(again)?;
+        let mut messages = self.respond(pulling).await?;
         *self.opened.lock() = Some(std::time::Instant::now());
         while let Some(message) = messages.next().await {
             let message = message.map_err(again)?;
@@ -195,12 +197,19 @@ impl Reading {
                 behind: info.pending,
                 payload: message.message.payload,
             };
+            if message::is_suspect(&read.payload) {
+                // All nodes skip what is foreign. A message that was damaged on its way to this node alone must not be skipped.
+                let again_read = self.respond(self.link.stream.get_raw_message(self.next)).await?;
+                if again_read.payload != read.payload {
+                    return Err(again(format!("message {} arrived damaged", self.next)));
+                }
+            }
             let checksum = message::checksum(&read.payload);
             if self.sender.send(Ok(read)).await.is_err() {
                 return Ok(());
             }
             (self.next, self.last) = (self.next + 1, checksum);
-            (self.lost_since, self.pause) = (None, PAUSE_MIN);
+            self.lost_since = None;
         }
         Err(again("the messages have ended"))
     }
@@ -208,16 +217,18 @@ impl Reading {
     /// Checks that the stream is still the one that was opened, and that it has not lost what was read. If it has any later message,
     /// it must have the next one.
     async fn check(&mut self) -> Result<(), Trouble> {
-        let info = match self.link.stream.get_info().await {
-            Ok(info) => info,
-            Err(error) if is_not_found(&error) => {
-                return Err(
-                    self.lost("the stream of the log is not there any more: it was deleted".to_owned())
-                );
+        let info = match timeout(self.link.patience, self.link.stream.get_info()).await {
+            Ok(Ok(info)) => info,
+            Ok(Err(error)) if is_not_found(&error) => {
+                return Err(self.lost("the log's stream was deleted".to_owned()));
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 self.lost_since = None;
                 return Err(again(error));
+            }
+            Err(_) => {
+                self.lost_since = None;
+                return Err(again("the servers do not respond"));
             }
         };
         if info.created != self.link.stream.cached_info().created {
@@ -227,8 +238,7 @@ impl Reading {
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
         if first > self.next {
             return Err(Trouble::Final(JournalError::Trimmed(format!(
-                "the log was trimmed up to message {}, and this node needs message {}: start it again, and it begins with a snapshot that \
-                 nodes share",
+                "the log was trimmed up to message {}, and this node needs message {}: a restart begins with a shared snapshot",
                 first - 1,
                 self.next
             ))));
@@ -261,7 +271,7 @@ impl Reading {
         if number == 0 || number < first {
             return Ok(());
         }
-        let found = self.link.stream.get_raw_message(number).await.map_err(again)?;
+        let found = self.respond(self.link.stream.get_raw_message(number)).await?;
         if message::checksum(&found.payload) == self.last {
             return Ok(());
         }

@@ -1,7 +1,6 @@
 //! Which snapshots of a log are shared: a list under the log's identity, newest first, replaced by compare-and-set.
 
 use super::failure::failed;
-use crate::domain::{Seq, Timestamp};
 use crate::journal::nats::options::NatsOptions;
 use crate::journal::nats::places::LogId;
 use crate::journal::{JournalError, SharedSnapshot};
@@ -10,23 +9,12 @@ use async_nats::jetstream::kv::{self, Store};
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use serde::{Deserialize, Serialize};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
-    snapshots: Vec<StoredSnapshot>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredSnapshot {
-    name: String,
-    position: u64,
-    taken_at: u64,
-    node: String,
-    bytes: u64,
-    digest: String,
-    place: String,
+    snapshots: Vec<SharedSnapshot>,
 }
 
 /// The list as it was read.
@@ -88,16 +76,7 @@ fn key_of(log: LogId) -> String {
 }
 
 fn encode(snapshots: &[SharedSnapshot]) -> String {
-    let snapshots = snapshots.iter().map(|snapshot| StoredSnapshot {
-        name: snapshot.name.clone(),
-        position: snapshot.seq.0,
-        taken_at: snapshot.taken_at.0,
-        node: snapshot.node.clone(),
-        bytes: snapshot.bytes,
-        digest: snapshot.digest.clone(),
-        place: hex::encode(&snapshot.place),
-    });
-    let stored = Stored { version: VERSION, snapshots: snapshots.collect() };
+    let stored = Stored { version: VERSION, snapshots: snapshots.to_vec() };
     serde_json::to_string(&stored).expect("texts and numbers are JSON")
 }
 
@@ -105,25 +84,15 @@ fn decode(value: &[u8]) -> Result<Vec<SharedSnapshot>, JournalError> {
     let damaged = |why: String| JournalError::Damaged(format!("the list of shared snapshots: {why}"));
     let stored: Stored = serde_json::from_slice(value).map_err(|error| damaged(error.to_string()))?;
     if stored.version != VERSION {
-        return Err(damaged(format!("it has format {}, which a later version has written", stored.version)));
+        return Err(damaged(format!("format {}; this build reads format {VERSION}", stored.version)));
     }
-    let snapshots = stored.snapshots.into_iter().map(|snapshot| {
-        Ok(SharedSnapshot {
-            place: hex::decode(&snapshot.place).map_err(|error| damaged(error.to_string()))?,
-            name: snapshot.name,
-            seq: Seq(snapshot.position),
-            taken_at: Timestamp(snapshot.taken_at),
-            node: snapshot.node,
-            bytes: snapshot.bytes,
-            digest: snapshot.digest,
-        })
-    });
-    snapshots.collect()
+    Ok(stored.snapshots)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Seq, Timestamp};
 
     #[test]
     fn list_round_trips_and_newer_version_is_rejected() {
@@ -139,7 +108,7 @@ mod tests {
         let list = [snapshot(9), snapshot(4)];
         let value = encode(&list);
         assert_eq!(decode(value.as_bytes()).unwrap(), list);
-        let newer = value.replace("\"version\":1", "\"version\":2");
+        let newer = value.replace("\"version\":2", "\"version\":3");
         assert!(decode(newer.as_bytes()).is_err());
         assert!(decode(b"{}").is_err());
     }

@@ -12,9 +12,9 @@ mod runtime;
 
 use super::link::{connect_beside, create_stream, find_stream, patiently};
 use super::options::NatsOptions;
+use super::order::Place;
 use super::places::{self, LogId};
-use super::sequencer::Place;
-use crate::journal::{Check, JournalError, Parts, SharedSnapshot, SharedSnapshots, Taken, check_shared};
+use crate::journal::{Check, JournalError, Parts, SharedSnapshot, Taken, check_shared};
 use crate::store::Store;
 use archives::Archives;
 use async_nats::jetstream::context::Context;
@@ -70,11 +70,14 @@ impl NatsSnapshots {
         check: &Check<'_>,
     ) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.stream()?.ok_or_else(|| failed("there is no log"))?;
-        if places::decode(taken.seq, &taken.place).is_none_or(|(of, _)| of != log) {
+        if places::decode(&taken.place).is_none_or(|(of, _)| of != log) {
             return Err(failed("this node's snapshot is not of this log: the stream was made anew"));
         }
         let (archives, catalog) = (self.archives()?, self.catalog(log)?);
-        let older = catalog.newest().cloned();
+        let older = match catalog.newest() {
+            Some(newest) if self.runtime.block_on(archives.has(newest))? => Some(newest.clone()),
+            _ => None,
+        };
         if older.as_ref().is_some_and(|older| older.seq >= taken.seq) {
             return Err(failed("a snapshot that is as new is shared already"));
         }
@@ -126,8 +129,11 @@ impl NatsSnapshots {
 
     /// Removes what comes before a snapshot and its margin from the log.
     async fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<(), JournalError> {
-        let (_, place) = places::decode(older.seq, &older.place).ok_or_else(|| damaged_place(older))?;
-        let through = place.stream.saturating_sub(self.options.log_margin);
+        let (_, place) = places::decode(&older.place).ok_or_else(|| damaged_place(older))?;
+        let state = stream.get_info().await.map_err(failed)?.state;
+        // The servers don't say how much of the stream lies before a message.
+        let message_bytes = (state.bytes / state.messages.max(1)).max(1);
+        let through = place.stream.saturating_sub(self.options.log_margin / message_bytes);
         if through > 0 {
             let trimmed = stream.purge().sequence(through + 1).await.map_err(failed)?;
             tracing::info!(through, messages = trimmed.purged, "trimmed the log behind the shared snapshots");
@@ -149,8 +155,8 @@ impl NatsSnapshots {
             return Err(self.not_empty());
         }
         // Behind the message that this puts at the beginning.
-        let place = Place { stream: 1, seq: taken.seq, ..Place::default() };
-        let taken = Taken { place: places::encode(log, &place)?, ..taken.clone() };
+        let place = Place::after_snapshot(1, taken.seq);
+        let taken = Taken { place: places::encode(log, &place), ..taken.clone() };
         let snapshot = self.upload(&archives, (log, &taken), parts, &|| lease.check())?;
         self.runtime.block_on(async {
             let message = PublishMessage::build().payload(BEGINNING.into()).expected_last_sequence(0);
@@ -181,8 +187,12 @@ fn damaged_place(of: &SharedSnapshot) -> JournalError {
     JournalError::Damaged(format!("shared snapshots: the place of {} in the log is damaged", of.name))
 }
 
-impl SharedSnapshots for NatsSnapshots {
-    fn list(&mut self) -> Result<Vec<SharedSnapshot>, JournalError> {
+impl NatsSnapshots {
+    /// The snapshots that are shared, newest first; at most two.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`], as for all calls, if the servers can't be reached.
+    pub fn list(&mut self) -> Result<Vec<SharedSnapshot>, JournalError> {
         let NatsSnapshots { context, options, .. } = self;
         self.runtime.block_on(patiently(options, async || match find_stream(context, options).await? {
             None => Ok(Vec::new()),
@@ -190,17 +200,40 @@ impl SharedSnapshots for NatsSnapshots {
         }))
     }
 
-    fn open(&mut self, snapshot: &SharedSnapshot) -> Result<Box<dyn Read>, JournalError> {
-        Ok(Box::new(self.archives()?.read(snapshot)?))
+    /// Whether the archive of a snapshot exists. An operator may have deleted it.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`].
+    pub fn has(&mut self, snapshot: &SharedSnapshot) -> Result<bool, JournalError> {
+        let archives = self.archives()?;
+        self.runtime.block_on(archives.has(snapshot))
     }
 
-    fn adopt(&mut self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
+    /// The archive of a snapshot. It may be damaged or gone by now: [`check_shared`] it before anything depends on it.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if there is another archive in its place, or none.
+    pub fn read(&mut self, snapshot: &SharedSnapshot) -> Result<impl Read + use<>, JournalError> {
+        self.archives()?.read(snapshot)
+    }
+
+    /// Notes in a directory into which a snapshot is loaded where the log goes on behind it.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if that can't be read.
+    pub fn adopt(&mut self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
         let SharedSnapshot { seq, place, .. } = snapshot;
-        places::decode(*seq, place).ok_or_else(|| damaged_place(snapshot))?;
-        Ok(places::keep_encoded(store, *seq, place.clone())?)
+        let found = places::decode(place).filter(|(_, place)| place.seq == *seq);
+        found.ok_or_else(|| damaged_place(snapshot))?;
+        Ok(places::keep(store, *seq, place.clone())?)
     }
 
-    fn claim(&mut self) -> Result<bool, JournalError> {
+    /// Claims the right to share the next snapshot. One node has it at a time; it gets lost when the node dies.
+    /// [`NatsSnapshots::share`] and [`NatsSnapshots::release`] give it back.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`].
+    pub fn claim(&mut self) -> Result<bool, JournalError> {
         if self.lease.as_ref().is_some_and(|lease| !lease.is_lost()) {
             return Ok(true);
         }
@@ -208,13 +241,20 @@ impl SharedSnapshots for NatsSnapshots {
         Ok(self.lease.is_some())
     }
 
-    fn release(&mut self) {
+    /// Gives the right back, if this node has it.
+    pub fn release(&mut self) {
         if let Some(lease) = self.lease.take() {
             self.runtime.block_on(lease.release());
         }
     }
 
-    fn share(
+    /// Uploads a snapshot, reads it back, and makes it the newest one. Then it removes what came before the two newest ones, and trims
+    /// the log behind the older of them, less a margin. What it is uploaded for, and the trimming, is done only if `check` still allows it.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without the right, or if it was lost meanwhile, or another snapshot is as new; those of the parts and of
+    /// the check. The snapshots that are shared are the same as before then.
+    pub fn share(
         &mut self,
         taken: &Taken,
         parts: &mut Parts<'_>,
@@ -226,14 +266,35 @@ impl SharedSnapshots for NatsSnapshots {
         shared
     }
 
-    fn has_begun(&mut self) -> Result<bool, JournalError> {
+    /// Whether the log reaches back to its first message.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`].
+    pub fn is_log_whole(&mut self) -> Result<bool, JournalError> {
+        let Some((stream, _)) = self.stream()? else { return Ok(false) };
+        Ok(stream.cached_info().state.first_sequence <= 1)
+    }
+
+    /// Whether the log has begun: there are entries, or there were some.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`].
+    pub fn has_begun(&mut self) -> Result<bool, JournalError> {
         match self.stream()? {
             Some((stream, _)) => self.is_used(&stream),
             None => Ok(false),
         }
     }
 
-    fn begin_log(&mut self, taken: &Taken, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+    /// Begins a new log behind a snapshot, which is shared. [`Taken::place`] does not matter.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] if the log has begun already; otherwise as [`NatsSnapshots::share`].
+    pub fn begin_log(
+        &mut self,
+        taken: &Taken,
+        parts: &mut Parts<'_>,
+    ) -> Result<SharedSnapshot, JournalError> {
         if !self.claim()? {
             return Err(self.not_empty());
         }

@@ -286,8 +286,8 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> 
 
 /// Download a backup
 ///
-/// A consistent archive of everything acknowledged so far. Writes go on meanwhile. `cuckood restore` reads the archive, and
-/// refuses one that is incomplete.
+/// A consistent archive of everything acknowledged so far. Writes continue during the download. `cuckood restore` reads the
+/// archive, and rejects an incomplete one.
 #[utoipa::path(
     get,
     path = "/v1/backup",

@@ -256,7 +256,7 @@ impl<'a> EligibilityRequest<'a> {
         // It may have been stored under another key, which may use other names.
         line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
         let limit = limit.unwrap_or(line_up.limit as usize);
-        let found = api.engine.evaluate(&Question { user: &user, line_up, limit, explain });
+        let found = api.engine.evaluate(&Question { user, line_up, limit, explain });
         let found = found.map_err(|uncountable| {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)

@@ -141,7 +141,7 @@ pub(super) struct EventAnswer {
     seq: u64,
     /// When it happened.
     at: Timestamp,
-    /// The name of the API key that asked for it. Absent if no key did: without keys, or if it happened by itself.
+    /// The name of the API key that asked for it. Absent for a service without keys, and for expiries.
     #[schema(example = "shop")]
     key: Option<String>,
     event: EventName,
@@ -231,7 +231,7 @@ impl From<NumberedEvent> for EventAnswer {
                 id: Some(id.to_string()),
                 reference: Some(reference.into_owned()),
                 status: Some(status),
-                expires_at: expires_at,
+                expires_at,
                 ordinal,
                 ..plain.of(Kind::Coupon, coupon)
             },

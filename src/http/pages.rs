@@ -49,8 +49,10 @@ macro_rules! asset {
     };
 }
 
-/// The files: path, media type, content coding, policy, content.
-const FILES: [(&str, &str, Option<&str>, &str, &[u8]); 8] = [
+/// A file: its path, media type, content coding, policy and content.
+type File = (&'static str, &'static str, Option<&'static str>, &'static str, &'static [u8]);
+
+const FILES: [File; 8] = [
     ("/console", HTML, None, CONSOLE, asset!("console/index.html")),
     ("/console/app.js", SCRIPT, None, CONSOLE, asset!("console/app.js")),
     ("/console/app.css", STYLE, None, CONSOLE, asset!("console/app.css")),

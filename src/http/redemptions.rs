@@ -86,7 +86,7 @@ pub(super) struct RedemptionAnswer {
     redeemed_at: Option<Timestamp>,
     /// When it was cancelled.
     cancelled_at: Option<Timestamp>,
-    /// In an open pool, while it is held or redeemed: a number from 1 to `stock` that no other one has meanwhile.
+    /// In an open pool, while it is held or redeemed: a number from 1 to `stock`, unique among held and redeemed ones.
     #[schema(minimum = 1)]
     ordinal: Option<u64>,
 }

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
 pub(crate) struct Exclusion<'a> {
-    /// The campaign to look at. One that doesn't exist leaves nobody out, and is listed under `unknown`.
+    /// The campaign to look at. One that doesn't exist excludes no user, and is listed under `unknown`.
     #[serde(borrow)]
     #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     pub(crate) campaign: Text<'a>,

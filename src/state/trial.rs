@@ -1,10 +1,13 @@
-//! A trial of an import: its items go into tables that nobody else sees, so that a dry run counts what the import would.
+//! A trial of an import: its items go into separate tables, so that a dry run counts what the import would.
 
 use super::tables::outcome;
 use super::view::FilterView;
 use crate::domain::{Import, ImportMode, ItemOutcome, Refusal, Timestamp, Tripped};
-use crate::filter::{Digest, Expansion, Filter, Full, Mode, SlotState};
+use crate::filter::{Digest, Expansion, Filter, Full, Growth, Layout, Mode, SlotState};
 use std::sync::Arc;
+
+/// Maximum number of buckets that the tables of a trial `append` start with; they grow with its items.
+const APPEND_BUCKETS: u64 = 1 << 12;
 
 /// The tables of a trial, empty at its beginning.
 pub struct ImportTrial {
@@ -22,11 +25,24 @@ impl ImportTrial {
     pub fn new(view: Arc<FilterView>, mode: ImportMode, if_absent: bool, now: Timestamp) -> Self {
         let spec = &view.spec;
         let steps = spec.forget.map(|forget| forget.steps());
-        let mut filter = Filter::new(spec.mode, view.layout, spec.growth, Expansion::Doubling, steps);
+        let growth = match mode {
+            ImportMode::Append => Growth::Auto,
+            ImportMode::Replace => spec.growth,
+        };
+        let layout = Self::layout(&view, mode);
+        let mut filter = Filter::new(spec.mode, layout, growth, Expansion::Doubling, steps);
         if let (Some(forget), Some(filter)) = (spec.forget, filter.forgetting_mut()) {
             filter.advance(forget.step_at(now));
         }
         Self { view, filter, mode, if_absent, now, used: 0 }
+    }
+
+    /// The layout that its tables start with: that of the filter if they would take its place.
+    pub fn layout(view: &FilterView, mode: ImportMode) -> Layout {
+        match mode {
+            ImportMode::Append => Layout { buckets: view.layout.buckets.min(APPEND_BUCKETS), ..view.layout },
+            ImportMode::Replace => view.layout,
+        }
     }
 
     /// Bytes of its tables.

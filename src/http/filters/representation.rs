@@ -110,7 +110,7 @@ impl From<Description> for Filter {
             forget_steps: spec.forget.map(|forget| forget.steps()),
             starts_at: window.starts_at,
             ends_at: window.ends_at,
-            created_at: created_at,
+            created_at,
             stats: FilterStats { steps: spec.forget.map(|_| stats.steps.clone()), ..figures(kind, stats) },
         }
     }

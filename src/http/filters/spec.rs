@@ -132,8 +132,8 @@ pub(crate) struct CouponSpec {
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
     #[serde(default)]
     ignore_case: bool,
-    /// Makes an open pool: codes need not be added. Any code may be redeemed once, and at most so many are held or redeemed at any
-    /// moment. Strict only, and with `growth` fixed at most `capacity`.
+    /// Makes an open pool: codes need not be added. Any code may be redeemed once, and at most `stock` codes are held or redeemed at
+    /// any moment. Strict only, and with `growth` fixed at most `capacity`.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
 }
@@ -307,7 +307,7 @@ pub(crate) struct CouponPatch {
     /// A higher capacity, as for a campaign.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,
-    /// Another stock, of an open pool only. Lowered below what is held or redeemed, it lets nobody in until enough is free again.
+    /// Another stock, of an open pool only. Lowered below the number of held and redeemed codes, it rejects new redemptions until enough are freed.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
     /// When it becomes active; null for no start.
@@ -327,7 +327,7 @@ pub(crate) struct CouponPatch {
 pub(crate) struct FilterPatch {
     /// A higher capacity, with `growth` `auto` only. The memory for so many items is taken at once, and kept: a strict filter moves to
     /// a larger table, a little with every write; a compact one gets a further table that is large enough, and keeps its error
-    /// rate. An empty filter begins anew with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
+    /// rate. An empty filter starts again with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
     /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a table.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,

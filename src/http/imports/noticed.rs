@@ -71,7 +71,7 @@ impl Sample {
         (self.items.len() as u64) << self.level
     }
 
-    /// How many of so many lines have items that were present before, approximately if there are many.
+    /// How many of `lines` have items that were present before, approximately if there are many.
     fn present(&self, lines: u64) -> u64 {
         let sampled: u64 = self.items.values().map(|sampled| sampled.lines).sum();
         let present: u64 =

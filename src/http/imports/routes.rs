@@ -56,8 +56,8 @@ struct ImportQuery {
     /// that are already present.
     min_items: Option<u64>,
     /// A guard for `mode=replace`: the largest share by which the number of available items may shrink. With 0.2, a replacement
-    /// of 1 000 items that has fewer than 800 is not swapped in. It is checked at the end, when all writes that came meanwhile
-    /// have been applied.
+    /// of 1 000 items that has fewer than 800 is not swapped in. It is checked at the end, after all writes that
+    /// arrived during the import.
     #[param(minimum = 0, maximum = 1)]
     max_shrink: Option<f64>,
     /// A guard: the import fails when more lines are rejected. With `append`, lines before the one that exceeds the limit stay

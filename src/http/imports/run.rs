@@ -92,7 +92,7 @@ impl Asked {
         }
     }
 
-    /// Ends a complete upload. A replacement is not done before it has caught up with the writes that came meanwhile.
+    /// Ends a complete upload. A replacement ends once it has applied the writes that arrived during the import.
     async fn complete(
         &self,
         live: &LiveImport,
@@ -124,8 +124,9 @@ impl Asked {
         let of = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
         let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
         upload.continue_after(&import);
-        let mut trial = ImportTrial::new(view.clone(), mode, if_absent, now);
         let mut share = api.reading.share();
+        share.hold(ImportTrial::layout(&view, mode).memory_bytes())?;
+        let mut trial = ImportTrial::new(view.clone(), mode, if_absent, now);
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
             share.hold(trial.memory_bytes())?;

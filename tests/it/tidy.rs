@@ -59,7 +59,7 @@ const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", 
 
 const LINES_MAX: usize = 900;
 
-const FUNCTION_LINES_MAX: usize = 90;
+const FUNCTION_LINES_MAX: usize = 70;
 
 /// Circles that are still to be mended, by name, and the files or folders in them. Whoever mends one deletes its line.
 const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[];
@@ -68,6 +68,8 @@ const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[];
 const FUNCTIONS_EXCUSED: &[(&str, &str)] = &[
     // A line or two for each refusal.
     ("src/http/answer/refusals.rs", "refused"),
+    // An arm for each command.
+    ("src/state/apply.rs", "execute"),
 ];
 
 struct Source {

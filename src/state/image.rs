@@ -128,7 +128,7 @@ fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
 }
 
 impl State {
-    /// Begins a snapshot of the state as it is now. Whoever drops a section leaves it out.
+    /// Begins a snapshot of the state as it is now. A dropped section is left out.
     pub fn begin_snapshot(&mut self) -> SnapshotImage {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
         let records = freeze_queue(self.records.queue_mut(), RECORDS, &copied, &mut sections);

@@ -179,7 +179,7 @@ impl Waiting {
     }
 }
 
-/// The most holds, of any filter, that so many commands expire before they are executed.
+/// Maximum number of holds, of any filter, that this number of commands expires before they are executed.
 fn swept_after(state: &State, commands: u64) -> u64 {
     (commands * SWEEP_MAX as u64).min(state.shared.totals.holds)
 }

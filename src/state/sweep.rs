@@ -19,7 +19,7 @@ const EVENT_BYTES: u64 = 256;
 
 impl State {
     /// When something is due. A hold runs out. An ended redemption is forgotten, or the oldest users of a campaign are. An import or an image is
-    /// given up because nobody goes on with it. The first entry at that time or later sees to it.
+    /// aborted because its client does not continue it. The first entry at that time or later sees to it.
     ///
     /// Stored answers are forgotten by other entries only: they give way as soon as a new one needs their room.
     pub fn due_at(&self) -> Option<Timestamp> {

@@ -13,8 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 /// The tables of one filter, as its writer sees them.
 ///
-/// A snapshot owns the tables that it [freezes](FrozenTable). A table that the filter drops meanwhile lives on until the snapshot lets go
-/// of it.
+/// A snapshot owns the tables that it [freezes](FrozenTable). A dropped table lives on until the snapshot lets go of it.
 pub struct TableSet {
     /// The layout that the tables follow from.
     pub(super) layout: Layout,

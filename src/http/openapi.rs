@@ -254,7 +254,7 @@ fn general_problems(declared: &Operation, operation: &Value) -> Vec<(&'static st
         (is_write, "503", "`recovering`, `draining`, `overloaded`"),
         (is_write, "503", "`storage-failed`: the outcome of a write is unknown"),
         (is_write, "503", "`clock-unsure`: no writes until the machine's clock is right"),
-        (is_write, "507", "`memory-limit`, `disk-full`"),
+        (is_write, "507", "`memory-limit`, `disk-full`, `log-full`"),
         (
             true,
             "403",

@@ -41,6 +41,11 @@ impl Budget {
         self.limit_bytes_of(u64::MAX)
     }
 
+    /// Number of shares refused so far.
+    pub fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+
     fn limit_bytes_of(&self, share_bytes: u64) -> u64 {
         match share_bytes <= SMALL_BYTES {
             true => self.limit_bytes,

@@ -10,9 +10,9 @@ pub use sections::{
     ClockSection, Events, Idempotency, Imports, Limits, Log, LogFormat, Redemptions, Resp, Server, Snapshots,
     Storage,
 };
-pub use values::Room;
+pub use values::{Room, machine_memory};
 
-use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
+use crate::access::{AuthOptions, Entry, GuessingOptions, RateLimitOptions};
 use crate::filter::layout::CAPACITY_MAX;
 use crate::http::options::MetricsOptions;
 use serde::Deserialize;
@@ -25,6 +25,9 @@ use toml::{Table, Value};
 pub const DEFAULTS: &str = include_str!("../config.toml");
 
 const ENVIRONMENT_PREFIX: &str = "CUCKOOD__";
+
+/// Minimum of `server.header_bytes_max`: an ordinary request has no less.
+const HEADER_BYTES_MIN: u64 = 1_024;
 
 /// Keys that are texts whatever they look like.
 const SECRETS: [(&str, &str); 2] = [("nats", "password"), ("nats", "token")];
@@ -106,6 +109,9 @@ pub struct Config {
     pub metrics: MetricsOptions,
     /// Log messages.
     pub log: Log,
+    /// Environment variables that look like settings and are none.
+    #[serde(skip)]
+    ignored: Vec<String>,
 }
 
 impl Config {
@@ -125,9 +131,16 @@ impl Config {
             merge(&mut merged, toml::from_str(&text).map_err(|error| syntax(path, &text, &error))?);
             origins.push(path.display().to_string());
         }
+        let sections: Vec<String> = merged.keys().map(|section| format!("{section}_")).collect();
+        let mut ignored = Vec::new();
         for (name, value) in environment {
             let (name, value) = (name.into(), value.into());
             if !name.as_encoded_bytes().starts_with(ENVIRONMENT_PREFIX.as_bytes()) {
+                let name = name.to_string_lossy();
+                let is_setting = |rest: &str| sections.iter().any(|section| rest.starts_with(section));
+                if name.strip_prefix("CUCKOOD_").is_some_and(|rest| is_setting(&rest.to_ascii_lowercase())) {
+                    ignored.push(name.into_owned());
+                }
                 continue;
             }
             let (Some(known), Some(value)) = (name.to_str(), value.to_str()) else {
@@ -141,24 +154,80 @@ impl Config {
                 origins: origins.join(", "),
                 fault: told(&fault.path().to_string(), fault.inner().message()),
             })?;
-        let server = &config.server;
-        if server.tls_cert.as_os_str().is_empty() != server.tls_key.as_os_str().is_empty() {
-            return Err(invalid(&origins, &"server.tls_cert and server.tls_key go together"));
-        }
-        if !(1..=CAPACITY_MAX).contains(&config.resp.default_capacity) {
-            let fault = format!("resp.default_capacity must be between 1 and {CAPACITY_MAX}");
+        if let Some(fault) = config.faults().into_iter().next() {
             return Err(invalid(&origins, &fault));
         }
-        if config.journal.kind == JournalKind::Nats
-            && let Some(fault) = config.nats.fault().or_else(|| config.cluster.fault())
-        {
-            return Err(invalid(&origins, &fault));
+        Entry::new(&config.auth, &config.rate_limit).map_err(|fault| invalid(&origins, &fault))?;
+        Ok(Config { ignored, ..config })
+    }
+
+    /// Returns the rules that the settings break.
+    fn faults(&self) -> Vec<String> {
+        let Self { server, resp, storage, limits, guessing, .. } = self;
+        let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
+        let unknown_key = |names: &[String]| {
+            let keys = &self.auth.keys;
+            names.iter().find(|name| !keys.iter().any(|key| key.name == **name)).cloned().unwrap_or_default()
+        };
+        let (trusted, unlimited) =
+            (unknown_key(&guessing.trusted_keys), unknown_key(&guessing.unlimited_keys));
+        let mut rules = vec![
+            (
+                is_empty(&server.tls_cert) == is_empty(&server.tls_key),
+                "server.tls_cert and server.tls_key go together".to_owned(),
+            ),
+            (
+                server.header_bytes_max >= HEADER_BYTES_MIN,
+                format!(
+                    "server.header_bytes_max is {} bytes; use at least {HEADER_BYTES_MIN}, such as \"16KiB\"",
+                    server.header_bytes_max
+                ),
+            ),
+            (
+                server.connections_max > 0,
+                "server.connections_max is 0; use a number such as 10000".to_owned(),
+            ),
+            (
+                resp.listen.is_none() || resp.connections_max > 0,
+                "resp.connections_max is 0; use a number such as 10000".to_owned(),
+            ),
+            (
+                (1..=CAPACITY_MAX).contains(&resp.default_capacity),
+                format!("resp.default_capacity must be between 1 and {CAPACITY_MAX}"),
+            ),
+            (!is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"".to_owned()),
+            (limits.body > 0, "limits.body is 0; use a size such as \"32MiB\"".to_owned()),
+            (limits.filters > 0, "limits.filters is 0; use a number such as 10000".to_owned()),
+            (
+                trusted.is_empty(),
+                format!("guessing.trusted_keys: `{trusted}` is not the name of a key in auth.keys"),
+            ),
+            (
+                unlimited.is_empty(),
+                format!("guessing.unlimited_keys: `{unlimited}` is not the name of a key in auth.keys"),
+            ),
+            (
+                self.snapshots.log_min <= self.snapshots.log_max,
+                "snapshots.log_min is more than snapshots.log_max".to_owned(),
+            ),
+        ];
+        if self.journal.kind == JournalKind::Nats {
+            let faults = self.nats.fault().into_iter().chain(self.cluster.fault());
+            rules.extend(faults.map(|fault| (false, fault)));
         }
-        if config.snapshots.log_min > config.snapshots.log_max {
-            return Err(invalid(&origins, &"snapshots.log_min is more than snapshots.log_max"));
-        }
-        Keys::new(&config.auth).map_err(|fault| invalid(&origins, &fault))?;
-        Ok(config)
+        rules.into_iter().filter(|(holds, _)| !holds).map(|(_, fault)| fault).collect()
+    }
+
+    /// Returns what is suspicious, but allowed.
+    pub fn warnings(&self) -> Vec<String> {
+        let ignored = self.ignored.iter().map(|name| {
+            format!("the variable {name} is ignored: settings are named CUCKOOD__SECTION__KEY, with two underscores")
+        });
+        let (memory, machine) = (self.limits.memory, machine_memory());
+        let beyond = (memory > machine).then(|| {
+            format!("limits.memory is {memory} bytes, and the machine or container has {machine}; use a share such as \"60%\"")
+        });
+        ignored.chain(beyond).collect()
     }
 }
 
@@ -295,6 +364,9 @@ mod tests {
             {name = "shop", sha256 = "0000000000000000000000000000000000000000000000000000000000000000", scopes = []},
             {name = "shop", sha256 = "1111111111111111111111111111111111111111111111111111111111111111", scopes = []},
         ]"#;
+        let of_shop = |more: &str| {
+            format!("[{{name = \"shop\", sha256 = \"{}\", scopes = [], {more}}}]", "0f".repeat(32))
+        };
         for (name, value, wanted) in [
             ("CUCKOOD__STORAGE__PAHT", "x", "paht"),
             ("CUCKOOD__STORGE__PATH", "x", "storge"),
@@ -310,10 +382,56 @@ mod tests {
             ("CUCKOOD__CLUSTER__LAG_MAX", "soon", "cluster.lag_max"),
             ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
+            (
+                "CUCKOOD__SERVER__HEADER_BYTES_MAX",
+                "1",
+                "server.header_bytes_max is 1 bytes; use at least 1024, such as \"16KiB\"",
+            ),
+            ("CUCKOOD__LIMITS__BODY", "0", "limits.body is 0; use a size such as \"32MiB\""),
+            ("CUCKOOD__LIMITS__FILTERS", "0", "limits.filters is 0; use a number such as 10000"),
+            ("CUCKOOD__SERVER__CONNECTIONS_MAX", "0", "server.connections_max is 0; use a number such as"),
+            ("CUCKOOD__STORAGE__PATH", "", "storage.path is empty; name a directory such as \"data\""),
+            (
+                "CUCKOOD__GUESSING__TRUSTED_KEYS",
+                "[\"shop\"]",
+                "guessing.trusted_keys: `shop` is not the name of a key",
+            ),
+            ("CUCKOOD__GUESSING__UNLIMITED_KEYS", "[\"shop\"]", "guessing.unlimited_keys: `shop` is not"),
+            ("CUCKOOD__SERVER__LISTEN", "localhost", "not an address such as \"127.0.0.1:8080\""),
+            (
+                "CUCKOOD__AUTH__KEYS",
+                &of_shop("expires_at = \"soon\""),
+                "expected a time such as \"2027-01-31T00:00:00Z\"",
+            ),
+            (
+                "CUCKOOD__AUTH__KEYS",
+                &of_shop("prefix = \"Shop/\""),
+                "no name starts with the prefix `Shop/` of `shop`",
+            ),
         ] {
             let error = load(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn host_names_are_resolved() {
+        let config =
+            load(&[("CUCKOOD__SERVER__LISTEN", "localhost:1"), ("CUCKOOD__RESP__LISTEN", "")]).unwrap();
+        assert!(config.server.listen.ip().is_loopback());
+        assert_eq!((config.server.listen.port(), config.resp.listen), (1, None));
+    }
+
+    #[test]
+    fn suspicious_settings_are_reported() {
+        assert!(load(&[("CUCKOOD_CONFIG", "x"), ("CUCKOOD_KEY", "y")]).unwrap().warnings().is_empty());
+        let config = load(&[("CUCKOOD_AUTH__KEYS", "hunter2"), ("CUCKOOD__LIMITS__MEMORY", "1EiB")]).unwrap();
+        let warnings = config.warnings();
+        assert!(
+            warnings[0].contains("CUCKOOD_AUTH__KEYS") && !warnings[0].contains("hunter2"),
+            "{warnings:?}"
+        );
+        assert!(warnings[1].starts_with("limits.memory is "), "{warnings:?}");
     }
 
     #[test]

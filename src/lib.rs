@@ -5,7 +5,8 @@
 //! - `server`: the composition root, with [`config`] and [`telemetry`].
 //! - [`cli`]: the other subcommands.
 //! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
-//! - [`resp`]: Redis' commands on the same filters; neither of the two doors knows the other.
+//! - [`resp`]: Redis' commands on the same filters; neither of the two protocols imports the other.
+//! - [`socket`]: the socket of one connection: its record, and the memory of unfinished heads.
 //! - [`access`]: access control, independent of any protocol.
 //! - [`budget`]: the memory that clients take together.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
@@ -28,6 +29,7 @@ pub mod journal;
 pub mod paged;
 pub mod resp;
 pub mod server;
+pub mod socket;
 pub mod state;
 pub mod store;
 pub mod telemetry;

@@ -29,13 +29,13 @@ enum Command {
     Repair(cli::repair::Args),
     Verify(cli::verify::Args),
     Cluster(cli::cluster::Args),
-    Openapi(cli::openapi::Args),
+    Openapi(cli::print::Openapi),
     Plan(cli::plan::Args),
     Bench(cli::bench::Args),
     Key(cli::key::Args),
     Healthcheck(cli::healthcheck::Args),
-    Completions(cli::completions::Args),
-    Man(cli::man::Args),
+    Completions(cli::print::Completions),
+    Man(cli::print::Manual),
 }
 
 fn main() -> ExitCode {
@@ -43,37 +43,36 @@ fn main() -> ExitCode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     #[cfg(debug_assertions)]
     cli::take_faults();
-    let arguments = Arguments::parse();
-    let ended = match arguments.command {
-        None => cli::serve::run(&arguments.serve).map_err(Into::into),
-        Some(Command::Serve(args)) => cli::serve::run(&args).map_err(Into::into),
-        Some(Command::Import(args)) => cli::import::run(&args).map_err(Into::into),
-        Some(Command::Shadow(args)) => cli::shadow::run(&args).map_err(Into::into),
-        Some(Command::Move(args)) => cli::move_filter::run(&args).map_err(Into::into),
-        Some(Command::Backup(args)) => cli::backup::run(&args).map_err(Into::into),
-        Some(Command::Restore(args)) => cli::restore::run(&args).map_err(Into::into),
-        Some(Command::Repair(args)) => cli::repair::run(&args).map_err(Into::into),
-        Some(Command::Verify(args)) => cli::verify::run(&args).map_err(Into::into),
-        Some(Command::Cluster(args)) => cli::cluster::run(&args).map_err(Into::into),
-        Some(Command::Openapi(args)) => cli::openapi::run(&args).map_err(Into::into),
-        Some(Command::Plan(args)) => cli::plan::run(&args).map_err(Into::into),
-        Some(Command::Bench(args)) => cli::bench::run(&args).map_err(Into::into),
-        Some(Command::Key(args)) => cli::key::run(&args).map_err(Into::into),
-        Some(Command::Healthcheck(args)) => cli::healthcheck::run(&args).map_err(Into::into),
-        Some(Command::Completions(args)) => {
-            cli::completions::run(&args, Arguments::command()).map_err(Into::into)
-        }
-        Some(Command::Man(args)) => cli::man::run(&args, Arguments::command()).map_err(Into::into),
-    };
-    match ended {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(error),
+        Err(error) => {
+            use std::io::Write;
+            // Standard error is gone, so there is nowhere left to report that.
+            let _ = writeln!(std::io::stderr(), "cuckood: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-fn fail(error: Box<dyn std::error::Error>) -> ExitCode {
-    use std::io::Write;
-    // Standard error is gone, so there is nowhere left to report that.
-    let _ = writeln!(std::io::stderr(), "cuckood: {error}");
-    ExitCode::FAILURE
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command {
+        None => cli::serve::run(&arguments.serve)?,
+        Some(Command::Serve(args)) => cli::serve::run(&args)?,
+        Some(Command::Import(args)) => cli::import::run(&args)?,
+        Some(Command::Shadow(args)) => cli::shadow::run(&args)?,
+        Some(Command::Move(args)) => cli::move_filter::run(&args)?,
+        Some(Command::Backup(args)) => cli::backup::run(&args)?,
+        Some(Command::Restore(args)) => cli::restore::run(&args)?,
+        Some(Command::Repair(args)) => cli::repair::run(&args)?,
+        Some(Command::Verify(args)) => cli::verify::run(&args)?,
+        Some(Command::Cluster(args)) => cli::cluster::run(&args)?,
+        Some(Command::Openapi(_)) => cli::print::openapi()?,
+        Some(Command::Plan(args)) => cli::plan::run(&args)?,
+        Some(Command::Bench(args)) => cli::bench::run(&args)?,
+        Some(Command::Key(args)) => cli::key::run(&args)?,
+        Some(Command::Healthcheck(args)) => cli::healthcheck::run(&args)?,
+        Some(Command::Completions(args)) => cli::print::completions(&args, Arguments::command())?,
+        Some(Command::Man(args)) => cli::print::manual(&args, Arguments::command())?,
+    }
+    Ok(())
 }

@@ -1,35 +1,32 @@
 //! The composition root: turns a configuration and its listeners into a running service, until it is told to stop.
 //!
-//! The ports are bound before recovery begins, so that `/livez` answers at once.
+//! The ports are bound before recovery starts, so that `/livez` responds immediately.
 
-mod activity;
-mod connections;
-mod descriptors;
-mod door;
-mod doors;
+mod capacity;
 pub mod heap;
-mod http_door;
-mod refusals;
-mod rereading;
-mod resp_door;
-mod unread;
-mod watch;
+mod http;
+mod places;
+mod reload;
 mod workers;
 
-pub use descriptors::TooFewDescriptors;
-pub use doors::Listeners;
-pub use rereading::Rereads;
+pub use capacity::TooFewDescriptors;
+pub use reload::Reloads;
 
 use crate::access::{Access, InvalidKey};
+use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
-use crate::http::{self, Control};
+use crate::http::Control;
 use crate::resp;
 use crate::tls::{Tls, TlsError};
-use doors::Doors;
-use rereading::Rereading;
-use std::future::Future;
+use http::Http;
+use places::{Places, Protocol, Timeouts};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use reload::Reload;
+use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,13 +35,25 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use workers::Workers;
 
-/// Uploads may use this fraction of the drain time, so that enough is left to answer them.
-const UPLOADS_SHARE: u32 = 4;
+/// Uploads may use this fraction of the drain time, so that enough is left to respond to them.
+const UPLOADS_FRACTION: u32 = 4;
 
-/// Why the server could not start, or stopped by itself.
+/// Memory of unfinished request heads beyond 8 KiB each, of all connections together.
+const HEADS_BYTES_MAX: u64 = 16 << 20;
+
+/// The sockets to serve.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For HTTP.
+    pub http: TcpListener,
+    /// For Redis clients, if they are served.
+    pub resp: Option<TcpListener>,
+}
+
+/// Why the server could not start, or stopped.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// The service can be reached from the network, and has no keys.
+    /// Other machines can reach the service, and it has no keys.
     #[error(
         "{0} can be reached from other machines, and there are no keys: set auth.keys (see `cuckood key new`), \
          listen on 127.0.0.1, or set auth.allow_anonymous = true"
@@ -63,7 +72,7 @@ pub enum ServerError {
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
     /// The worker threads can't be started.
-    #[error("the worker threads can't be started: {0}")]
+    #[error("failed to start worker threads: {0}")]
     Workers(io::Error),
     /// The data directory can't be served.
     #[error("{0}")]
@@ -71,7 +80,7 @@ pub enum ServerError {
     /// The state can't be trusted any more.
     #[error("{0}")]
     Panicked(String),
-    /// Storage has failed, and writes were refused from then on.
+    /// Storage has failed, and writes were rejected from then on.
     #[error("storage failed: {0}")]
     Storage(String),
 }
@@ -80,62 +89,69 @@ pub enum ServerError {
 ///
 /// # Errors
 /// [`ServerError`]. Once it serves, only that the data directory could not be recovered or that storage failed later; in that
-/// case reads go on until `shutdown`.
+/// case reads continue until `shutdown`.
 pub async fn run(
     config: Config,
     listeners: Listeners,
-    rereads: Rereads,
+    reloads: Reloads,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
     let address = reachable(&config, &listeners.http)?;
     let resp_address = listeners.resp.as_ref().map(|listener| reachable(&config, listener)).transpose()?;
-    let tls = match config.tls() {
-        true => Some(Arc::new(Tls::new(&config.server.tls_cert, &config.server.tls_key)?)),
-        false => None,
-    };
+    let server = &config.server;
+    let tls = config.tls().then(|| Tls::new(&server.tls_cert, &server.tls_key)).transpose()?.map(Arc::new);
     let workers = Arc::new(Workers::start().map_err(ServerError::Workers)?);
     // Before storage opens files, so that enough descriptors are left for it.
-    let resp_max = resp_address.map_or(0, |_| config.resp.connections_max);
-    let places = descriptors::connections_max([config.server.connections_max, resp_max])?;
+    let [http_max, resp_max] = capacity::connections_max(&config)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
-    let door = resp::Door::new(engine.clone(), access.clone(), config.resp_options());
-    let (service, control) = http::service(engine.clone(), access, config.http_options(), |registry| {
-        resp_address.iter().for_each(|_| door.register(registry));
+    let resp = resp::Service::new(engine.clone(), access.clone(), config.resp_options());
+    let mut heads = None;
+    let options = config.http_options();
+    let (service, control) = crate::http::service(engine.clone(), access, options, |registry| {
+        resp_address.iter().for_each(|_| resp.register(registry));
+        heads = Some(heads_budget(registry));
     });
-    tell_resp(resp_address, tls.is_some());
+    let heads = Arc::new(heads.expect("the service registers its metrics"));
+    if let Some(address) = resp_address {
+        tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
+    }
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
-    let rereading = Rereading {
-        rereads,
+    let reload = Reload {
+        reloads,
         control: control.clone(),
         engine: engine.clone(),
         tls: tls.clone(),
-        files: (config.server.tls_cert.clone(), config.server.tls_key.clone()),
+        files: (server.tls_cert.clone(), server.tls_key.clone()),
     };
-    let mut doors = Doors::new(&config, listeners, places, workers, tls, (service, door));
+    let places = |protocol, max, idle| {
+        let timeouts = Timeouts { header: server.header_timeout, idle, write: server.write_timeout };
+        Places::new(protocol, tls.clone(), workers.clone(), heads.clone(), max, timeouts)
+    };
+    let http = Protocol::Http(Http::new(service, server.header_bytes_max));
+    let mut http = places(http, http_max, server.idle_timeout);
+    let mut resp = places(Protocol::Resp(resp), resp_max, config.resp.idle_timeout());
     let stop = async {
         shutdown.await;
         control.announce_stop();
         // Load balancers must notice before the listener closes.
-        let delay = config.server.drain_delay;
-        tracing::info!(?delay, "stopping: the listener closes after the delay");
+        tracing::info!(delay = ?server.drain_delay, "stopping; the listener closes after the delay");
         if engine.is_ready() {
-            tokio::time::sleep(delay).await;
+            tokio::time::sleep(server.drain_delay).await;
         }
     };
     let ended = tokio::select! {
-        () = doors.accept() => Ok(()),
+        () = accept(&mut http, &mut resp, &listeners) => Ok(()),
         () = stop => Ok(()),
-        () = rereading.run() => Ok(()),
-        reason = failed_recovery(&engine) => Err(ServerError::Recovery(reason)),
-        reason = engine.panicked() => Err(ServerError::Panicked(reason)),
+        () = reload.run() => Ok(()),
+        error = failure(&engine, &config, address) => Err(error),
         // A supervisor starts the service again, which then begins with a shared snapshot.
         () = engine.outdated() => Ok(()),
     };
-    doors.close();
+    drop(listeners);
     if ended.is_ok() {
-        tracing::info!("stopping: running requests are being finished");
-        drain(&mut doors, &control, config.server.drain_timeout).await;
+        tracing::info!("stopping; finishing running requests");
+        drain([&mut http, &mut resp], &control, server.drain_timeout).await;
     }
     engine.shutdown().await;
     ended?;
@@ -146,40 +162,72 @@ pub async fn run(
     }
 }
 
-/// The address of a listener. Beyond loopback there have to be keys, unless it is allowed to do without.
+/// Returns the budget of unfinished request heads, and registers its metrics.
+fn heads_budget(registry: &mut Registry) -> Budget {
+    let (bytes, refused) = (Gauge::default(), Counter::default());
+    registry.register("head_bytes", "Memory of unfinished request heads", bytes.clone());
+    let help = "Connections closed because unfinished request heads took too much memory";
+    registry.register("heads_refused", help, refused.clone());
+    Budget::new(HEADS_BYTES_MAX, bytes, refused)
+}
+
+/// Returns the address of a listener. Beyond loopback there must be keys, unless the configuration says otherwise.
 fn reachable(config: &Config, listener: &TcpListener) -> Result<SocketAddr, ServerError> {
     let address = listener.local_addr()?;
     let needs_keys = !config.auth.allow_anonymous && !address.ip().is_loopback();
     if config.auth.keys.is_empty() && needs_keys { Err(ServerError::NeedsKeys(address)) } else { Ok(address) }
 }
 
-fn tell_resp(address: Option<SocketAddr>, tls: bool) {
-    if let Some(address) = address {
-        tracing::info!(%address, tls, "listening for Redis clients");
+/// Accepts connections. Never returns.
+async fn accept(http: &mut Places, resp: &mut Places, listeners: &Listeners) {
+    let resp = async {
+        match &listeners.resp {
+            Some(listener) => resp.accept(listener).await,
+            None => pending().await,
+        }
+    };
+    tokio::join!(http.accept(&listeners.http), resp);
+}
+
+/// Resolves if the data directory can't be recovered, or the state can't be trusted any more. Logs when the service is ready.
+async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> ServerError {
+    let recovery = async {
+        match engine.recovered().await {
+            Status::Failed(reason) | Status::Diverged(reason) => reason,
+            Status::Ready => {
+                announce(config, address);
+                pending().await
+            }
+            Status::Recovering(_) | Status::Draining | Status::Panicked(_) => pending().await,
+        }
+    };
+    tokio::select! {
+        reason = recovery => ServerError::Recovery(reason),
+        reason = engine.panicked() => ServerError::Panicked(reason),
     }
 }
 
-/// Resolves with the reason if the data directory can't be recovered; never resolves if it can.
-async fn failed_recovery(engine: &Engine) -> String {
-    match engine.recovered().await {
-        Status::Failed(reason) | Status::Diverged(reason) => reason,
-        Status::Recovering(_) | Status::Ready | Status::Draining | Status::Panicked(_) => {
-            std::future::pending().await
-        }
-    }
+/// Logs the addresses that a new user needs.
+fn announce(config: &Config, address: SocketAddr) {
+    let scheme = if config.tls() { "https" } else { "http" };
+    let data = std::path::absolute(&config.storage.path).unwrap_or_else(|_| config.storage.path.clone());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
+    tracing::info!(path = %data.display(), "data");
+    tracing::info!(url = %format_args!("{scheme}://{address}/console"), "console");
+    tracing::info!(url = %format_args!("{scheme}://{address}/docs"), "API documents");
 }
 
 /// Lets running requests finish. Uploads can be of any length; one that needs more than its share of the time is told to continue
 /// later.
-async fn drain(doors: &mut Doors, control: &Control, patience: Duration) {
+async fn drain([http, resp]: [&mut Places; 2], control: &Control, timeout: Duration) {
     let uploads_end = async {
-        tokio::time::sleep(patience / UPLOADS_SHARE).await;
+        tokio::time::sleep(timeout / UPLOADS_FRACTION).await;
         control.end_uploads();
-        std::future::pending().await
+        pending().await
     };
     tokio::select! {
-        () = doors.drain() => {}
+        ((), ()) = async { tokio::join!(http.drain(), resp.drain()) } => {}
         () = uploads_end => {}
-        () = tokio::time::sleep(patience) => tracing::warn!("some requests were still running and are cut off"),
+        () = tokio::time::sleep(timeout) => tracing::warn!("requests still running at drain_timeout; closing their connections"),
     }
 }

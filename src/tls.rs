@@ -2,6 +2,8 @@
 
 use crate::domain::Timestamp;
 use arc_swap::ArcSwap;
+use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use der::{Decode, SliceReader, Tag, Tagged};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,7 +13,6 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use x509_parser::parse_x509_certificate;
 
 /// Why a certificate can't be used.
 #[derive(Debug, Error)]
@@ -31,11 +32,11 @@ pub enum TlsError {
 
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls {
-    now: ArcSwap<Shown>,
+    now: ArcSwap<Presented>,
 }
 
 /// The certificate that new connections get.
-struct Shown {
+struct Presented {
     config: Arc<ServerConfig>,
     /// When the first certificate of its chain expires.
     expires_at: Option<Timestamp>,
@@ -64,7 +65,7 @@ impl Tls {
         self.now.load().expires_at
     }
 
-    /// Runs the handshake of a new connection; `None` if it fails, which is the client's problem.
+    /// Runs the handshake of a new connection; `None` if it fails.
     pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -72,32 +73,46 @@ impl Tls {
         match TlsAcceptor::from(self.now.load().config.clone()).accept(stream).await {
             Ok(stream) => Some(stream),
             Err(error) => {
-                tracing::debug!(%error, "a TLS handshake failed");
+                tracing::debug!(%error, "TLS handshake failed");
                 None
             }
         }
     }
 }
 
-fn read(cert: &Path, key: &Path) -> Result<Shown, TlsError> {
+fn read(cert: &Path, key: &Path) -> Result<Presented, TlsError> {
     let pem = |path: &Path| {
         let path = path.to_path_buf();
         move |source| TlsError::Pem { path, source }
     };
     let chain = CertificateDer::pem_file_iter(cert).map_err(pem(cert))?;
     let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem(cert))?;
-    let expires_at = chain.iter().filter_map(|certificate| expiry(certificate)).min();
+    let expires_at = chain.iter().filter_map(|certificate| expiry(certificate).ok()).min();
     let key = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
-    Ok(Shown { config: Arc::new(config), expires_at })
+    Ok(Presented { config: Arc::new(config), expires_at })
 }
 
-fn expiry(certificate: &[u8]) -> Option<Timestamp> {
-    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-    Some(Timestamp(seconds.saturating_mul(1_000)))
+/// Returns the end of a certificate's validity (RFC 5280, 4.1).
+fn expiry(certificate: &[u8]) -> der::Result<Timestamp> {
+    let certificate = AnyRef::from_der(certificate)?;
+    let signed = AnyRef::decode(&mut SliceReader::new(certificate.value())?)?;
+    let mut fields = SliceReader::new(signed.value())?;
+    // The version, if there is one; serial number, signature algorithm, issuer.
+    let has_version = matches!(AnyRef::decode(&mut fields)?.tag(), Tag::ContextSpecific { .. });
+    for _ in 0..(if has_version { 3 } else { 2 }) {
+        AnyRef::decode(&mut fields)?;
+    }
+    let mut validity = SliceReader::new(AnyRef::decode(&mut fields)?.value())?;
+    AnyRef::decode(&mut validity)?;
+    let not_after = AnyRef::decode(&mut validity)?;
+    let since_epoch = match not_after.tag() {
+        Tag::UtcTime => not_after.decode_as::<UtcTime>()?.to_unix_duration(),
+        _ => not_after.decode_as::<GeneralizedTime>()?.to_unix_duration(),
+    };
+    Ok(Timestamp(since_epoch.as_secs().saturating_mul(1_000)))
 }

@@ -1,10 +1,12 @@
 //! Limits how many invalid codes an end user may try. Off unless configured.
 //!
 //! A request takes as many guesses as it has codes before it is answered, and returns those whose codes were valid. So neither
-//! one request nor many at once reveal more codes than may be guessed.
+//! one request nor many concurrent ones reveal more codes than may be guessed. A client that hangs up gets nothing back: its command
+//! may have taken effect.
 
 use super::denied::Denied;
 use super::keys::Caller;
+use super::limiter::now;
 use super::options::GuessingOptions;
 use super::sketch::Sketch;
 use prometheus_client::metrics::counter::Counter;
@@ -12,10 +14,10 @@ use prometheus_client::registry::Registry;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The time over which invalid codes are counted.
-const MINUTE: Duration = Duration::from_secs(60);
+/// The time over which invalid codes are counted, in nanoseconds.
+const MINUTE: u64 = 60_000_000_000;
 
 /// An end user, as a secret hash of the id that a trusted key gives, or else of the network address. A key is never an end user:
 /// a shop is one key with many end users.
@@ -28,37 +30,28 @@ pub struct Guessing {
     trusted_keys: Vec<String>,
     unlimited_keys: Vec<String>,
     hashing: RandomState,
-    /// Requests refused because their end user had tried too many codes.
+    /// Requests rejected because their end user had tried too many codes.
     refused: Counter,
     /// Invalid codes in requests that reveal whether codes are valid.
     invalid: Counter,
 }
 
-/// The generic cell rate algorithm: an invalid code uses up its share of a minute, and passing time returns it.
+/// Each invalid code uses its share of a minute.
 struct Limit {
     codes: NonZeroU32,
-    begun: Instant,
     used: Sketch,
 }
 
 impl Limit {
     fn cost(&self, codes: u32) -> u64 {
-        nanoseconds(MINUTE) / u64::from(self.codes.get()) * u64::from(codes)
+        MINUTE / u64::from(self.codes.get()) * u64::from(codes)
     }
-
-    fn at(&self, moment: Instant) -> u64 {
-        nanoseconds(moment.saturating_duration_since(self.begun))
-    }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Guessing {
     /// Takes the limit from the configuration.
     pub fn new(options: &GuessingOptions) -> Self {
-        let limit = |codes| Limit { codes, begun: Instant::now(), used: Sketch::new() };
+        let limit = |codes| Limit { codes, used: Sketch::new() };
         Self {
             limit: NonZeroU32::new(options.invalid_codes_per_minute).map(limit),
             trusted_keys: options.trusted_keys.clone(),
@@ -92,43 +85,26 @@ impl Guessing {
     }
 
     /// A request of this end user that reveals whether items are valid. Only secret codes are guessed: the users of a campaign and the
-    /// codes of an open pool have no limit. Adding codes reveals nothing of lasting value: afterwards they are all valid.
+    /// codes of an open pool have no limit.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if the end user has no guess left.
     pub fn guesser(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesser<'_>, Denied> {
         let guesser = Guesser { guessing: self, has_secrets, client: client.filter(|_| has_secrets) };
-        self.check(guesser.client).inspect_err(|_| count(&self.refused))?;
+        if let (Some(limit), Some(Client(hash))) = (&self.limit, guesser.client) {
+            let fits = limit.used.fits(hash, limit.cost(1), MINUTE, now());
+            fits.map_err(|wait| self.too_many(wait))?;
+        }
         Ok(guesser)
     }
 
-    fn check(&self, client: Option<Client>) -> Result<(), Denied> {
-        let (Some(limit), Some(Client(hash))) = (&self.limit, client) else { return Ok(()) };
-        let fits = limit.used.fits(hash, limit.cost(1), nanoseconds(MINUTE), limit.at(Instant::now()));
-        fits.map_err(too_many)
-    }
-
-    fn take_at(&self, client: Option<Client>, codes: usize, now: Instant) -> Result<Guesses<'_>, Denied> {
-        let (Some(limit), Some(client)) = (&self.limit, client) else { return Ok(Guesses::unlimited()) };
-        let most = limit.codes.get();
-        let Some(count) = u32::try_from(codes).ok().filter(|&codes| codes <= most) else {
-            return Err(Denied::TooManyCodes { codes, most });
-        };
-        let taken = limit.at(now);
-        limit.used.take(client.0, limit.cost(count), nanoseconds(MINUTE), taken).map_err(too_many)?;
-        Ok(Guesses { taken: Some(Taken { limit, client, count, taken }), invalid: None })
+    fn too_many(&self, wait: u64) -> Denied {
+        self.refused.inc();
+        Denied::TooManyInvalidCodes { wait: Duration::from_nanos(wait) }
     }
 }
 
-fn count(counter: &Counter) {
-    counter.inc();
-}
-
-fn too_many(wait: u64) -> Denied {
-    Denied::TooManyInvalidCodes { wait: Duration::from_nanos(wait) }
-}
-
-/// The part of an address that a client can't choose freely. For IPv6 it is the first half, since anybody can use all addresses
+/// The part of an address that a client can't choose freely. For IPv6 it is the first half, since a client can use all addresses
 /// of the second half.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -138,6 +114,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 /// A request that reveals whether items are valid, before its items are known.
+#[derive(Clone, Copy)]
 pub struct Guesser<'a> {
     guessing: &'a Guessing,
     has_secrets: bool,
@@ -145,7 +122,7 @@ pub struct Guesser<'a> {
 }
 
 impl<'a> Guesser<'a> {
-    /// Whether its end user may try only so many codes.
+    /// Whether the guesses of its end user are limited.
     pub fn is_limited(&self) -> bool {
         self.client.is_some()
     }
@@ -155,63 +132,51 @@ impl<'a> Guesser<'a> {
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
     pub fn take(&self, items: usize) -> Result<Guesses<'a>, Denied> {
-        let guessing = self.guessing;
-        let taken = guessing.take_at(self.client, items, Instant::now());
-        let mut guesses = taken.inspect_err(|_| count(&guessing.refused))?;
-        guesses.invalid = self.has_secrets.then_some(&guessing.invalid);
+        self.take_at(items, now())
+    }
+
+    fn take_at(&self, items: usize, now: u64) -> Result<Guesses<'a>, Denied> {
+        let mut guesses = Guesses { guesser: *self, count: 0, taken_at: now };
+        if let (Some(limit), Some(Client(hash))) = (&self.guessing.limit, self.client) {
+            let most = limit.codes.get();
+            guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
+                self.guessing.refused.inc();
+                Denied::TooManyCodes { codes: items, most }
+            })?;
+            let taken = limit.used.take(hash, limit.cost(guesses.count), MINUTE, now);
+            taken.map_err(|wait| self.guessing.too_many(wait))?;
+        }
         Ok(guesses)
     }
 }
 
-/// Guesses taken for a request that is not answered yet. Dropped, they are returned: nothing was revealed.
+/// Guesses taken for a request that is not answered yet. Dropped, they stay used.
 #[must_use]
 pub struct Guesses<'a> {
-    taken: Option<Taken<'a>>,
-    /// Counts invalid codes.
-    invalid: Option<&'a Counter>,
-}
-
-struct Taken<'a> {
-    limit: &'a Limit,
-    client: Client,
+    guesser: Guesser<'a>,
     count: u32,
-    taken: u64,
+    taken_at: u64,
 }
 
 impl Guesses<'_> {
-    fn unlimited() -> Self {
-        Self { taken: None, invalid: None }
-    }
-
     /// Uses up one guess for each invalid code and returns the others.
     pub fn settle(self, invalid: usize) {
-        self.settle_at(invalid, Instant::now());
+        self.settle_at(invalid, now());
     }
 
-    fn settle_at(mut self, invalid: usize, now: Instant) {
-        if let Some(counter) = self.invalid {
-            counter.inc_by(invalid as u64);
-        }
-        if let Some(taken) = self.taken.take() {
-            taken.give_back(invalid, now);
-        }
+    /// Returns all guesses: the request was rejected without a look at its codes.
+    pub fn give_back(self) {
+        self.settle(0);
     }
-}
 
-impl Taken<'_> {
-    fn give_back(self, invalid: usize, now: Instant) {
-        let rest = self.count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
-        if rest > 0 {
-            let (limit, now) = (self.limit, self.limit.at(now));
-            limit.used.give_back(self.client.0, limit.cost(rest), self.taken, now);
+    fn settle_at(self, invalid: usize, now: u64) {
+        let Self { guesser: Guesser { guessing, has_secrets, client }, count, taken_at } = self;
+        if has_secrets {
+            guessing.invalid.inc_by(invalid as u64);
         }
-    }
-}
-
-impl Drop for Guesses<'_> {
-    fn drop(&mut self) {
-        if let Some(taken) = self.taken.take() {
-            taken.give_back(0, Instant::now());
+        let rest = count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
+        if let (Some(limit), Some(Client(hash)), 1..) = (&guessing.limit, client, rest) {
+            limit.used.give_back(hash, limit.cost(rest), taken_at, now);
         }
     }
 }
@@ -225,8 +190,12 @@ mod tests {
         Guessing::new(&GuessingOptions { invalid_codes_per_minute, ..GuessingOptions::default() })
     }
 
-    fn wait(guessing: &Guessing, client: Client, codes: usize, now: Instant) -> Option<Duration> {
-        match guessing.take_at(Some(client), codes, now) {
+    fn take(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Result<Guesses<'_>, Denied> {
+        Guesser { guessing, has_secrets: true, client: Some(client) }.take_at(codes, now)
+    }
+
+    fn wait(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Option<Duration> {
+        match take(guessing, client, codes, now) {
             Ok(guesses) => {
                 guesses.settle_at(0, now);
                 None
@@ -238,47 +207,52 @@ mod tests {
 
     #[test]
     fn the_code_after_the_last_allowed_one_waits() {
-        let (guessing, now) = (guessing(3), Instant::now());
+        let (guessing, now) = (guessing(3), MINUTE);
         for _ in 0..3 {
-            guessing.take_at(Some(Client(1)), 1, now).unwrap().settle_at(1, now);
+            take(&guessing, Client(1), 1, now).unwrap().settle_at(1, now);
         }
         assert_eq!(wait(&guessing, Client(1), 1, now), Some(Duration::from_secs(20)));
         assert_eq!(wait(&guessing, Client(2), 3, now), None, "somebody else");
-        assert_eq!(wait(&guessing, Client(1), 1, now + Duration::from_secs(20)), None);
+        assert_eq!(wait(&guessing, Client(1), 1, now + 20_000_000_000), None);
         assert!(matches!(
-            guessing.take_at(Some(Client(2)), 4, now),
+            take(&guessing, Client(2), 4, now),
             Err(Denied::TooManyCodes { codes: 4, most: 3 })
         ));
     }
 
     #[test]
     fn guesses_under_way_count_until_they_are_given_back() {
-        let (guessing, now) = (guessing(5), Instant::now());
-        let under_way = guessing.take_at(Some(Client(1)), 3, now).unwrap();
+        let (guessing, now) = (guessing(5), MINUTE);
+        let under_way = take(&guessing, Client(1), 3, now).unwrap();
         assert!(wait(&guessing, Client(1), 3, now).is_some());
         under_way.settle_at(1, now);
         assert_eq!(wait(&guessing, Client(1), 4, now), None);
-        drop(guessing.take_at(Some(Client(1)), 4, now));
-        assert_eq!(wait(&guessing, Client(1), 4, Instant::now()), None);
+        take(&guessing, Client(1), 4, now).unwrap().settle_at(0, now);
+        assert_eq!(wait(&guessing, Client(1), 4, now), None);
+        drop(take(&guessing, Client(1), 4, now));
+        assert!(
+            wait(&guessing, Client(1), 1, now).is_some(),
+            "a client that hangs up learns nothing for free"
+        );
     }
 
     #[test]
     fn nobody_is_pushed_out_by_any_number_of_others() {
-        let (guessing, now) = (guessing(5), Instant::now());
+        let (guessing, now) = (guessing(5), MINUTE);
         let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
-        guessing.take_at(client(0), 5, now).unwrap().settle_at(5, now);
+        take(&guessing, client(0).unwrap(), 5, now).unwrap().settle_at(5, now);
         for other in 1..500_000 {
-            let _ = guessing.take_at(client(other), 1, now).map(|guesses| guesses.settle_at(1, now));
+            let _ = take(&guessing, client(other).unwrap(), 1, now).map(|guesses| guesses.settle_at(1, now));
         }
         assert!(wait(&guessing, client(0).unwrap(), 1, now).is_some());
     }
 
     #[test]
     fn nearly_everybody_has_all_guesses_though_many_use_theirs() {
-        let (guessing, now) = (guessing(5), Instant::now());
+        let (guessing, now) = (guessing(5), MINUTE);
         let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
         for heavy in 0..20_000 {
-            let _ = guessing.take_at(client(heavy), 5, now).map(|guesses| guesses.settle_at(5, now));
+            let _ = take(&guessing, client(heavy).unwrap(), 5, now).map(|guesses| guesses.settle_at(5, now));
         }
         let refused = |n: &u32| wait(&guessing, client(*n).unwrap(), 5, now).is_some();
         assert!((1_000_000..1_010_000).filter(refused).count() < 50);
@@ -306,16 +280,16 @@ mod tests {
             steps in prop::collection::vec((0u64..3, 1usize..6, 0usize..6, 0u64..9_000, 0usize..4), 1..120),
         ) {
             let guessing = guessing(5);
-            let mut now = Instant::now();
+            let mut now = MINUTE;
             let mut under_way = std::collections::VecDeque::new();
-            let mut told: Vec<(u64, Instant, Instant, usize)> = Vec::new();
+            let mut told: Vec<(u64, u64, u64, usize)> = Vec::new();
             for (client, codes, invalid, milliseconds, overlap) in steps {
                 // All fall into the same cells of some rows.
                 let client = client << 12 | 7;
-                if let Ok(guesses) = guessing.take_at(Some(Client(client)), codes, now) {
+                if let Ok(guesses) = take(&guessing, Client(client), codes, now) {
                     under_way.push_back((client, guesses, now, invalid.min(codes)));
                 }
-                now += Duration::from_millis(milliseconds);
+                now += milliseconds * 1_000_000;
                 while under_way.len() > overlap {
                     let (client, guesses, taken, invalid) = under_way.pop_front().unwrap();
                     guesses.settle_at(invalid, now);
@@ -326,7 +300,7 @@ mod tests {
                 for (_, until, _, _) in &told {
                     let within = told.iter().filter(|(of, taken, _, _)| of == client && (from..=until).contains(&taken));
                     let sum: usize = within.map(|(_, _, _, invalid)| invalid).sum();
-                    let allowed = 5.0 + until.saturating_duration_since(*from).as_secs_f64() / 12.0;
+                    let allowed = 5.0 + until.saturating_sub(*from) as f64 / 12e9;
                     prop_assert!(sum as f64 <= allowed + 1e-6, "{sum} of {allowed}");
                 }
             }

@@ -1,18 +1,28 @@
-//! Callers and what they may do. A key is known by its SHA-256 only.
+//! Callers and what they may do: the keys in force, known by their SHA-256 only, and their rates. Both can change while requests
+//! arrive.
 
 use super::denied::Denied;
-use super::options::{AuthOptions, KeyOptions, Scope};
+use super::limiter::Limiter;
+use super::options::{AuthOptions, KeyOptions, RateLimitOptions, Scope};
 use crate::domain::import::KEY_NAME_BYTES_MAX;
-use crate::domain::{KeyName, Timestamp};
+use crate::domain::{KeyName, Name, Timestamp};
+use arc_swap::ArcSwap;
 use sha2::{Digest as _, Sha256};
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, OnceLock};
-use subtle::ConstantTimeEq;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
-/// The origin of a request: the holder of a key, or anybody if no keys are configured.
-#[derive(Clone, Debug)]
-pub struct Caller(Option<Arc<KeyOptions>>);
+/// An API key.
+#[derive(Clone)]
+struct Key {
+    options: KeyOptions,
+    rate: Option<Arc<Limiter>>,
+}
+
+/// The origin of a request: the holder of a key, or anonymous if no keys are configured.
+#[derive(Clone)]
+pub struct Caller(Option<Arc<Key>>);
 
 impl Caller {
     /// The caller if no keys are configured.
@@ -20,64 +30,57 @@ impl Caller {
         Self(None)
     }
 
-    /// The key; none for anybody.
+    /// The key; none for anonymous callers.
     pub fn key(&self) -> Option<&KeyOptions> {
-        self.0.as_deref()
+        self.0.as_deref().map(|key| &key.options)
     }
 
-    /// The key's name; empty for anybody.
+    /// The key's name; empty for anonymous callers.
     pub fn name(&self) -> &str {
-        self.0.as_ref().map_or("", |key| &key.name)
+        self.key().map_or("", |key| &key.name)
     }
 
-    /// The key's name for the log; `None` for anybody.
+    /// The key's name for the log; `None` for anonymous callers.
     pub fn key_name(&self) -> Option<KeyName> {
-        self.0.as_ref().map(|key| KeyName::new(&key.name))
+        self.key().map(|key| KeyName::new(&key.name))
     }
 
     /// The prefix of all names that the caller may use.
     pub fn prefix(&self) -> &str {
-        self.0.as_ref().map_or("", |key| &key.prefix)
+        self.key().map_or("", |key| &key.prefix)
     }
 
     /// Whether the caller has this scope.
     pub fn may(&self, scope: Scope) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|key| key.scopes.iter().any(|granted| *granted == scope || *granted == Scope::Admin))
+        let grants = |granted: &Scope| *granted == scope || *granted == Scope::Admin;
+        self.key().is_none_or(|key| key.scopes.iter().any(grants))
     }
 
-    /// Refuses a caller whose key has expired. `now` is called only if the key can expire.
+    /// Rejects a caller whose key has expired. `now` is called only if the key can expire.
     ///
     /// # Errors
     /// [`Denied::KeyExpired`].
     pub fn require_unexpired(&self, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        match self.0.as_ref().and_then(|key| key.expires_at) {
+        match self.key().and_then(|key| key.expires_at) {
             Some(expires_at) if now() >= expires_at => Err(Denied::KeyExpired(expires_at)),
             _ => Ok(()),
         }
     }
 
-    /// Refuses a caller that lacks this scope.
+    /// Rejects a caller that lacks this scope.
     ///
     /// # Errors
     /// [`Denied::MissingScope`].
     pub fn require(&self, scope: Scope) -> Result<(), Denied> {
-        if self.may(scope) {
-            return Ok(());
-        }
-        Err(Denied::MissingScope(scope))
+        if self.may(scope) { Ok(()) } else { Err(Denied::MissingScope(scope)) }
     }
 
-    /// Refuses a name that the caller may not use.
+    /// Rejects a name that the caller may not use.
     ///
     /// # Errors
     /// [`Denied::OtherPrefix`].
     pub fn require_name(&self, name: &str) -> Result<(), Denied> {
-        if name.starts_with(self.prefix()) {
-            return Ok(());
-        }
-        Err(Denied::OtherPrefix)
+        if name.starts_with(self.prefix()) { Ok(()) } else { Err(Denied::OtherPrefix) }
     }
 
     /// The prefix of the names that a caller who asks for those with the prefix `asked` may see; `None` if there can be none.
@@ -90,7 +93,7 @@ impl Caller {
         }
     }
 
-    /// Refuses a caller that may use only some names, where all names are concerned.
+    /// Rejects a caller that may use only some names, where all names are concerned.
     ///
     /// # Errors
     /// [`Denied::OtherPrefix`].
@@ -103,7 +106,7 @@ impl Caller {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum InvalidKey {
     /// The name is missing.
-    #[error("auth.keys: a key has no name")]
+    #[error("auth.keys: a key has no name; give it one, such as name = \"shop\"")]
     NoName,
     /// The name is too long: it is logged with every write.
     #[error("auth.keys: the name `{0}` is longer than {KEY_NAME_BYTES_MAX} bytes")]
@@ -115,120 +118,218 @@ pub enum InvalidKey {
     #[error("auth.keys: `{0}` and `{1}` have the same sha256")]
     SameKey(String, String),
     /// The SHA-256 is malformed.
-    #[error("auth.keys: the sha256 of `{0}` is not 64 hexadecimal digits")]
+    #[error("auth.keys: the sha256 of `{0}` is not 64 hexadecimal digits; `cuckood key new` prints one")]
     NoDigest(String),
-    /// A reread would remove all keys and open the service to anybody.
-    #[error("auth.keys: no key is left, which would let anybody in; that takes a restart")]
+    /// No name starts with the prefix.
+    #[error("auth.keys: no name starts with the prefix `{1}` of `{0}`; use one such as \"shop-\"")]
+    Prefix(String, String),
+    /// A reload would remove all keys and open the service to any caller.
+    #[error("auth.keys is empty: reloading would disable authentication; restart to apply")]
     LastGone,
 }
 
-/// All configured keys.
-pub struct Keys {
-    keys: Vec<Key>,
-    /// Two secret hash functions of 64 bits each. Together they give a tag that nobody outside can compute or make collide.
-    tagging: [RandomState; 2],
-}
-
-struct Key {
-    options: Arc<KeyOptions>,
-    sha256: [u8; 32],
-    /// Tag of the key itself, once it has been presented. It saves later requests the SHA-256.
-    tag: OnceLock<[u8; 16]>,
+/// The keys in force.
+#[derive(Default)]
+struct Keys {
+    by_digest: HashMap<[u8; 32], Arc<Key>>,
+    /// The rate of callers without a key.
+    anonymous_rate: Option<Arc<Limiter>>,
+    /// How often the keys were replaced.
+    generation: u64,
 }
 
 impl Keys {
-    /// Takes the keys from the configuration.
-    ///
-    /// # Errors
-    /// [`InvalidKey`].
-    pub fn new(options: &AuthOptions) -> Result<Self, InvalidKey> {
-        let mut keys: Vec<Key> = Vec::with_capacity(options.keys.len());
-        for key in &options.keys {
-            if key.name.is_empty() {
-                return Err(InvalidKey::NoName);
+    /// Takes the keys from the configuration. A name that stays keeps its rate.
+    fn new(auth: &AuthOptions, rate: &RateLimitOptions, before: &Keys) -> Result<Self, InvalidKey> {
+        let limiter = || Arc::new(Limiter::new(rate.requests_per_second, Duration::from_secs(1)));
+        let limiter = || (rate.requests_per_second > 0).then(limiter);
+        let mut by_digest: HashMap<_, Arc<Key>> = HashMap::new();
+        for options in &auth.keys {
+            let digest = digest(options)?;
+            if by_digest.values().any(|other| other.options.name == options.name) {
+                return Err(InvalidKey::SameName(options.name.clone()));
             }
-            if key.name.len() > KEY_NAME_BYTES_MAX {
-                return Err(InvalidKey::LongName(key.name.clone()));
+            let same_name = before.by_digest.values().find(|known| known.options.name == options.name);
+            let rate = same_name.and_then(|known| known.rate.clone()).or_else(limiter);
+            if let Some(other) = by_digest.insert(digest, Arc::new(Key { options: options.clone(), rate })) {
+                return Err(InvalidKey::SameKey(other.options.name.clone(), options.name.clone()));
             }
-            let sha256 = parse_sha256(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(key.name.clone()))?;
-            for other in &keys {
-                if other.options.name == key.name {
-                    return Err(InvalidKey::SameName(key.name.clone()));
-                }
-                if other.sha256 == sha256 {
-                    return Err(InvalidKey::SameKey(other.options.name.clone(), key.name.clone()));
-                }
-            }
-            keys.push(Key { options: Arc::new(key.clone()), sha256, tag: OnceLock::new() });
         }
-        Ok(Self { keys, tagging: Default::default() })
+        let anonymous_rate = before.anonymous_rate.clone().or_else(limiter);
+        Ok(Self { by_digest, anonymous_rate, generation: before.generation + 1 })
     }
 
-    /// Whether no keys are configured, so that anybody may call.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// Identifies the caller that presents this key. Every configured key is compared in full, whichever matches, so that the
-    /// time taken reveals nothing.
-    ///
-    /// # Errors
-    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
-    pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
-        if self.keys.is_empty() {
+    fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
+        if self.by_digest.is_empty() {
             return Ok(Caller::anybody());
         }
-        let presented = presented.ok_or(Denied::NoKey)?;
-        let tag = self.tag(presented);
-        let known = self.select(|key| key.tag.get().is_some_and(|known| known.ct_eq(&tag).into()));
-        if let Some(key) = known {
-            return Ok(Caller(Some(key.options.clone())));
+        let digest: [u8; 32] = Sha256::digest(presented.ok_or(Denied::NoKey)?).into();
+        // The time that the lookup takes depends on the digest, from which nothing about another key follows.
+        self.by_digest.get(&digest).map(|key| Caller(Some(key.clone()))).ok_or(Denied::UnknownKey)
+    }
+
+    /// Looks a holder up again if the keys have changed, and rejects an expired key.
+    fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        if holder.generation != self.generation {
+            let caller = match &holder.caller.0 {
+                None if self.by_digest.is_empty() => Caller::anybody(),
+                None => return Err(Denied::NoKey),
+                Some(known) => {
+                    let digest = parse_sha256(&known.options.sha256).unwrap_or_default();
+                    Caller(Some(self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?))
+                }
+            };
+            *holder = Holder { caller, generation: self.generation };
         }
-        let sha256: [u8; 32] = Sha256::digest(presented).into();
-        let Some(key) = self.select(|key| key.sha256.ct_eq(&sha256).into()) else {
-            return Err(Denied::UnknownKey);
+        holder.caller.require_unexpired(now)
+    }
+
+    /// Counts a request in the caller's rate.
+    fn count(&self, caller: &Caller) -> Result<(), Denied> {
+        let rate = match &caller.0 {
+            Some(key) => &key.rate,
+            None => &self.anonymous_rate,
         };
-        // Concurrent callers compute the same tag; the first one is kept.
-        let _ = key.tag.set(tag);
-        Ok(Caller(Some(key.options.clone())))
+        let taken = rate.as_ref().map_or(Ok(()), |rate| rate.take());
+        taken.map_err(|wait| Denied::TooManyRequests { wait })
     }
+}
 
-    /// The same caller under these keys.
-    ///
-    /// # Errors
-    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
-    pub fn again(&self, caller: &Caller) -> Result<Caller, Denied> {
-        let Some(known) = &caller.0 else {
-            return if self.keys.is_empty() { Ok(Caller::anybody()) } else { Err(Denied::NoKey) };
-        };
-        if self.keys.iter().any(|key| Arc::ptr_eq(&key.options, known)) {
-            return Ok(caller.clone());
-        }
-        let sha256 = parse_sha256(&known.sha256);
-        let same = self.keys.iter().find(|key| Some(key.sha256) == sha256);
-        same.map(|key| Caller(Some(key.options.clone()))).ok_or(Denied::UnknownKey)
+/// Checks the entry of one key, and returns its digest.
+///
+/// # Errors
+/// [`InvalidKey`].
+pub fn digest(key: &KeyOptions) -> Result<[u8; 32], InvalidKey> {
+    let name = || key.name.clone();
+    if key.name.is_empty() {
+        return Err(InvalidKey::NoName);
     }
-
-    /// The keys that can expire, by name, and when they do.
-    pub fn expiries(&self) -> impl Iterator<Item = (&str, Timestamp)> {
-        self.keys.iter().filter_map(|key| Some((key.options.name.as_str(), key.options.expires_at?)))
+    if key.name.len() > KEY_NAME_BYTES_MAX {
+        return Err(InvalidKey::LongName(name()));
     }
-
-    fn select(&self, matches: impl Fn(&Key) -> bool) -> Option<&Key> {
-        self.keys.iter().fold(None, |found, key| if matches(key) { Some(key) } else { found })
+    if !key.prefix.is_empty() && !Name::is_valid(&key.prefix) {
+        return Err(InvalidKey::Prefix(name(), key.prefix.clone()));
     }
-
-    fn tag(&self, presented: &[u8]) -> [u8; 16] {
-        let [low, high] = &self.tagging;
-        let tag = u128::from(low.hash_one(presented)) | u128::from(high.hash_one(presented)) << 64;
-        tag.to_le_bytes()
-    }
+    parse_sha256(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(name()))
 }
 
 /// Decodes 64 hexadecimal digits into 32 bytes.
 fn parse_sha256(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     hex::decode_to_slice(text, &mut digest).ok().map(|()| digest)
+}
+
+/// A caller whose connection stays open, while keys change and expire.
+#[derive(Clone)]
+pub struct Holder {
+    caller: Caller,
+    /// The generation of the keys under which `caller` was last looked up.
+    generation: u64,
+}
+
+impl Holder {
+    /// The caller, as it was last looked up.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+/// Admission of callers.
+pub struct Entry {
+    rate_limit: RateLimitOptions,
+    keys: ArcSwap<Keys>,
+}
+
+impl Entry {
+    /// Takes keys and rates from the configuration.
+    ///
+    /// # Errors
+    /// [`InvalidKey`].
+    pub fn new(auth: &AuthOptions, rate_limit: &RateLimitOptions) -> Result<Self, InvalidKey> {
+        let keys = Keys::new(auth, rate_limit, &Keys::default())?;
+        Ok(Self { rate_limit: rate_limit.clone(), keys: ArcSwap::from_pointee(keys) })
+    }
+
+    /// Replaces the keys. A key's name keeps what it has used of its rate.
+    ///
+    /// # Errors
+    /// [`InvalidKey`]; nothing has changed then.
+    pub fn replace(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
+        let before = self.keys.load();
+        let keys = Keys::new(auth, &self.rate_limit, &before)?;
+        if keys.by_digest.is_empty() && !before.by_digest.is_empty() {
+            return Err(InvalidKey::LastGone);
+        }
+        self.keys.store(Arc::new(keys));
+        Ok(())
+    }
+
+    /// Whether there are no keys, so that any caller is admitted.
+    pub fn is_open(&self) -> bool {
+        self.keys.load().by_digest.is_empty()
+    }
+
+    /// Identifies the caller that presents this key.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
+    pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
+        self.keys.load().caller(presented)
+    }
+
+    /// Admits one more request of a caller, or rejects it. `now` is called only if the key can expire.
+    ///
+    /// # Errors
+    /// [`Denied::KeyExpired`], [`Denied::TooManyRequests`].
+    pub fn admit(&self, caller: &Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        caller.require_unexpired(now)?;
+        self.keys.load().count(caller)
+    }
+
+    /// Identifies the caller that presents this key, for a connection that stays open.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
+    pub fn holder(&self, presented: Option<&[u8]>) -> Result<Holder, Denied> {
+        let keys = self.keys.load();
+        Ok(Holder { caller: keys.caller(presented)?, generation: keys.generation })
+    }
+
+    /// Looks a holder up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
+    ///
+    /// # Errors
+    /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`] if its key is gone, [`Denied::KeyExpired`].
+    pub fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        self.keys.load().renew(holder, now)
+    }
+
+    /// [`Self::renew`], and admits one more request.
+    ///
+    /// # Errors
+    /// As for [`Self::renew`], and [`Denied::TooManyRequests`].
+    pub fn admit_holder(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        let keys = self.keys.load();
+        keys.renew(holder, now)?;
+        keys.count(&holder.caller)
+    }
+
+    /// Counts a request that requires no key in the rate of the key that was presented before.
+    ///
+    /// # Errors
+    /// [`Denied::TooManyRequests`].
+    pub fn count(&self, holder: &Holder) -> Result<(), Denied> {
+        self.keys.load().count(&holder.caller)
+    }
+
+    /// The keys that can expire, by name, and when they do.
+    pub fn expiries(&self) -> Vec<(String, Timestamp)> {
+        let keys = self.keys.load();
+        let options = keys.by_digest.values().map(|key| &key.options);
+        let mut expiries: Vec<_> =
+            options.filter_map(|key| Some((key.name.clone(), key.expires_at?))).collect();
+        expiries.sort_unstable();
+        expiries
+    }
 }
 
 #[cfg(test)]
@@ -246,11 +347,12 @@ mod tests {
         }
     }
 
-    fn keys(keys: &[KeyOptions]) -> Result<Keys, InvalidKey> {
-        Keys::new(&AuthOptions { keys: keys.to_vec(), allow_anonymous: false })
+    fn keys(keys: &[KeyOptions]) -> Result<Entry, InvalidKey> {
+        let auth = AuthOptions { keys: keys.to_vec(), allow_anonymous: false };
+        Entry::new(&auth, &RateLimitOptions::default())
     }
 
-    fn two() -> Keys {
+    fn two() -> Entry {
         keys(&[key("reader", &[Scope::Read], "eu-"), key("root", &[Scope::Admin], "")]).unwrap()
     }
 
@@ -261,10 +363,10 @@ mod tests {
             assert_eq!(keys.caller(Some(b"root")).unwrap().name(), "root");
             assert_eq!(keys.caller(Some(b"reader")).unwrap().name(), "reader");
             for stranger in [&b""[..], b"roo", b"reader2"] {
-                assert_eq!(keys.caller(Some(stranger)).unwrap_err(), Denied::UnknownKey);
+                assert_eq!(keys.caller(Some(stranger)).err(), Some(Denied::UnknownKey));
             }
         }
-        assert_eq!(keys.caller(None).unwrap_err(), Denied::NoKey);
+        assert_eq!(keys.caller(None).err(), Some(Denied::NoKey));
     }
 
     #[test]
@@ -286,7 +388,7 @@ mod tests {
     fn a_key_is_good_until_it_expires() {
         let until = KeyOptions { expires_at: Some(Timestamp(1_000)), ..key("guest", &[Scope::Read], "") };
         let keys = keys(&[until, key("root", &[Scope::Admin], "")]).unwrap();
-        assert_eq!(keys.expiries().collect::<Vec<_>>(), [("guest", Timestamp(1_000))]);
+        assert_eq!(keys.expiries(), [("guest".to_owned(), Timestamp(1_000))]);
         let guest = keys.caller(Some(b"guest")).unwrap();
         assert_eq!(guest.require_unexpired(|| Timestamp(999)), Ok(()));
         let expired = Denied::KeyExpired(Timestamp(1_000));
@@ -307,8 +409,13 @@ mod tests {
         assert_eq!(of(renamed(&"k".repeat(128), &two)), None);
         assert_eq!(of(renamed(&"k".repeat(129), &two)), Some(InvalidKey::LongName("k".repeat(129))));
         assert_eq!(of(renamed("two", &one)), Some(InvalidKey::SameKey("one".into(), "two".into())));
-        let short = KeyOptions { sha256: "0f".into(), ..two };
+        let short = KeyOptions { sha256: "0f".into(), ..two.clone() };
         assert_eq!(of(short), Some(InvalidKey::NoDigest("two".into())));
+        let prefixed = |prefix: &str| KeyOptions { prefix: prefix.into(), ..two.clone() };
+        assert_eq!(of(prefixed("eu-")), None);
+        for prefix in ["EU-", "-eu", "eu/", "coupon:eu"] {
+            assert_eq!(of(prefixed(prefix)), Some(InvalidKey::Prefix("two".into(), prefix.into())));
+        }
     }
 
     #[test]
@@ -317,5 +424,85 @@ mod tests {
         for bad in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
             assert_eq!(parse_sha256(bad), None);
         }
+    }
+
+    fn auth(names: &[&str]) -> AuthOptions {
+        let key = |name: &&str| KeyOptions {
+            name: (*name).into(),
+            sha256: hex::encode(Sha256::digest(name)),
+            ..KeyOptions::default()
+        };
+        AuthOptions { keys: names.iter().map(key).collect(), allow_anonymous: false }
+    }
+
+    #[test]
+    fn keys_change_and_what_was_used_up_stays_so() {
+        let rate_limit = RateLimitOptions { requests_per_second: 1 };
+        let entry = Entry::new(&auth(&["old", "both"]), &rate_limit).unwrap();
+        let admit = |key: &str| {
+            let caller = entry.caller(Some(key.as_bytes()))?;
+            entry.admit(&caller, || Timestamp(0))
+        };
+        assert_eq!(admit("both"), Ok(()));
+        assert_eq!(admit("new"), Err(Denied::UnknownKey));
+        entry.replace(&auth(&["both", "new"])).unwrap();
+        assert_eq!(admit("old"), Err(Denied::UnknownKey));
+        assert_eq!(admit("new"), Ok(()));
+        assert!(matches!(admit("both"), Err(Denied::TooManyRequests { .. })));
+    }
+
+    #[test]
+    fn who_has_shown_a_key_is_known_by_it_for_as_long_as_it_is_there() {
+        let with_scopes = |name: &str, scopes: &[Scope]| {
+            let mut auth = auth(&[name]);
+            auth.keys[0].scopes = scopes.to_vec();
+            auth
+        };
+        let entry = Entry::new(&with_scopes("shop", &[Scope::Read]), &RateLimitOptions::default()).unwrap();
+        let shop = &mut entry.holder(Some(b"shop")).unwrap();
+        let early = || Timestamp(0);
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(!shop.caller().may(Scope::Write));
+        entry.replace(&with_scopes("shop", &[Scope::Write])).unwrap();
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(shop.caller().may(Scope::Write));
+        let mut expires = with_scopes("shop", &[Scope::Read]);
+        expires.keys[0].expires_at = Some(Timestamp(10));
+        entry.replace(&expires).unwrap();
+        assert_eq!(entry.renew(shop, || Timestamp(9)), Ok(()));
+        assert_eq!(entry.renew(shop, || Timestamp(10)), Err(Denied::KeyExpired(Timestamp(10))));
+        entry.replace(&auth(&["other"])).unwrap();
+        for _ in 0..2 {
+            assert_eq!(entry.renew(shop, early), Err(Denied::UnknownKey));
+        }
+        entry.replace(&with_scopes("shop", &[Scope::Redeem])).unwrap();
+        assert_eq!(entry.renew(shop, early), Ok(()));
+        assert!(shop.caller().may(Scope::Redeem));
+        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        let anybody = &mut open.holder(None).unwrap();
+        assert_eq!(open.renew(anybody, early), Ok(()));
+        open.replace(&auth(&["first"])).unwrap();
+        assert_eq!(open.renew(anybody, early), Err(Denied::NoKey));
+    }
+
+    #[test]
+    fn keys_that_can_not_be_change_nothing() {
+        let entry = Entry::new(&auth(&["old"]), &RateLimitOptions::default()).unwrap();
+        assert_eq!(entry.replace(&auth(&["new", "new"])), Err(InvalidKey::SameName("new".into())));
+        assert_eq!(entry.replace(&auth(&[])), Err(InvalidKey::LastGone));
+        assert_eq!(entry.caller(Some(b"old")).unwrap().name(), "old");
+        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        assert!(open.is_open() && open.replace(&auth(&["first"])).is_ok() && !open.is_open());
+    }
+
+    #[test]
+    fn rate_is_off_unless_set() {
+        let off = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        let admit = |entry: &Entry| entry.admit(&Caller::anybody(), || Timestamp(0));
+        assert!((0..1_000).all(|_| admit(&off).is_ok()));
+        let on = Entry::new(&auth(&[]), &RateLimitOptions { requests_per_second: 1 }).unwrap();
+        assert_eq!(admit(&on), Ok(()));
+        let refused = (0..1_000).find_map(|_| admit(&on).err());
+        assert!(matches!(refused, Some(Denied::TooManyRequests { wait }) if !wait.is_zero()));
     }
 }

@@ -1,31 +1,28 @@
 //! Access control: keys with scopes and prefixes, request rates per key, and the limit on guessing codes.
 //!
-//! It knows no protocol. Each front door passes in what it received, and maps [`Denied`] to its own answers. All doors share one
-//! [`Access`], so a key has one rate and an end user one number of guesses, whichever door they come through.
+//! It knows no protocol. Each protocol passes in what it received, and maps [`Denied`] to its own responses. All share one
+//! [`Access`], so a key has one rate and an end user one number of guesses, whichever protocol they use.
 
 mod denied;
-mod entry;
 mod guessing;
 mod keys;
+mod limiter;
 mod options;
-mod rates;
-mod seldom;
 mod sketch;
 
 pub use denied::Denied;
-pub use entry::{Entry, Holder};
 pub use guessing::{Client, Guesser, Guesses, Guessing};
-pub use keys::{Caller, InvalidKey, Keys};
+pub use keys::{Caller, Entry, Holder, InvalidKey, digest};
+pub use limiter::LogLimiter;
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
-pub use seldom::Seldom;
 
-/// What all doors share.
+/// What all protocols share.
 pub struct Access {
     /// The keys in force, and their rates.
     pub entry: Entry,
     /// The limit on guessing codes.
     pub guessing: Guessing,
-    told: Seldom,
+    log: LogLimiter,
 }
 
 impl Access {
@@ -39,7 +36,7 @@ impl Access {
         guessing: &GuessingOptions,
     ) -> Result<Self, InvalidKey> {
         let entry = Entry::new(auth, rate_limit)?;
-        Ok(Self { entry, guessing: Guessing::new(guessing), told: Seldom::default() })
+        Ok(Self { entry, guessing: Guessing::new(guessing), log: LogLimiter::default() })
     }
 
     /// Whether a refused key is logged; if so, how many were not since the last one. A key that calls too often is valid, so that
@@ -48,6 +45,6 @@ impl Access {
         if matches!(denied, Denied::TooManyRequests { .. }) {
             return None;
         }
-        self.told.ask()
+        self.log.ask()
     }
 }

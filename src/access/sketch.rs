@@ -5,6 +5,7 @@
 //! every step takes the same time, and no client can push another one out. When very many clients use much at once, some seem to
 //! have used more than they did.
 
+use super::limiter::used_until;
 use parking_lot::Mutex;
 
 /// Number of rows; the smallest cell counts.
@@ -65,10 +66,7 @@ impl Sketch {
 impl Shard {
     fn fits(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
         let until = cells(hash).map(|cell| self.0[cell]).min().unwrap_or(0);
-        match until.saturating_sub(now).saturating_add(cost).checked_sub(most) {
-            None | Some(0) => Ok(()),
-            Some(wait) => Err(wait),
-        }
+        used_until(until, cost, most, now).map(drop)
     }
 }
 

@@ -1,8 +1,9 @@
 //! `cuckood backup`: a consistent archive of a running service, or of the data directory of a stopped one, in a file.
 
-use super::client::{ClientError, Connection};
+use super::client::Connection;
+use super::progress;
 use crate::engine::archive_directory;
-use indicatif::ProgressBar;
+use anyhow::{Context, bail};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ pub struct Args {
     /// log has after the newest one is not in it.
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
-    /// Print what was written as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
     /// How to reach the service; the key needs the scope `admin`.
@@ -27,34 +28,32 @@ pub struct Args {
     pub connection: Connection,
 }
 
-/// Streams the archive into a temporary file beside `FILE`, syncs it and renames it.
+/// Streams the archive into a temporary file next to `FILE`, syncs it and renames it.
 ///
 /// # Errors
-/// [`ClientError`]; the temporary file is removed.
-pub fn run(args: &Args) -> Result<(), ClientError> {
-    let file_error = |path: &Path| {
-        let path = path.display().to_string();
-        move |source| ClientError::File { path, source }
-    };
+/// If the service rejects the request, or the file can't be written; the temporary file is removed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let name = args.file.display().to_string();
     if args.file.exists() {
-        let there = io::Error::from(io::ErrorKind::AlreadyExists);
-        return Err(file_error(&args.file)(there));
+        bail!("{name} exists: name a new file");
     }
-    let began = Instant::now();
-    let mut answer = if args.from.is_none() { Some(request(args)?) } else { None };
+    let start = Instant::now();
+    let mut response = match args.from {
+        Some(_) => None,
+        None => Some(args.connection.client()?.get("/v1/backup")?),
+    };
     let mut partial = args.file.clone().into_os_string();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
-    let progress = ProgressBar::no_length();
+    let progress = progress::bytes(None, "of the archive");
     let written = create(&partial).and_then(|file| {
-        let bytes = match (&args.from, &mut answer) {
+        let bytes = match (&args.from, &mut response) {
             (Some(dir), _) => {
                 archive_directory(dir, &mut &file).map_err(io::Error::other)?;
                 file.metadata()?.len()
             }
-            (None, Some(answer)) => {
-                let mut body = progress.wrap_read(answer.body_mut().as_reader());
-                io::copy(&mut body, &mut &file)?
+            (None, Some(response)) => {
+                io::copy(&mut progress.wrap_read(response.body_mut().as_reader()), &mut &file)?
             }
             (None, None) => 0,
         };
@@ -65,28 +64,19 @@ pub fn run(args: &Args) -> Result<(), ClientError> {
         Ok(bytes)
     });
     progress.finish_and_clear();
-    let bytes = written.map_err(|error| {
-        // The partial file is useless; if it can't be removed, nothing else depends on that.
-        let _ = std::fs::remove_file(&partial);
-        file_error(&args.file)(error)
-    })?;
-    let (file, seconds) = (args.file.display().to_string(), began.elapsed().as_secs_f64());
-    let told = match args.json {
-        true => json!({ "file": file, "bytes": bytes, "seconds": seconds }).to_string(),
-        false => format!("wrote {file}, {bytes} bytes"),
+    let bytes = written
+        .inspect_err(|_| {
+            // The partial file is useless; if it can't be removed, nothing else depends on that.
+            let _ = std::fs::remove_file(&partial);
+        })
+        .with_context(|| name.clone())?;
+    let result = match args.json {
+        true => json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() }).to_string(),
+        false => format!("wrote {name}, {bytes} bytes"),
     };
-    // The backup exists, whether or not anybody reads this.
-    let _ = writeln!(io::stdout(), "{told}");
+    // The backup exists, whether or not the result is read.
+    let _ = writeln!(io::stdout(), "{result}");
     Ok(())
-}
-
-fn request(args: &Args) -> Result<http::Response<ureq::Body>, ClientError> {
-    let path = "/v1/backup";
-    let mut request = args.connection.agent()?.get(args.connection.address(path));
-    if args.connection.key.is_some() {
-        request = request.header("Authorization", args.connection.authorization());
-    }
-    args.connection.accept(path, request.call())
 }
 
 /// Creates a file that only its owner may read, because the archive contains secrets. Replaces what an earlier attempt has left.

@@ -1,21 +1,28 @@
-//! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, and the errors.
+//! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, the errors, and how often to try.
 
+use super::tls::TlsConnector;
+use anyhow::{Context, bail};
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use ureq::Agent;
-use ureq::http::{Response, StatusCode};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::tls::TlsConfig;
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{ConnectProxyConnector, Connector, TcpConnector};
+use ureq::{Agent, SendBody};
 
-/// The longest problem document that is read, in bytes.
-const PROBLEM_BYTES_MAX: u64 = 1 << 20;
+/// Maximum size of a response that is read into memory, in bytes.
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most faults of a request that are shown.
+/// Maximum number of a request's faults that are shown.
 const FAULTS_MAX: usize = 10;
+
+/// First and longest pause before another attempt; each is twice the one before.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
 /// How to reach the service.
 #[derive(clap::Args, Debug, Clone)]
@@ -35,16 +42,16 @@ pub struct Connection {
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The service can't be reached, or the connection broke.
-    #[error("{url}: {source}")]
+    #[error("{url}: {source}{}", advice(source))]
     Transport {
         /// The URL that was requested.
         url: String,
-        /// Why it failed.
+        /// The cause.
         source: Box<ureq::Error>,
     },
-    /// The service refused the request.
+    /// The service rejected the request.
     #[error("{status} {code}: {detail}")]
-    Refused {
+    Rejected {
         /// The HTTP status.
         status: u16,
         /// The problem's code, or the status in words.
@@ -52,25 +59,54 @@ pub enum ClientError {
         /// The problem's detail.
         detail: String,
     },
-    /// An upload was interrupted, and is not sent again.
-    #[error("{source}; added items stay; repeat the command with --id {id} to continue")]
-    BrokenImport {
-        /// The import's id.
-        id: String,
-        /// What interrupted it.
-        source: Box<ClientError>,
-    },
-    /// A local file can't be read or written.
-    #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: String,
-        /// What failed.
-        source: std::io::Error,
-    },
-    /// There is no trusted certificate, so no server can be verified.
-    #[error("{0}: name a PEM file with --cacert or SSL_CERT_FILE")]
-    NoRoots(String),
+}
+
+fn advice(source: &ureq::Error) -> &'static str {
+    match source {
+        ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
+            "; is the service running?"
+        }
+        _ => "",
+    }
+}
+
+impl ClientError {
+    /// Whether the same request may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Transport { .. } => true,
+            Self::Rejected { status, .. } => matches!(status, 408 | 429 | 502 | 503 | 504),
+        }
+    }
+
+    /// Whether the service rejected the request with this code.
+    pub fn is_code(&self, wanted: &str) -> bool {
+        matches!(self, Self::Rejected { code, .. } if code == wanted)
+    }
+}
+
+/// The pauses between attempts.
+#[derive(Clone, Copy)]
+pub struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(PAUSE.0)
+    }
+}
+
+impl Backoff {
+    /// Returns the next pause.
+    pub fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (2 * pause).min(PAUSE.1);
+        pause
+    }
+
+    /// Whether no pause was made yet.
+    pub fn is_first(&self) -> bool {
+        self.0 == PAUSE.0
+    }
 }
 
 #[derive(Deserialize)]
@@ -81,135 +117,157 @@ struct ProblemDocument {
     errors: Vec<Fault>,
 }
 
-/// A part of the request that is not valid.
+/// An invalid part of the request.
 #[derive(Deserialize)]
 struct Fault {
     pointer: String,
     detail: String,
 }
 
-impl ProblemDocument {
-    /// The detail. That of several faults does not name them.
-    fn told(self) -> String {
-        match &self.errors[..] {
-            [] | [_] => self.detail,
-            errors => {
-                let errors = errors.iter().map(|Fault { pointer, detail }| format!("; {pointer} {detail}"));
-                [self.detail].into_iter().chain(errors.take(FAULTS_MAX)).collect()
-            }
-        }
+/// Returns the error that a response describes. One without a problem document comes from something else, such as a proxy.
+fn rejected(status: StatusCode, text: &str) -> ClientError {
+    let status_code = status.as_u16();
+    let Ok(ProblemDocument { code, mut detail, errors }) = serde_json::from_str(text) else {
+        let code = status.canonical_reason().unwrap_or("unknown").to_owned();
+        let detail =
+            "not a response of cuckood: check the URL; does a proxy respond in its place?".to_owned();
+        return ClientError::Rejected { status: status_code, code, detail };
+    };
+    // The detail of several faults does not name them.
+    if errors.len() > 1 {
+        let faults = errors.iter().take(FAULTS_MAX);
+        detail.extend(faults.map(|Fault { pointer, detail }| format!("; {pointer} {detail}")));
     }
+    ClientError::Rejected { status: status_code, code, detail }
 }
 
-/// The failure that an answer tells of. One without a problem document comes from something else, such as a proxy.
-fn refused(status: StatusCode, text: &str) -> ClientError {
-    let problem: Result<ProblemDocument, _> = serde_json::from_str(text);
-    let (code, detail) = match problem {
-        Ok(problem) => (problem.code.clone(), problem.told()),
-        Err(_) => (
-            status.canonical_reason().unwrap_or("unknown").to_owned(),
-            "the answer is none of cuckood's: is it the right address, or does a proxy answer in its place?"
-                .to_owned(),
-        ),
-    };
-    ClientError::Refused { status: status.as_u16(), code, detail }
+/// A client of one service.
+pub struct Client {
+    url: String,
+    key: Option<String>,
+    agent: Agent,
 }
 
 impl Connection {
-    /// Builds a client. Its time-out covers connecting only.
+    /// Builds a client. Its timeout covers connecting only.
     ///
     /// # Errors
     /// If TLS is needed and there is no certificate to trust.
-    pub fn agent(&self) -> Result<Agent, ClientError> {
+    pub fn client(&self) -> anyhow::Result<Client> {
         // Without TLS no certificates are needed.
         let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
-        let tls = TlsConfig::builder();
-        let tls = if is_tls { tls.root_certs(RootCerts::new_with_certs(&self.roots()?)) } else { tls };
-        Ok(agent(tls.build()))
+        let client = Client::over(&self.url, TlsConfig::default());
+        let agent = match is_tls {
+            false => client.agent,
+            true => {
+                let tcp = ().chain(ConnectProxyConnector::default()).chain(TcpConnector::default());
+                let connector = tcp.chain(TlsConnector::new(self.roots()?)?);
+                Agent::with_parts(client.agent.config().clone(), connector, DefaultResolver::default())
+            }
+        };
+        Ok(Client { key: self.key.clone(), agent, ..client })
     }
 
-    /// How to speak TLS to another server, with the same certificates.
-    ///
-    /// # Errors
-    /// If there is no certificate to trust.
-    pub fn tls(&self) -> Result<Arc<ClientConfig>, ClientError> {
-        let mut roots = RootCertStore::empty();
-        let trusted = self.roots()?;
-        roots.add_parsable_certificates(trusted.iter().map(|root| CertificateDer::from(root.der())));
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("ring knows TLS 1.2 and 1.3")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Arc::new(config))
-    }
-
-    fn roots(&self) -> Result<Vec<Certificate<'static>>, ClientError> {
+    fn roots(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
         let Some(path) = &self.cacert else { return system_roots() };
-        let path = path.display().to_string();
-        let pem = std::fs::read(&path).map_err(|source| ClientError::File { path: path.clone(), source })?;
-        let items = parse_pem(&pem).filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
-            Ok(_) => None,
-            Err(error) => Some(Err(error)),
-        });
-        match items.collect::<Result<Vec<_>, _>>() {
-            Ok(roots) if !roots.is_empty() => Ok(roots),
-            Ok(_) => Err(ClientError::NoRoots(format!("{path} contains no certificate"))),
-            Err(error) => Err(ClientError::NoRoots(format!("{path}: {error}"))),
+        let name = path.display().to_string();
+        let roots = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let roots = roots.with_context(|| name.clone())?;
+        if roots.is_empty() {
+            bail!("{name} contains no certificate: name a PEM file with --cacert or SSL_CERT_FILE");
         }
+        Ok(roots)
+    }
+}
+
+impl Client {
+    /// A client without a key and with this TLS configuration.
+    pub fn over(url: &str, tls: TlsConfig) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .tls_config(tls)
+            .build();
+        Self { url: url.trim_end_matches('/').to_owned(), key: None, agent: agent.into() }
     }
 
-    /// The full URL of a path.
-    pub fn address(&self, path: &str) -> String {
-        format!("{}{path}", self.url.trim_end_matches('/'))
+    /// Returns the complete URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
     }
 
-    /// The `Authorization` header's value; empty without a key.
-    pub fn authorization(&self) -> String {
-        self.key.as_ref().map(|key| format!("Bearer {key}")).unwrap_or_default()
-    }
-
-    /// Returns the response to a request if its status is a success.
+    /// Sends a request, and returns the response if its status is a success.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn accept(
+    pub fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: SendBody<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Response<ureq::Body>, ClientError> {
+        let url = self.url(path);
+        let broken =
+            |source: ureq::Error| ClientError::Transport { url: url.clone(), source: Box::new(source) };
+        let mut request = Request::builder().method(method).uri(&url);
+        if let Some(key) = &self.key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(body).map_err(|error| broken(error.into()))?;
+        let request = self.agent.configure_request(request).timeout_global(timeout).build();
+        let mut response = self.agent.run(request).map_err(broken)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
+        Err(rejected(response.status(), &text.unwrap_or_default()))
+    }
+
+    /// Sends a GET request, and returns the response if its status is a success.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get(&self, path: &str) -> Result<Response<ureq::Body>, ClientError> {
+        self.call(Method::GET, path, &[], SendBody::none(), None)
+    }
+
+    /// Reads the body of a response to a request for `path`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn text(&self, path: &str, mut response: Response<ureq::Body>) -> Result<String, ClientError> {
+        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
+        text.map_err(|source| ClientError::Transport { url: self.url(path), source: Box::new(source) })
+    }
+
+    /// Reads the fields of a response that `T` has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn json<T: DeserializeOwned + Default>(
         &self,
         path: &str,
-        answer: Result<Response<ureq::Body>, ureq::Error>,
-    ) -> Result<Response<ureq::Body>, ClientError> {
-        let url = self.address(path);
-        let mut answer = answer.map_err(|source| ClientError::Transport { url, source: Box::new(source) })?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let text =
-            answer.body_mut().with_config().limit(PROBLEM_BYTES_MAX).read_to_string().unwrap_or_default();
-        Err(refused(answer.status(), &text))
+        response: Response<ureq::Body>,
+    ) -> Result<T, ClientError> {
+        Ok(serde_json::from_str(&self.text(path, response)?).unwrap_or_default())
     }
 }
 
-/// Builds a client with this TLS configuration.
-pub(super) fn agent(tls: TlsConfig) -> Agent {
-    Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_connect(Some(Duration::from_secs(5)))
-        .tls_config(tls)
-        .build()
-        .into()
-}
-
-/// The certificates that SSL_CERT_FILE and SSL_CERT_DIR name, or else those that the system trusts.
-fn system_roots() -> Result<Vec<Certificate<'static>>, ClientError> {
+/// Returns the certificates that SSL_CERT_FILE and SSL_CERT_DIR name, or else those that the system trusts.
+fn system_roots() -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
         let faults: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         let faults =
             if faults.is_empty() { "the system trusts no certificate".into() } else { faults.join("; ") };
-        return Err(ClientError::NoRoots(faults));
+        bail!("{faults}: name a PEM file with --cacert or SSL_CERT_FILE");
     }
-    Ok(found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
+    Ok(found.certs)
 }
 
 #[cfg(test)]
@@ -217,20 +275,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_was_wrong_and_who_refused() {
-        let proxy = refused(StatusCode::BAD_GATEWAY, "<html>oops</html>").to_string();
+    fn rejections_name_code_and_faults() {
+        let proxy = rejected(StatusCode::BAD_GATEWAY, "<html>oops</html>").to_string();
         assert!(proxy.starts_with("502 Bad Gateway: ") && proxy.contains("proxy"), "{proxy}");
         let one = r#"{"code":"invalid-request","detail":"/id too long","errors":[{"pointer":"/id","detail":"too long"}]}"#;
         assert_eq!(
-            refused(StatusCode::UNPROCESSABLE_ENTITY, one).to_string(),
+            rejected(StatusCode::UNPROCESSABLE_ENTITY, one).to_string(),
             "422 invalid-request: /id too long"
         );
         let two = r#"{"code":"invalid-request","detail":"2 parts","errors":[{"pointer":"/a","detail":"missing"},{"pointer":"/b","detail":"empty"}]}"#;
         assert_eq!(
-            refused(StatusCode::UNPROCESSABLE_ENTITY, two).to_string(),
+            rejected(StatusCode::UNPROCESSABLE_ENTITY, two).to_string(),
             "422 invalid-request: 2 parts; /a missing; /b empty"
         );
-        let none = refused(StatusCode::CONFLICT, r#"{"code":"filter-full","detail":"full"}"#).to_string();
+        let none = rejected(StatusCode::CONFLICT, r#"{"code":"filter-full","detail":"full"}"#).to_string();
         assert_eq!(none, "409 filter-full: full");
+    }
+
+    #[test]
+    fn connection_errors_name_the_url_and_ask_for_the_service() {
+        let client = Client::over("http://127.0.0.1:1/", TlsConfig::default());
+        let error = client.get("/readyz").unwrap_err().to_string();
+        assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");
+        assert!(error.ends_with("; is the service running?"), "{error}");
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_limit() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<u128> = (0..8).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
     }
 }

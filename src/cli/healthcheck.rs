@@ -1,19 +1,18 @@
 //! `cuckood healthcheck`: asks whether the service is ready. For containers, whose image has no other HTTP client.
 
-use super::client::{self, ClientError, Connection};
+use super::client::{Client, Connection};
 use super::serve;
-use crate::config::ConfigError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use thiserror::Error;
-use ureq::Agent;
+use ureq::SendBody;
+use ureq::http::Method;
 use ureq::tls::TlsConfig;
 
 /// Ask whether a service is ready. The exit status is the answer.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Configuration file of the service; the environment counts too. They tell which address to ask, and whether to use TLS. The
+    /// Configuration file of the service; the environment counts too. They state the address, and whether to use TLS. The
     /// certificate is not verified, because it is not issued for this machine's own addresses.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
@@ -25,44 +24,26 @@ pub struct Args {
     pub cacert: Option<PathBuf>,
 }
 
-/// Why the service is not known to be ready.
-#[derive(Debug, Error)]
-pub enum HealthError {
-    /// The configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The service is not ready, or can't be reached.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
-
 /// Requests `/readyz`.
 ///
 /// # Errors
 /// If the service is not ready, or can't be reached.
-pub fn run(args: &Args) -> Result<(), HealthError> {
-    let (connection, agent) = service(args)?;
-    let path = "/readyz";
-    let request = agent.get(connection.address(path));
-    let answer = request.config().timeout_global(Some(Duration::from_secs(3))).build().call();
-    Ok(connection.accept(path, answer).map(drop)?)
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let client = match &args.url {
+        Some(url) => Connection { url: url.clone(), key: None, cacert: args.cacert.clone() }.client()?,
+        None => {
+            let config = serve::configuration(args.config.as_deref())?;
+            let scheme = if config.tls() { "https" } else { "http" };
+            let url = format!("{scheme}://{}", own(config.server.listen));
+            // The request stays on this machine and carries no secret, and any local program could fake readiness.
+            Client::over(&url, TlsConfig::builder().disable_verification(true).build())
+        }
+    };
+    client.call(Method::GET, "/readyz", &[], SendBody::none(), Some(Duration::from_secs(3)))?;
+    Ok(())
 }
 
-fn service(args: &Args) -> Result<(Connection, Agent), HealthError> {
-    if let Some(url) = &args.url {
-        let connection = Connection { url: url.clone(), key: None, cacert: args.cacert.clone() };
-        let agent = connection.agent()?;
-        return Ok((connection, agent));
-    }
-    let config = serve::configuration(args.config.as_deref())?;
-    let scheme = if config.tls() { "https" } else { "http" };
-    let url = format!("{scheme}://{}", own(config.server.listen));
-    // The request stays on this machine and carries no secret, and anybody could fake readiness anyway.
-    let tls = TlsConfig::builder().disable_verification(true).build();
-    Ok((Connection { url, key: None, cacert: None }, client::agent(tls)))
-}
-
-/// The address at which this machine can reach a service that listens on `listen`.
+/// Returns the address at which this machine can reach a service that listens on `listen`.
 fn own(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,24 +1,48 @@
-//! `cuckood import`: imports a file, or standard input, into a campaign or coupon.
+//! `cuckood import`: imports a file, standard input or a key of Redis into a campaign or coupon.
 
-use super::client::{ClientError, Connection};
-use super::source::Source;
-use super::upload::Upload;
+use super::client::{Backoff, Client, ClientError, Connection};
+use super::progress;
+use super::shadow::redis::Redis;
+use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
+use anyhow::{Context, anyhow, bail};
+use indicatif::ProgressBar;
 use serde::Deserialize;
-use std::io::{self, Write};
-use std::path::PathBuf;
-use thiserror::Error;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use ureq::SendBody;
+use ureq::http::Method;
 
-/// Import a file into a campaign or coupon and print the result.
+/// How long to wait for an upload that counts as running: that of a node that has crashed does so for as long as this, and its last
+/// progress may have been made after the connection broke.
+const RUNNING_MAX: Duration = Duration::from_secs(ELSEWHERE_IDLE_SECONDS + 15);
+
+/// Import a file, or a key of Redis, into a campaign or coupon and print the result.
 ///
-/// When the connection breaks, the upload continues by itself, unless it comes from standard input. The exit status is 0 only if
-/// the import is done, or checked, and no more lines were rejected than --max-rejected allows.
+/// When the connection breaks, the upload of a file continues automatically. The exit status is 0 only if the import is done, or
+/// checked, and no more lines were rejected than --max-rejected allows.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// `campaigns/NAME` or `coupons/NAME`.
     pub into: String,
     /// A text file with one item per line, NDJSON (.ndjson, .jsonl) or CSV (.csv); also compressed (.gz, .zst). `-` is standard
     /// input.
-    pub file: PathBuf,
+    #[arg(required_unless_present = "redis", conflicts_with = "redis")]
+    pub file: Option<PathBuf>,
+    /// Read a set, sorted set, hash (its fields) or list of Redis instead: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`,
+    /// `rediss://` for TLS. Redis reports some members twice, so this implies --if-absent.
+    #[arg(long, value_name = "URL", hide_env_values = true, requires = "key")]
+    pub redis: Option<String>,
+    /// With --redis: the key in Redis. Otherwise the same as --api-key.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// API key, if the service requires one.
+    #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Add only items that are not present. Repeating the import then adds nothing twice.
+    #[arg(long)]
+    pub if_absent: bool,
     /// Format of the file, whatever its name.
     #[arg(long)]
     pub format: Option<Format>,
@@ -50,9 +74,12 @@ pub struct Args {
     /// Print the result as JSON. It always is; the option exists for scripts that state it.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the service.
-    #[command(flatten)]
-    pub connection: Connection,
+    /// Address of the service.
+    #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
+    pub cacert: Option<PathBuf>,
 }
 
 /// Format of an upload.
@@ -66,94 +93,267 @@ pub enum Format {
     Csv,
 }
 
-/// Why an import ends with exit status 1.
-#[derive(Debug, Error)]
-pub enum ImportError {
-    /// The service refused the import, or can't be reached.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// Lines were rejected.
-    #[error("{rejected} lines were rejected, see errors; --max-rejected allows some")]
-    Rejected {
-        /// Number of rejected lines.
-        rejected: u64,
-    },
-}
-
-/// The part of the answer that decides the exit status.
+/// The part of the response that decides the exit status.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Answer {
+struct Outcome {
     rejected: u64,
 }
 
-/// Streams the file to the service.
+/// An import on record, as the service reports it.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Recorded {
+    state: String,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    code: String,
+    detail: String,
+}
+
+/// The input of an upload.
+enum Source<'a> {
+    /// A file, which can be read again when a connection breaks.
+    File(&'a Path),
+    /// Standard input or a pipe, which can't.
+    Stream(&'a Path),
+    /// A key of Redis, whose order differs each time.
+    Redis(Redis, &'a str),
+}
+
+impl Source<'_> {
+    fn open(args: &Args) -> anyhow::Result<(Source<'_>, ProgressBar)> {
+        if let (Some(url), Some(key)) = (&args.redis, &args.key) {
+            let mut redis = Redis::open(url, args.cacert.as_deref())?;
+            let progress = progress::items(redis.length(key)?, "members");
+            return Ok((Source::Redis(redis, key), progress));
+        }
+        let path = args.file.as_deref().ok_or_else(|| anyhow!("name a file, or Redis with --redis"))?;
+        let about = match path == Path::new("-") {
+            true => None,
+            false => Some(
+                File::open(path)
+                    .and_then(|file| file.metadata())
+                    .with_context(|| path.display().to_string())?,
+            ),
+        };
+        // A pipe has no length.
+        Ok(match about.filter(std::fs::Metadata::is_file) {
+            Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
+            None => (Source::Stream(path), progress::bytes(None, "read")),
+        })
+    }
+
+    /// Returns its bytes, from the start.
+    fn read<'s>(&'s mut self, progress: &ProgressBar) -> anyhow::Result<Box<dyn Read + 's>> {
+        progress.set_position(0);
+        Ok(match self {
+            Source::Stream(path) if *path == Path::new("-") => Box::new(progress.wrap_read(io::stdin())),
+            Source::File(path) | Source::Stream(path) => {
+                let file = File::open(&*path).with_context(|| path.display().to_string())?;
+                Box::new(progress.wrap_read(file))
+            }
+            Source::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
+        })
+    }
+}
+
+/// An import to send.
+struct Upload {
+    client: Client,
+    /// `/v1/campaigns/NAME/imports`, or the same for a coupon.
+    path: String,
+    id: String,
+    query: Vec<(&'static str, String)>,
+    headers: Vec<(&'static str, &'static str)>,
+    retries: u32,
+}
+
+/// Streams the items to the service.
 ///
 /// # Errors
-/// [`ImportError`].
-pub fn run(args: &Args) -> Result<(), ImportError> {
-    let file_error = |source| ClientError::File { path: args.file.display().to_string(), source };
-    let source = Source::open(&args.file).map_err(file_error)?;
-    let upload = upload(args).map_err(file_error)?;
+/// If the service rejects the import or some lines, or can't be reached.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut source, progress) = Source::open(args)?;
+    let upload = Upload::new(args)?;
     upload.ask()?;
-    let sent = upload.send(&source);
-    source.finish();
+    let sent = upload.send(&mut source, &progress);
+    progress.finish_and_clear();
     let text = sent?;
-    let told = writeln!(io::stdout(), "{text}");
-    told.map_err(|source| ClientError::File { path: "standard output".into(), source })?;
-    let Answer { rejected } = serde_json::from_str(&text).unwrap_or_default();
+    writeln!(io::stdout(), "{text}").context("standard output")?;
+    let Outcome { rejected } = serde_json::from_str(&text).unwrap_or_default();
     if rejected > args.max_rejected.unwrap_or(0) {
-        return Err(ImportError::Rejected { rejected });
+        bail!("{rejected} lines were rejected, see errors; --max-rejected allows some");
     }
     Ok(())
 }
 
-fn upload(args: &Args) -> io::Result<Upload<'_>> {
-    let name = args.file.to_string_lossy();
-    let (name, encoding) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
-        (Some(name), _) => (name, Some("gzip")),
-        (_, Some(name)) => (name, Some("zstd")),
-        _ => (&*name, None),
-    };
-    let by_name = match name.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("ndjson" | "jsonl") => Format::Ndjson,
-        Some("csv") => Format::Csv,
-        _ => Format::Text,
-    };
-    let media_type = match args.format.unwrap_or(by_name) {
-        Format::Text => "text/plain",
-        Format::Ndjson => "application/x-ndjson",
-        Format::Csv => "text/csv",
-    };
-    let id = match &args.id {
-        Some(id) => id.clone(),
-        None => made_up_id()?,
-    };
-    let mode = if args.replace { "replace" } else { "append" };
-    let given = [
-        ("column", args.column.clone()),
-        ("min_items", args.min_items.map(|items| items.to_string())),
-        ("max_shrink", args.max_shrink.map(|share| share.to_string())),
-        ("max_rejected", args.max_rejected.map(|lines| lines.to_string())),
-        ("dry_run", args.dry_run.then(|| "true".to_owned())),
-    ];
-    let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    Ok(Upload {
-        connection: &args.connection,
-        path: format!("/v1/{}/imports", args.into),
-        id,
-        query: [("mode", mode.to_owned())].into_iter().chain(given).collect(),
-        headers: [("Content-Type", media_type)]
-            .into_iter()
-            .chain(encoding.map(|encoding| ("Content-Encoding", encoding)))
-            .collect(),
-        retries: args.retries,
-    })
+impl Upload {
+    fn new(args: &Args) -> anyhow::Result<Self> {
+        let name = args.file.as_deref().unwrap_or(Path::new("members.ndjson")).to_string_lossy();
+        let (name, encoding) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
+            (Some(name), _) => (name, Some("gzip")),
+            (_, Some(name)) => (name, Some("zstd")),
+            _ => (&*name, None),
+        };
+        let by_name = match name.rsplit_once('.').map(|(_, extension)| extension) {
+            Some("ndjson" | "jsonl") => Format::Ndjson,
+            Some("csv") => Format::Csv,
+            _ => Format::Text,
+        };
+        let media_type = match args.format.unwrap_or(by_name) {
+            Format::Text => "text/plain",
+            Format::Ndjson => "application/x-ndjson",
+            Format::Csv => "text/csv",
+        };
+        let id = args.id.clone().map_or_else(random_id, Ok)?;
+        let if_absent = args.if_absent || args.redis.is_some();
+        let optional = [
+            ("column", args.column.clone()),
+            ("min_items", args.min_items.map(|items| items.to_string())),
+            ("max_shrink", args.max_shrink.map(|share| share.to_string())),
+            ("max_rejected", args.max_rejected.map(|lines| lines.to_string())),
+            ("dry_run", args.dry_run.then(|| "true".to_owned())),
+            ("if_absent", if_absent.then(|| "true".to_owned())),
+        ];
+        let mode = if args.replace { "replace" } else { "append" };
+        let query = optional.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let encoding = encoding.map(|encoding| ("Content-Encoding", encoding));
+        let key = args.key.as_ref().filter(|_| args.redis.is_none()).or(args.api_key.as_ref());
+        let connection = Connection { url: args.url.clone(), key: key.cloned(), cacert: args.cacert.clone() };
+        Ok(Self {
+            client: connection.client()?,
+            path: format!("/v1/{}/imports", args.into),
+            id,
+            query: [("mode", mode.to_owned())].into_iter().chain(query).collect(),
+            headers: [("Content-Type", media_type)].into_iter().chain(encoding).collect(),
+            retries: args.retries,
+        })
+    }
+
+    /// Asks with an empty dry run whether the upload would be accepted at all.
+    fn ask(&self) -> Result<(), ClientError> {
+        let asked =
+            self.query.iter().filter(|(name, _)| ["mode", "column", "if_absent"].contains(name)).cloned();
+        let query = asked.chain([("dry_run", "true".into()), ("min_items", "0".into())]);
+        self.post(query, &self.headers[..1], SendBody::none()).map(drop)
+    }
+
+    /// Sends everything, and continues when the connection breaks. Returns the service's response.
+    fn send(&self, source: &mut Source<'_>, progress: &ProgressBar) -> anyhow::Result<String> {
+        let mut patience = Patience::new(self.retries);
+        loop {
+            let query = self.query.iter().cloned().chain([("id", self.id.clone())]);
+            let mut body = source.read(progress)?;
+            let sent = self.post(query, &self.headers, SendBody::from_reader(&mut body));
+            drop(body);
+            let broken = match sent {
+                Ok(text) => return Ok(text),
+                Err(error) if !error.may_pass() && !is_running(&error) => return Err(error.into()),
+                Err(error) => error,
+            };
+            if let (ClientError::Transport { .. }, Some(failure)) = (&broken, self.failure()) {
+                return Err(failure.into());
+            }
+            let is_repeatable = matches!(source, Source::File(_));
+            let Some(pause) = patience.pause(is_running(&broken)).filter(|_| is_repeatable) else {
+                let id = &self.id;
+                bail!("{broken}; added items stay; repeat the command with --id {id} to continue");
+            };
+            progress.println(format!("{broken}; continuing in {pause:?}"));
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Returns why the import failed, if the response to its upload was lost.
+    fn failure(&self) -> Option<ClientError> {
+        let path = format!("/v1/imports/{}", self.id);
+        let recorded: Recorded = self.client.json(&path, self.client.get(&path).ok()?).ok()?;
+        let Failure { code, detail } = recorded.failure.filter(|_| recorded.state != "running")?;
+        Some(ClientError::Rejected { status: 409, code, detail })
+    }
+
+    fn post(
+        &self,
+        query: impl Iterator<Item = (&'static str, String)>,
+        headers: &[(&str, &str)],
+        body: SendBody<'_>,
+    ) -> Result<String, ClientError> {
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let path = format!("{}?{query}", self.path);
+        let response = self.client.call(Method::POST, &path, headers, body, None)?;
+        self.client.text(&path, response)
+    }
 }
 
 /// Generates a unique id, under which the upload can be continued.
-fn made_up_id() -> io::Result<String> {
+fn random_id() -> io::Result<String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     Ok(hex::encode(random))
+}
+
+/// Whether the service has not noticed yet that the previous upload was interrupted.
+fn is_running(error: &ClientError) -> bool {
+    error.is_code("import-running")
+}
+
+/// How often an upload is sent again, and when.
+struct Patience {
+    /// Whether anything is sent again.
+    is_patient: bool,
+    retries: u32,
+    backoff: Backoff,
+    /// Time spent on an upload that counts as running.
+    waited: Duration,
+}
+
+impl Patience {
+    fn new(retries: u32) -> Self {
+        Self { is_patient: retries > 0, retries, backoff: Backoff::default(), waited: Duration::ZERO }
+    }
+
+    /// Returns the pause before the next upload; `None` for no more. Finding the previous one still running is no retry, unless it
+    /// takes too long.
+    fn pause(&mut self, is_running: bool) -> Option<Duration> {
+        if is_running && self.is_patient && self.waited < RUNNING_MAX {
+            let pause = self.backoff.next();
+            self.waited += pause;
+            return Some(pause);
+        }
+        self.retries = self.retries.checked_sub(1)?;
+        self.waited = Duration::ZERO;
+        Some(self.backoff.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(retries: u32, are_running: impl IntoIterator<Item = bool>) -> Vec<Duration> {
+        let mut patience = Patience::new(retries);
+        are_running.into_iter().map_while(|is_running| patience.pause(is_running)).collect()
+    }
+
+    #[test]
+    fn upload_of_a_crashed_node_is_awaited_whatever_the_retries() {
+        for retries in [1, 10] {
+            // The connection breaks, and the import counts as running from then on.
+            let all = pauses(retries, [false].into_iter().chain([true; 1_000]));
+            let waited: Duration = all.iter().skip(1).sum();
+            assert!(waited > Duration::from_secs(ELSEWHERE_IDLE_SECONDS), "{waited:?}");
+            assert!(all.len() < 1_000, "it ends");
+        }
+    }
+
+    #[test]
+    fn connection_may_break_as_often_as_configured() {
+        assert_eq!(pauses(3, [false; 10]), [250, 500, 1_000].map(Duration::from_millis));
+        assert!(pauses(0, [false; 10]).is_empty() && pauses(0, [true; 10]).is_empty());
+        assert_eq!(*pauses(20, [false; 30]).last().unwrap(), Duration::from_secs(8));
+    }
 }

@@ -1,6 +1,6 @@
 //! `cuckood key new`: creates a key, and its entry for the configuration.
 
-use crate::access::{AuthOptions, InvalidKey, KeyOptions, Keys};
+use crate::access::{self, InvalidKey, KeyOptions};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ pub enum Action {
     /// Print a new key and its entry for `auth.keys`. The key is not stored anywhere.
     New {
         /// Name of the key in the service's messages.
-        #[arg(long, default_value = "new", value_parser = valid_name)]
+        #[arg(long, value_parser = valid_name)]
         name: String,
         /// What it may do: read, write, redeem, admin.
         #[arg(long, value_delimiter = ',', default_value = "read", value_parser = ["read", "write", "redeem", "admin"])]
@@ -40,7 +40,7 @@ pub enum Action {
 /// Takes the names of keys that the service takes.
 fn valid_name(name: &str) -> Result<String, InvalidKey> {
     let key = KeyOptions { name: name.to_owned(), sha256: "0".repeat(64), ..KeyOptions::default() };
-    Keys::new(&AuthOptions { keys: vec![key], ..AuthOptions::default() })?;
+    access::digest(&key)?;
     Ok(name.to_owned())
 }
 

@@ -4,21 +4,27 @@ pub mod backup;
 pub mod bench;
 pub mod client;
 pub mod cluster;
-pub mod completions;
 pub mod healthcheck;
 pub mod import;
 pub mod key;
-pub mod man;
 pub mod move_filter;
-pub mod openapi;
 pub mod plan;
+pub mod print;
+mod progress;
 pub mod repair;
 pub mod restore;
 pub mod serve;
 pub mod shadow;
-mod source;
-mod upload;
+mod tls;
 pub mod verify;
+
+use std::io::{self, Write};
+
+/// Prints a remark on standard error.
+fn note(what: &str) {
+    // Standard error is gone, so there is nowhere left to report that.
+    let _ = writeln!(io::stderr(), "cuckood: {what}");
+}
 
 /// Takes the faults that a test of the real program asks for from its environment.
 #[cfg(debug_assertions)]

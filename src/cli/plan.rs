@@ -3,6 +3,7 @@
 use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, ForgetError, Sizing, Spec};
 use crate::engine::{self, Growth, LayoutError, Mode, Plan};
+use bytesize::ByteSize;
 use serde_json::json;
 use std::io::{self, Write};
 use thiserror::Error;
@@ -85,19 +86,24 @@ fn as_json(plan: &Plan) -> serde_json::Value {
 
 fn as_text(plan: &Plan) -> String {
     let rows = [
-        ("fingerprint bits", plan.layout.fingerprint_bits.to_string()),
-        ("bucket size", plan.layout.bucket_size.to_string()),
-        ("buckets", plan.layout.buckets.to_string()),
-        ("memory", format!("{} bytes", plan.memory_bytes)),
-        ("bits an item", format!("{:.2}", plan.bits_per_item)),
-        ("load at capacity", format!("{:.3}", plan.load_at_capacity)),
-        ("error rate at capacity", format!("{:.3e}", plan.error_rate_at_capacity)),
-        ("disk, about", format!("{} bytes", plan.disk_bytes)),
-        ("memory while replaced", format!("{} bytes", plan.replacement_peak_bytes)),
-        ("start-up, at most about", format!("{:.1} seconds", plan.startup_seconds)),
+        ("fingerprint", format!("{} bits", plan.layout.fingerprint_bits)),
+        ("bucket", format!("{} slots", plan.layout.bucket_size)),
+        ("table", format!("{} buckets", plan.layout.buckets)),
+        ("memory", bytes(plan.memory_bytes)),
+        ("per item", format!("{:.2} bits", plan.bits_per_item)),
+        ("load at capacity", format!("{:.1}% of the slots", 100.0 * plan.load_at_capacity)),
+        ("error rate at capacity", format!("{:.2e} of the absent items", plan.error_rate_at_capacity)),
+        ("disk, about", bytes(plan.disk_bytes)),
+        ("memory while replaced", bytes(plan.replacement_peak_bytes)),
+        ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
         ("why", plan.reason.clone()),
     ];
     rows.map(|(name, value)| format!("{name:<24}{value}\n")).concat()
+}
+
+/// Formats a size: with a unit for people, and in bytes.
+fn bytes(bytes: u64) -> String {
+    format!("{} ({bytes} bytes)", ByteSize(bytes))
 }
 
 /// Parses a number of items such as `250000`, `250k` or `2.5M`.

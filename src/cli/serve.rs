@@ -1,7 +1,7 @@
 //! `cuckood serve`: runs the service.
 
 use crate::config::{Config, ConfigError};
-use crate::server::{self, Listeners, Rereads, ServerError};
+use crate::server::{self, Listeners, Reloads, ServerError};
 use crate::telemetry;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
     server::heap::share_c_heap();
     let config = configuration(args.config.as_deref())?;
     telemetry::init(&config.log).map_err(ServeError::Telemetry)?;
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     // This runtime only accepts connections; the server's workers serve them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
         // Without a handler the signal would end the process.
         let hangups = signal(SignalKind::hangup())?;
         let file = args.config.clone();
-        let rereads = Rereads { hangups, read: Box::new(move || configuration(file.as_deref())) };
+        let reloads = Reloads { hangups, read: Box::new(move || configuration(file.as_deref())) };
         let http = bind(config.server.listen).await?;
         let resp = match config.resp.listen {
             Some(address) => Some(bind(address).await?),
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(server::run(config, Listeners { http, resp }, rereads, shutdown).await?)
+        Ok(server::run(config, Listeners { http, resp }, reloads, shutdown).await?)
     })
 }
 

@@ -69,6 +69,7 @@ impl Config {
     pub fn resp_options(&self) -> RespOptions {
         RespOptions {
             default_capacity: self.resp.default_capacity,
+            keys: self.resp.keys.clone(),
             buffers_bytes_max: self.resp.buffers,
             request_timeout: self.server.request_timeout,
         }

@@ -1,9 +1,10 @@
 //! The sections of the configuration of any service: one struct for each, with a field for each key.
 
-use super::values::{Room, address, duration, memory, room, size};
+use super::values::{Room, address, duration, memory, optional_address, room, size};
 use crate::clock::ClockLimits;
 use crate::http::options::HostName;
 use crate::journal::Durability;
+use crate::resp::KeyRule;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::time::Duration;
 #[serde(deny_unknown_fields)]
 pub struct Server {
     /// The address to listen on.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// File of the certificate chain; empty for no TLS.
     pub tls_cert: PathBuf,
@@ -54,10 +56,12 @@ pub struct Server {
 #[serde(deny_unknown_fields)]
 pub struct Resp {
     /// The address to listen on; `None` for no such door.
-    #[serde(deserialize_with = "address")]
+    #[serde(deserialize_with = "optional_address")]
     pub listen: Option<SocketAddr>,
     /// Items that a filter holds before it grows, if it is created by the first item that is added to it.
     pub default_capacity: u64,
+    /// Rules that map other keys to filters.
+    pub keys: Vec<KeyRule>,
     /// The most connections served at once.
     pub connections_max: usize,
     /// The most bytes of requests being received and answers being sent.

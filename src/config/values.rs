@@ -2,8 +2,9 @@
 
 use bytesize::ByteSize;
 use jiff::{Span, SpanRelativeTo, Unit};
-use serde::{Deserialize, Deserializer, de};
-use std::net::SocketAddr;
+use serde::de::{self, IntoDeserializer};
+use serde::{Deserialize, Deserializer};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// A size, or a share of `limits.memory`.
@@ -32,15 +33,24 @@ enum NumberOrText {
     Text(String),
 }
 
-/// Parses an address; an empty text is none.
-pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+/// Parses an address, or resolves a host name such as localhost.
+pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    if text.is_empty() {
-        return Ok(None);
+    let mut resolved: Vec<SocketAddr> = text.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    // Of several, clients try the address that is written with dots first.
+    resolved.sort_by_key(SocketAddr::is_ipv6);
+    let wrong = || de::Error::custom(format!("'{text}' is not an address such as \"127.0.0.1:8080\""));
+    resolved.first().copied().ok_or_else(wrong)
+}
+
+/// [`address`]; `None` for an empty string.
+pub(super) fn optional_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    match String::deserialize(deserializer)? {
+        empty if empty.is_empty() => Ok(None),
+        text => address(text.into_deserializer()).map(Some),
     }
-    let address = text.parse();
-    let wrong = |_| de::Error::custom(format!("'{text}' is not an address such as \"127.0.0.1:6379\""));
-    address.map(Some).map_err(wrong)
 }
 
 #[derive(Deserialize)]
@@ -94,7 +104,7 @@ pub(super) fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, 
     match NumberOrText::deserialize(deserializer)? {
         NumberOrText::Number(bytes) => Ok(bytes),
         NumberOrText::Text(text) => match parse_percent(&text)? {
-            Some(percent) => Ok(memory_there_is() / 100 * percent),
+            Some(percent) => Ok(machine_memory() / 100 * percent),
             None => parse_size(&text),
         },
     }
@@ -120,8 +130,8 @@ fn parse_percent<E: de::Error>(text: &str) -> Result<Option<u64>, E> {
     }
 }
 
-/// The machine's memory, or the container's limit if that is less.
-fn memory_there_is() -> u64 {
+/// Returns the machine's memory, or the container's limit if that is less.
+pub fn machine_memory() -> u64 {
     let system = rustix::system::sysinfo();
     let machine = system.totalram * u64::from(system.mem_unit);
     let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")

@@ -2,7 +2,7 @@
 
 use super::answer::problem::Code;
 use super::operations::Operation;
-use crate::access::{Access, Caller, Denied, Seldom};
+use crate::access::{Access, Caller, Denied, LogLimiter};
 use axum::extract::{ConnectInfo, Request};
 use http::{HeaderValue, StatusCode};
 use std::net::SocketAddr;
@@ -59,12 +59,12 @@ impl Drop for Act {
 /// Logs refusals, up to a rate.
 pub(super) struct Refusals {
     access: Arc<Access>,
-    room: Seldom,
+    room: LogLimiter,
 }
 
 impl Refusals {
     pub(super) fn new(access: Arc<Access>) -> Self {
-        Self { access, room: Seldom::default() }
+        Self { access, room: LogLimiter::default() }
     }
 
     /// Logs that a key was refused; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a

@@ -1,13 +1,13 @@
 //! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
 
-use super::answer::problem::Problem;
+use super::answer::problem::{Code, Problem};
 use super::answer::{refusals, reply};
 use super::call::{Call, LookUp, Read, Right, Write, target};
 use super::redemptions::RedemptionAnswer;
 use super::request::idempotency::Resource;
 use super::request::items::{Hashing, Item};
 use super::request::json;
-use crate::access::Scope;
+use crate::access::{Guesses, Scope};
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
 use crate::engine::{CodeFound, Digest, FilterView};
 use axum::extract::{Path, Request};
@@ -189,7 +189,7 @@ const ORDER: &str = "In the order of the request";
 macro_rules! item_routes {
     (
         $items:ident: $kind:ident at $path:literal,
-        add: $to_add:ident $add_fields:tt => $added:expr, $add_summary:literal, $add_text:literal, $full:literal;
+        add: $to_add:ident $add_fields:tt => $added:expr, $add_summary:literal, $add_text:literal, $full:literal, [$($not_added:tt)*];
         check: $list:ident => $present_type:ident { $present:ident }, $check_summary:literal, $check_text:literal;
         count: $count_text:literal;
         remove: $to_remove:ident $remove_fields:tt => $removed:expr, $remove_summary:literal, $remove_text:literal, [$($not_removed:tt)*];
@@ -204,7 +204,7 @@ macro_rules! item_routes {
             #[utoipa::path(
                 post, path = $path, operation_id = concat!("add_", stringify!($items)), tag = stringify!($items),
                 summary = $add_summary, description = $add_text, request_body = $to_add<'_>,
-                responses((status = 200, description = ORDER, body = Inserted), (status = 409, description = $full))
+                responses((status = 200, description = ORDER, body = Inserted), (status = 409, description = $full), $($not_added)*)
             )]
             pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
                 super::add(&call, KIND, &name, request, |body| {
@@ -270,7 +270,7 @@ item_routes! {
     users: Campaign at "/v1/campaigns/{campaign}/users",
     add: UsersToAdd { users, if_absent } => (users, if_absent), "Add users, all or none",
         "In a compact campaign, adding a user twice stores two copies, unless `if_absent` is set.",
-        "`filter-full`: none of them was added";
+        "`filter-full`: none of them was added", [];
     check: UserList => UsersPresent { present }, "Check which users are in the campaign",
         "In a compact campaign, a user who was never added is reported as present with a probability of at most `error_rate`.";
     count: "How many copies of each user the campaign holds.";
@@ -285,8 +285,9 @@ item_routes! {
 item_routes! {
     codes: Coupon at "/v1/coupons/{coupon}/codes",
     add: CodesToAdd { codes, revive } => (codes, revive), "Add codes, all or none",
-        "A redeemed code stays redeemed, unless `revive` is set.",
-        "`filter-full`: none of them was added; `requires-added-codes`";
+        "A redeemed code stays redeemed, unless `revive` is set. In a pool that does not grow, a rejected add counts as an invalid code.",
+        "`filter-full`: none of them was added; `requires-added-codes`",
+        [(status = 429, description = "`too-many-invalid-codes`")];
     check: CodeList => CodesValid { valid }, "Check which codes may be redeemed now",
         "A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is. In an open pool every other code is \
          valid, unless the pool is sold out.";
@@ -363,6 +364,14 @@ fn invalid(outcomes: &[ItemOutcome]) -> usize {
     outcomes.len() - outcomes.iter().filter(is_valid).count()
 }
 
+/// Returns guesses for a problem that says nothing about codes. If the outcome of the command is unknown, they stay used.
+fn returned(guesses: Guesses<'_>, problem: Problem) -> Problem {
+    if problem.code != Code::StorageFailed {
+        guesses.give_back();
+    }
+    problem
+}
+
 /// Which items are present.
 async fn check(
     call: &Call<Read>,
@@ -408,6 +417,8 @@ async fn add(
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
 ) -> Result<Response, Problem> {
     let view = call.filter(kind, name)?;
+    // That a full pool rejects codes reveals that one of them is absent.
+    let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
     let (digests, flag) = digests(call, &view, request, read).await?;
     let (if_absent, revive) = match kind {
         Kind::Campaign => (flag, false),
@@ -417,6 +428,7 @@ async fn add(
         call.caller.require(Scope::Admin)?;
     }
     let codes = digests.len();
+    let guesses = guesser.map(|guesser| guesser.take(1)).transpose()?;
     let command = Command::Insert { target: target(&view), digests: Digests(digests), if_absent, revive };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
     if revive {
@@ -424,6 +436,10 @@ async fn add(
         let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
         tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");
+    }
+    if let Some(guesses) = guesses {
+        let is_full = decided.as_ref().is_err_and(|problem| problem.code == Code::FilterFull);
+        guesses.settle(is_full.into());
     }
     let decided = decided?;
     match &decided.outcome {
@@ -445,7 +461,10 @@ async fn remove(
     let (digests, all) = digests(call, &view, request, read).await?;
     let guesses = guesser.take(digests.len())?;
     let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
-    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    let decided = match call.submit(Resource::Filter(kind, name), command).await {
+        Ok(decided) => decided,
+        Err(problem) => return Err(returned(guesses, problem)),
+    };
     match &decided.outcome {
         Outcome::Removed(removed) => {
             guesses.settle(invalid(&removed.outcomes));
@@ -463,7 +482,10 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let (from, to) = pairs(&body, &view, call.api.options.limits.items_max)?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
-    let decided = call.submit(Resource::Filter(kind, name), command).await?;
+    let decided = match call.submit(Resource::Filter(kind, name), command).await {
+        Ok(decided) => decided,
+        Err(problem) => return Err(returned(guesses, problem)),
+    };
     match decided.outcome {
         Outcome::Replaced(outcomes) => {
             guesses.settle(invalid(&outcomes));

@@ -38,8 +38,8 @@ mod schema;
 mod selection;
 mod service;
 mod state_figures;
+mod static_files;
 mod stopping;
-pub mod unparsed;
 
 pub use answer::problem;
 pub use control::{Control, Expiry};

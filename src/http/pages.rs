@@ -1,8 +1,8 @@
 //! Pages for people: the operator's console at `/console`, to which `/` leads, and the OpenAPI document in Swagger UI at `/docs`.
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources).
 
-use super::answer::reply;
 use super::api::Api;
+use super::static_files::{self, Compressed, Unchanging};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -15,8 +15,9 @@ use std::sync::Arc;
 const CONSOLE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Content Security Policy of the document: Swagger UI sets styles and draws its icons itself.
-const DOCS: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
+/// Content Security Policy of the document: Swagger UI sets styles and draws its icons itself. No other page may embed it.
+const DOCS: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'";
 
 const DOCS_PAGE: &str = r##"<!DOCTYPE html>
 <html lang="en">
@@ -63,6 +64,9 @@ const FILES: [File; 8] = [
     ("/docs/swagger-ui.css", STYLE, Some("gzip"), DOCS, asset!("swagger-ui/swagger-ui.css.gz")),
 ];
 
+/// The compressed forms of the files that are not compressed.
+static COMPRESSED: [Compressed; FILES.len()] = [const { Compressed::new() }; FILES.len()];
+
 /// Show this document
 ///
 /// If no keys are configured, every operation is marked as usable without one.
@@ -73,8 +77,11 @@ const FILES: [File; 8] = [
     tag = "operations",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
-pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Response {
-    reply::json_text((api.document)(!api.access.entry.is_open()))
+pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Response {
+    static COMPRESSED: [Compressed; 2] = [const { Compressed::new() }; 2];
+    let asks_for_keys = !api.access.entry.is_open();
+    let (document, compressed) = ((api.document)(asks_for_keys), &COMPRESSED[usize::from(asks_for_keys)]);
+    static_files::response(&asked, "application/json", document.as_bytes(), compressed)
 }
 
 /// The pages and what they load. All links are relative, so that they work behind a proxy that adds a prefix.
@@ -88,12 +95,16 @@ pub(super) fn routes() -> Router<Arc<Api>> {
     let router = redirects.into_iter().fold(Router::new(), |router, (from, to)| {
         router.route(from, get(async move || Redirect::temporary(to)))
     });
-    FILES.into_iter().fold(router, |router, (path, media_type, coding, policy, bytes)| {
+    FILES.into_iter().zip(&COMPRESSED).fold(router, |router, (file, compressed)| {
+        let (path, media_type, coding, policy, bytes) = file;
         // Weak, because responses may be compressed.
         let digest = hex::encode(&Sha256::digest(bytes)[..12]);
         let tag = HeaderValue::try_from(format!("W/\"{digest}\"")).expect("digits may stand in a header");
         let own = HeaderMap::from_iter(headers(coding, policy).chain([(header::ETAG, tag)]));
-        router.route(path, get(async move |asked: HeaderMap| answer(own, media_type, bytes, &asked)))
+        router.route(
+            path,
+            get(async move |asked: HeaderMap| answer(own, (media_type, coding), (bytes, compressed), &asked)),
+        )
     })
 }
 
@@ -114,11 +125,21 @@ fn headers(
 }
 
 /// Serves a file, or says that the client has it already.
-fn answer(own: HeaderMap, media_type: &'static str, bytes: &'static [u8], asked: &HeaderMap) -> Response {
+fn answer(
+    own: HeaderMap,
+    (media_type, coding): (&'static str, Option<&str>),
+    (bytes, compressed): (&'static [u8], &'static Compressed),
+    asked: &HeaderMap,
+) -> Response {
     if is_known(asked, &own[header::ETAG]) {
         return (StatusCode::NOT_MODIFIED, own).into_response();
     }
-    (own, [(header::CONTENT_TYPE, media_type)], bytes).into_response()
+    if coding.is_none() {
+        return (own, static_files::response(asked, media_type, bytes, compressed)).into_response();
+    }
+    let mut response = (own, [(header::CONTENT_TYPE, media_type)], bytes).into_response();
+    response.extensions_mut().insert(Unchanging);
+    response
 }
 
 /// Whether `If-None-Match` names this tag.

@@ -4,11 +4,12 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future.
 
 use super::gate::Gate;
+use super::static_files::Unchanging;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::header;
+use http::{Extensions, HeaderMap, header};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tower::{Service, ServiceExt, service_fn};
@@ -41,7 +42,8 @@ impl HttpService {
         let service = &self;
         let plain =
             service_fn(|request| async move { Ok::<_, Infallible>(service.answer_plainly(request).await) });
-        let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN));
+        let changes = |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Unchanging>().is_none();
+        let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(changes);
         let Ok(answer) = Compression::new(plain).compress_when(long).oneshot(request).await;
         answer.map(Body::new)
     }

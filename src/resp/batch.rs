@@ -326,7 +326,7 @@ impl<'a> Batch<'a> {
             }
             Ok(Outcome::Refused(Refusal::FilterFull)) => {
                 for part in changes.parts {
-                    self.answer_full(&part, replies);
+                    self.answer_full(part, replies);
                 }
                 return;
             }
@@ -340,14 +340,19 @@ impl<'a> Batch<'a> {
         for part in changes.parts {
             replies.failure(&failure);
             self.shared.metrics.count_failed(part.counted, failure.code);
+            // If the fate of a change is unknown, its guesses stay used.
+            if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MisConf) {
+                guesses.give_back();
+            }
         }
     }
 
     /// Answers a command whose changes were made, with these outcomes.
     fn answer_changed(&self, part: Part<'a>, outcomes: &[ItemOutcome], replies: &mut Replies) {
         if let Some(guesses) = part.guesses {
-            let removed = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Removed).count();
-            guesses.settle(outcomes.len() - removed);
+            let is_removal = part.name == Name::CfDel;
+            let absent = |outcome: &&ItemOutcome| is_removal && **outcome != ItemOutcome::Removed;
+            guesses.settle(outcomes.iter().filter(absent).count());
         }
         match (part.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
@@ -366,7 +371,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Answers a command whose items don't all fit: none was added.
-    fn answer_full(&self, part: &Part<'a>, replies: &mut Replies) {
+    fn answer_full(&self, part: Part<'a>, replies: &mut Replies) {
+        if let Some(guesses) = part.guesses {
+            guesses.settle(1);
+        }
         match part.name {
             Name::CfInsert | Name::CfInsertNx => {
                 replies.array(part.items);

@@ -22,15 +22,24 @@ pub enum Name {
     CfScanDump,
     Client,
     Command,
+    DbSize,
     Del,
+    Discard,
     Echo,
+    Exec,
     Exists,
     Hello,
     Info,
+    Memory,
+    Module,
+    Multi,
+    Object,
     Ping,
+    PTtl,
     Quit,
     Scan,
     Select,
+    Ttl,
     Type,
 }
 
@@ -41,7 +50,7 @@ pub enum Needs {
     Nothing,
     /// A key, if there are any.
     Key,
-    /// A key with this scope. Only such commands count in a key's rate, and only they have to wait for the start.
+    /// A key with this scope. Only such commands wait for the start.
     Scope(Scope),
 }
 
@@ -92,7 +101,7 @@ const WRITE: Needs = Needs::Scope(Scope::Write);
 const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
 /// All commands, in the order of their spelling.
-pub static ROWS: [Row; 26] = [
+pub static ROWS: [Row; 35] = [
     row(Name::Auth, "auth", -2, Needs::Nothing, NO_KEYS, "Presents an API key."),
     row(
         Name::CfAdd,
@@ -130,8 +139,11 @@ pub static ROWS: [Row; 26] = [
     row(Name::CfScanDump, "cf.scandump", 3, ADMIN, ONE_KEY, "Dumps a filter, a piece at a time."),
     row(Name::Client, "client", -2, Needs::Key, NO_KEYS, "Names the connection, or shows it."),
     row(Name::Command, "command", -1, Needs::Key, NO_KEYS, "Lists commands."),
+    row(Name::DbSize, "dbsize", 1, READ, NO_KEYS, "Counts filters."),
     row(Name::Del, "del", -2, ADMIN, (1, -1, 1), "Deletes filters."),
+    row(Name::Discard, "discard", 1, Needs::Key, NO_KEYS, "Discards the queued commands."),
     row(Name::Echo, "echo", 2, Needs::Key, NO_KEYS, "Answers its argument."),
+    row(Name::Exec, "exec", 1, Needs::Key, NO_KEYS, "Executes the queued commands."),
     row(Name::Exists, "exists", -2, READ, (1, -1, 1), "Counts how many of the keys are filters."),
     row(
         Name::Hello,
@@ -142,10 +154,16 @@ pub static ROWS: [Row; 26] = [
         "Chooses the protocol's version, and may present a key.",
     ),
     row(Name::Info, "info", -1, Needs::Key, NO_KEYS, "Shows the service's figures."),
+    row(Name::Memory, "memory", -2, READ, (2, 2, 1), "Returns the memory of a filter."),
+    row(Name::Module, "module", -2, Needs::Key, NO_KEYS, "Lists the modules that clients look for."),
+    row(Name::Multi, "multi", 1, Needs::Key, NO_KEYS, "Queues the following commands until EXEC."),
+    row(Name::Object, "object", -2, READ, (2, 2, 1), "Returns what clients show of a key."),
     row(Name::Ping, "ping", -1, Needs::Key, NO_KEYS, "Answers PONG, or its argument."),
+    row(Name::PTtl, "pttl", 2, READ, ONE_KEY, "Returns -1: filters do not expire."),
     row(Name::Quit, "quit", -1, Needs::Nothing, NO_KEYS, "Closes the connection."),
     row(Name::Scan, "scan", -2, READ, NO_KEYS, "Lists keys, a page at a time."),
     row(Name::Select, "select", 2, Needs::Key, NO_KEYS, "Chooses database 0, the only one."),
+    row(Name::Ttl, "ttl", 2, READ, ONE_KEY, "Returns -1: filters do not expire."),
     row(Name::Type, "type", 2, READ, ONE_KEY, "Whether a key is a filter."),
 ];
 

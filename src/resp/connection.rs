@@ -9,6 +9,7 @@ use super::session::Session;
 use super::shared::Shared;
 use super::visit::Visit;
 use crate::budget::{Budget, Share};
+use crate::socket::{Phase, Vitals};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -34,11 +35,11 @@ const SPARE_FACTOR: usize = 4;
 /// Answers are sent once they have this many bytes, though more commands have arrived.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Bytes of requests after which a connection lets others have their turn.
-const TURN_BYTES: usize = 64 << 10;
+/// Bytes of requests and replies after which a connection lets others have their turn.
+const TURN_BYTES: usize = 16 << 10;
 
-/// The most bytes that are read from a client that was told that the connection ends.
-const UNHEARD_BYTES_MAX: usize = 1 << 30;
+/// Bytes that each command counts for in addition: its own work.
+const COMMAND_BYTES: usize = 32;
 
 /// What a client may send that has presented its key.
 const KNOWN: RequestLimits =
@@ -51,27 +52,6 @@ const STRANGER: RequestLimits =
 thread_local! {
     /// Where bytes are read to first, so that idle connections need no memory for it.
     static ARRIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES_MAX].into_boxed_slice());
-}
-
-/// What a connection is waiting for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// A stranger's next request.
-    Stranger,
-    /// The next request.
-    Idle,
-    /// The rest of a request.
-    Request,
-    /// The engine.
-    Busy,
-    /// The client to close its side.
-    Closing,
-}
-
-/// Is told what a connection is waiting for, and closes it when that takes too long.
-pub trait Watcher {
-    /// The connection enters a phase.
-    fn enter(&self, phase: Phase);
 }
 
 /// Is counted as an open connection until it is dropped.
@@ -99,11 +79,9 @@ enum End {
     Told,
 }
 
-struct Connection<'a, S, W> {
+struct Connection<'a, S> {
     stream: S,
-    watcher: W,
-    /// What the watcher was told last.
-    phase: Option<Phase>,
+    vitals: &'a Vitals,
     visit: Visit<'a>,
     parser: Parser,
     /// Bytes that have arrived; those before `read` are executed.
@@ -117,24 +95,22 @@ struct Connection<'a, S, W> {
 ///
 /// # Errors
 /// The connection is broken.
-pub async fn serve<S, W>(
+pub async fn serve<S>(
     shared: &Shared,
     stream: S,
     peer: Option<SocketAddr>,
-    watcher: W,
+    vitals: &Vitals,
     mut draining: watch::Receiver<bool>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    W: Watcher,
 {
     let _open = Open::new(shared);
     let session = Session::new(shared, peer);
     let (replies, batch) = (Replies::default(), Batch::new(shared));
     let mut connection = Connection {
         stream,
-        watcher,
-        phase: None,
+        vitals,
         visit: Visit { shared, session, replies, batch },
         parser: Parser::default(),
         arrived: Vec::new(),
@@ -147,17 +123,17 @@ where
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn run(&mut self, draining: &mut watch::Receiver<bool>) -> io::Result<End> {
         loop {
             let is_between = self.arrived.is_empty();
             if is_between && *draining.borrow() {
                 return Ok(End::Told);
             }
-            self.enter(match (is_between, self.visit.session.is_known()) {
+            self.vitals.enter(match (is_between, self.visit.session.is_known()) {
                 (true, true) => Phase::Idle,
-                (true, false) => Phase::Stranger,
-                (false, _) => Phase::Request,
+                (true, false) => Phase::New,
+                (false, _) => Phase::Head,
             });
             let bytes_max = match self.visit.session.is_known() {
                 true => READ_BYTES_MAX,
@@ -179,7 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
             let next = self.execute_all().await?;
             self.send().await?;
             self.release();
-            let has_executed = self.phase == Some(Phase::Busy);
+            let has_executed = self.vitals.phase() == Phase::Busy;
             if has_executed {
                 self.visit.shared.metrics.count_batch(began.elapsed());
             }
@@ -189,17 +165,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
         }
     }
 
-    /// Tells the watcher that another phase begins. Of a request that arrives in many pieces all are one phase.
-    fn enter(&mut self, phase: Phase) {
-        if self.phase != Some(phase) {
-            self.phase = Some(phase);
-            self.watcher.enter(phase);
-        }
-    }
-
     /// Executes all commands that have arrived.
     async fn execute_all(&mut self) -> io::Result<Next> {
-        let mut turn_bytes = 0;
+        let (mut turn_bytes, mut replied_bytes) = (0, 0);
         let next = loop {
             let limits = if self.visit.session.is_known() { &KNOWN } else { &STRANGER };
             let unread = &self.arrived[self.read..];
@@ -217,21 +185,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
                     break Next::End;
                 }
             };
-            self.enter(Phase::Busy);
+            self.vitals.enter(Phase::Busy);
             let arguments = self.parser.arguments(&self.arrived[self.read..]);
             let next = match arguments.is_empty() {
                 true => Next::GoOn,
-                false => execute(&mut self.visit, arguments, self.parser.is_inline()).await,
+                false => {
+                    let request = &self.arrived[self.read..self.read + length];
+                    execute(&mut self.visit, arguments, request, self.parser.is_inline()).await
+                }
             };
             self.parser.begin_next();
             self.read += length;
+            let spliced = std::mem::take(&mut self.visit.session.spliced);
+            if !spliced.is_empty() {
+                // What is executed already goes, so that a transaction is moved once.
+                self.arrived.splice(..self.read, spliced);
+                self.read = 0;
+            }
             if next == Next::End {
                 break next;
             }
+            let reply_bytes = self.visit.replies.bytes().len().saturating_sub(replied_bytes);
             if self.visit.replies.bytes().len() >= SEND_BYTES {
                 self.send().await?;
             }
-            turn_bytes += length;
+            replied_bytes = self.visit.replies.bytes().len();
+            turn_bytes += length + reply_bytes + COMMAND_BYTES;
             if turn_bytes >= TURN_BYTES {
                 turn_bytes = 0;
                 tokio::task::yield_now().await;
@@ -290,8 +269,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
             true => buffer + positions,
             false => 2 * buffer + 3 * positions,
         };
-        let Visit { batch, replies, .. } = &self.visit;
-        let bytes = request_bytes + batch.memory_bytes() + replies.memory_bytes();
+        let Visit { batch, replies, session, .. } = &self.visit;
+        let bytes = request_bytes + batch.memory_bytes() + replies.memory_bytes() + session.memory_bytes();
         match bytes <= OWN_BYTES {
             true => 0,
             // In steps, so that the account is seldom touched.
@@ -299,20 +278,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, W: Watcher> Connection<'_, S, W> {
         }
     }
 
-    /// Closes our side, and reads what the client still sends: otherwise the system would reset the connection, and the client might
-    /// lose its last answers.
+    /// Closes our side, and lets the socket read what the client still sends.
     async fn close(mut self) -> io::Result<()> {
-        self.enter(Phase::Closing);
+        self.vitals.enter(Phase::Closing);
         drop((self.visit, self.parser, self.arrived, self.share));
-        self.stream.shutdown().await?;
-        let mut unheard = 0;
-        while unheard < UNHEARD_BYTES_MAX {
-            match read(&mut self.stream, READ_BYTES_MAX, |_| ()).await? {
-                0 => break,
-                read => unheard += read,
-            }
-        }
-        Ok(())
+        self.stream.shutdown().await
     }
 }
 

@@ -1,10 +1,14 @@
-//! PING, ECHO, SELECT and CLIENT: what concerns nothing but the connection.
+//! Commands that concern nothing but the connection: PING, ECHO, SELECT, CLIENT, and MULTI, EXEC, DISCARD.
 
-use super::failure::Failure;
+use super::failure::{Code, Failure};
 use super::names;
 use super::parser::Arguments;
 use super::reserve::number;
+use super::session::Transaction;
 use super::visit::{Admitted, Done, Visit};
+
+/// The version of RedisBloom whose replies ours are like.
+const MODULE_VERSION: i64 = 20_802;
 
 /// `PING [message]`. Clients and load balancers find out by it whether to go on with this node.
 pub(super) async fn ping(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
@@ -44,6 +48,59 @@ pub(super) async fn quit(visit: &mut Visit<'_>) -> Result<Done, Failure> {
     visit.settle().await;
     visit.replies.simple("OK");
     Ok(Done::Ended)
+}
+
+/// `MULTI`.
+pub(super) async fn multi(visit: &mut Visit<'_>) -> Result<Done, Failure> {
+    if visit.session.transaction.is_some() {
+        // As in Redis, this does not spoil the transaction.
+        visit.replies.failure(&Failure::err("MULTI calls can not be nested"));
+        return Ok(Done::Answered);
+    }
+    visit.settle().await;
+    visit.session.transaction = Some(Transaction::default());
+    visit.replies.simple("OK");
+    Ok(Done::Answered)
+}
+
+/// `EXEC`: the connection executes the queued requests next, like any others.
+pub(super) async fn exec(visit: &mut Visit<'_>) -> Result<Done, Failure> {
+    let transaction = visit.session.transaction.take();
+    let Transaction { requests, count, is_faulty } =
+        transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
+    if is_faulty {
+        let text = "Transaction discarded because of previous errors.";
+        return Err(Failure::new(Code::ExecAbort, text));
+    }
+    visit.settle().await;
+    visit.replies.array(count);
+    (visit.session.spliced, visit.session.counted) = (requests, count);
+    Ok(Done::Answered)
+}
+
+/// `DISCARD`.
+pub(super) async fn discard(visit: &mut Visit<'_>) -> Result<Done, Failure> {
+    let transaction = visit.session.transaction.take();
+    transaction.ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
+    visit.settle().await;
+    visit.replies.simple("OK");
+    Ok(Done::Answered)
+}
+
+/// `MODULE LIST`: clients look for the module of filters before they show one.
+pub(super) async fn module(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
+    if !arguments.at(1).eq_ignore_ascii_case(b"LIST") {
+        return Err(Failure::err("unknown subcommand. Try MODULE LIST."));
+    }
+    visit.settle().await;
+    let replies = &mut visit.replies;
+    replies.array(1);
+    replies.map(2);
+    replies.bulk(b"name");
+    replies.bulk(b"bf");
+    replies.bulk(b"ver");
+    replies.integer(MODULE_VERSION);
+    Ok(Done::Answered)
 }
 
 /// `CLIENT subcommand …`.

@@ -3,9 +3,9 @@
 //! An iterator names a dump and the record that comes next. The last record can be asked for again. A dump that nobody goes on with is
 //! dropped after a while, because it keeps a snapshot.
 
-use super::failure::Failure;
+use super::failure::{Code, Failure};
 use crate::domain::FilterId;
-use crate::engine::{Download, Engine};
+use crate::engine::{Download, Engine, SubmitError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -63,7 +63,14 @@ fn unknown() -> Failure {
 impl Dumps {
     /// Begins a dump, and gives its first piece.
     pub async fn begin(&self, engine: &Engine, owner: Owner) -> Result<Piece, Failure> {
-        let download = engine.image(owner.filter).await?.ok_or_else(|| Failure::err("Not found"))?;
+        let download = engine.image(owner.filter).await.map_err(|error| match error {
+            SubmitError::Overloaded => {
+                let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
+                Failure::new(Code::Busy, text)
+            }
+            error => error.into(),
+        })?;
+        let download = download.ok_or_else(|| Failure::err("Not found"))?;
         let progress = Progress { download, ready: VecDeque::new(), next: 0, last: Vec::new() };
         let used_at = Mutex::new(Instant::now());
         let dump = Arc::new(Dump { owner, progress: tokio::sync::Mutex::new(progress), used_at });

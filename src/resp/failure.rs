@@ -20,6 +20,8 @@ pub enum Code {
     NoPerm,
     /// There is no such version of the protocol.
     NoProto,
+    /// A queued command was wrong, so none was executed.
+    ExecAbort,
     /// The service is starting.
     Loading,
     /// The service has too much to do.
@@ -38,12 +40,13 @@ pub enum Code {
 
 impl Code {
     /// All codes.
-    pub const ALL: [Code; 12] = [
+    pub const ALL: [Code; 13] = [
         Code::Err,
         Code::NoAuth,
         Code::WrongPass,
         Code::NoPerm,
         Code::NoProto,
+        Code::ExecAbort,
         Code::Loading,
         Code::Busy,
         Code::Oom,
@@ -61,6 +64,7 @@ impl Code {
             Code::WrongPass => "WRONGPASS",
             Code::NoPerm => "NOPERM",
             Code::NoProto => "NOPROTO",
+            Code::ExecAbort => "EXECABORT",
             Code::Loading => "LOADING",
             Code::Busy => "BUSY",
             Code::Oom => "OOM",

@@ -207,7 +207,12 @@ async fn add_items(
         Name::CfAddNx | Name::CfInsertNx => Change::AddIfAbsent,
         _ => Change::Add,
     };
-    change(visit, admitted, &view, how, items, None).await;
+    // That a full filter refuses codes tells that one of them is not in it.
+    let guesses = match view.may_refuse_codes() {
+        true => Some(guesses(visit, admitted, &view, 1).await?),
+        false => None,
+    };
+    change(visit, admitted, &view, how, items, guesses).await;
     Ok(Done::Gathered)
 }
 

@@ -105,7 +105,8 @@ fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken => Failure::err("item exists"),
         Refusal::TooManyImages => {
-            Failure::new(Code::Busy, "too many dumps are being loaded, by this key or in all; retry later")
+            let text = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
+            Failure::new(Code::Busy, text)
         }
         Refusal::ImageNotFound => {
             Failure::err("no dump is being loaded into this key: begin with its first piece")

@@ -7,6 +7,7 @@ use super::visit::{Admitted, Done, Visit};
 use crate::access::Scope;
 use crate::engine::Status;
 use std::fmt::Write as _;
+use std::time::Instant;
 
 const SECTIONS: [&str; 7] =
     ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "Keyspace"];
@@ -46,7 +47,7 @@ pub(super) async fn info(
 
 fn lines(visit: &Visit<'_>, section: &str, may_read: bool) -> Option<Vec<(&'static str, String)>> {
     let (engine, metrics) = (&visit.shared.engine, &visit.shared.metrics);
-    let figures = engine.info();
+    let figures = visit.shared.figures.read(Instant::now(), || engine.info());
     Some(match section {
         "Server" => vec![
             ("redis_version", REDIS_VERSION.to_owned()),

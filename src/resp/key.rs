@@ -1,7 +1,66 @@
-//! Keys: `campaign:NAME` and `coupon:NAME`. A bare name is the campaign of that name.
+//! Keys: `campaign:NAME` and `coupon:NAME`. A bare name is the campaign of that name. Rules of the configuration map other keys.
 
 use crate::domain::{Kind, Name};
+use serde::Deserialize;
 use std::fmt;
+
+/// A rule that maps a client's keys to filters, such as `ads:*:seen` to `campaign:ads.*.seen`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "RuleText")]
+pub struct KeyRule {
+    /// Before and after the `*` of the client's keys.
+    key: (String, String),
+    /// Before and after the `*` of the filters' keys.
+    filter: (String, String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleText {
+    key: String,
+    filter: String,
+}
+
+impl TryFrom<RuleText> for KeyRule {
+    type Error = String;
+
+    fn try_from(text: RuleText) -> Result<Self, String> {
+        let halves = |text: &str| {
+            let (before, after) = text.split_once('*').filter(|(_, after)| !after.contains('*'))?;
+            Some((before.to_owned(), after.to_owned()))
+        };
+        let rule = halves(&text.key).zip(halves(&text.filter)).map(|(key, filter)| Self { key, filter });
+        let sample = text.key.replace('*', "x");
+        let is_valid = |rule: &Self| {
+            let mapped = rule.map(sample.as_bytes()).unwrap_or_default();
+            Key::parse(sample.as_bytes()).is_none() && Key::parse(mapped.as_bytes()).is_some()
+        };
+        rule.filter(is_valid).ok_or_else(|| {
+            let RuleText { key, filter } = text;
+            format!(
+                "`{key}` can't be mapped to `{filter}`, expected a rule such as \
+                 {{ key = \"ads:*:seen\", filter = \"campaign:ads.*.seen\" }}"
+            )
+        })
+    }
+}
+
+impl KeyRule {
+    /// Returns the filter's key for a client's key.
+    pub fn map(&self, key: &[u8]) -> Option<String> {
+        Self::replace(str::from_utf8(key).ok()?, &self.key, &self.filter)
+    }
+
+    /// Returns the client's key for a filter's key.
+    pub fn reverse(&self, key: &str) -> Option<String> {
+        Self::replace(key, &self.filter, &self.key)
+    }
+
+    fn replace(key: &str, from: &(String, String), to: &(String, String)) -> Option<String> {
+        let star = key.strip_prefix(&*from.0)?.strip_suffix(&*from.1).filter(|star| !star.is_empty())?;
+        Some(format!("{}{star}{}", to.0, to.1))
+    }
+}
 
 /// The key of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +114,28 @@ pub fn prefix(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_map_in_both_directions() {
+        let rule =
+            |key: &str, filter: &str| KeyRule::try_from(RuleText { key: key.into(), filter: filter.into() });
+        let seen = rule("ads:*:seen", "campaign:ads.*.seen").unwrap();
+        assert_eq!(seen.map(b"ads:spring:seen").as_deref(), Some("campaign:ads.spring.seen"));
+        assert_eq!(seen.reverse("campaign:ads.spring.seen").as_deref(), Some("ads:spring:seen"));
+        for other in ["ads::seen", "ads:spring", "spring", "ads:seen"] {
+            assert_eq!(seen.map(other.as_bytes()), None, "{other}");
+        }
+        for (key, filter) in [
+            ("ads:*:seen", "campaign:ads"),
+            ("ads:seen", "campaign:*"),
+            ("*:*", "campaign:*"),
+            ("ads:*", "ads:*"),
+            ("ads:*", "campaign:Ads.*"),
+            ("coupon:*", "campaign:*"),
+        ] {
+            assert!(rule(key, filter).unwrap_err().contains("expected a rule such as"), "{key} {filter}");
+        }
+    }
 
     #[test]
     fn a_key_has_a_kind_and_a_name() {

@@ -1,8 +1,9 @@
-//! EXISTS, TYPE and SCAN: which keys there are.
+//! EXISTS, TYPE, SCAN and the other commands that look at keys.
 
 use super::failure::Failure;
+use super::filters::find;
 use super::glob;
-use super::key::{self, Key};
+use super::key::{self, Key, KeyRule};
 use super::parser::Arguments;
 use super::visit::{Admitted, Done, Visit};
 use crate::domain::{ITEMS_MAX, Kind};
@@ -58,6 +59,71 @@ pub(super) async fn type_of(
     Ok(Done::Answered)
 }
 
+/// `TTL key`, `PTTL key`: -1 for a key, -2 if there is none.
+pub(super) async fn ttl(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    visit.settle().await;
+    let is_there = is_there(visit, admitted, arguments.at(1))?;
+    visit.replies.integer(if is_there { -1 } else { -2 });
+    Ok(Done::Answered)
+}
+
+/// `DBSIZE`: counts the filters that the caller may use.
+pub(super) async fn size(visit: &mut Visit<'_>, admitted: &Admitted) -> Result<Done, Failure> {
+    visit.settle().await;
+    let list = |kind| visit.shared.engine.list(kind, admitted.caller.prefix(), None, usize::MAX).len();
+    let count = list(Kind::Campaign) + list(Kind::Coupon);
+    visit.replies.count(count as u64);
+    Ok(Done::Answered)
+}
+
+/// `MEMORY USAGE key [SAMPLES n]`.
+pub(super) async fn memory(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    if !arguments.at(1).eq_ignore_ascii_case(b"USAGE") {
+        return Err(Failure::err("unknown subcommand. Try MEMORY USAGE."));
+    }
+    if !matches!(arguments.len(), 3 | 5) {
+        return Err(Failure::arity("memory|usage"));
+    }
+    visit.settle().await;
+    match find(visit, admitted, arguments.at(2))? {
+        Some(view) => visit.replies.count(view.describe(visit.shared.engine.now()).stats.memory_bytes),
+        None => visit.replies.null(),
+    }
+    Ok(Done::Answered)
+}
+
+/// `OBJECT ENCODING|REFCOUNT|IDLETIME key`: as Redis replies for values of modules.
+pub(super) async fn object(
+    visit: &mut Visit<'_>,
+    admitted: &Admitted,
+    arguments: Arguments<'_>,
+) -> Result<Done, Failure> {
+    let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
+    if arguments.len() != 3 {
+        return Err(Failure::arity(&format!("object|{subcommand:.32}")));
+    }
+    visit.settle().await;
+    let is_there = is_there(visit, admitted, arguments.at(2))?;
+    match (subcommand.as_str(), is_there) {
+        ("encoding" | "refcount" | "idletime", false) => visit.replies.null(),
+        ("encoding", true) => visit.replies.bulk(b"raw"),
+        ("refcount", true) => visit.replies.integer(1),
+        ("idletime", true) => visit.replies.integer(0),
+        (other, _) => {
+            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try OBJECT HELP.")));
+        }
+    }
+    Ok(Done::Answered)
+}
+
 /// What a page of keys is asked for.
 struct Scan<'a> {
     cursor: u64,
@@ -100,9 +166,10 @@ impl<'a> Scan<'a> {
     }
 
     /// The key of a filter, if it matches. A campaign has two; it is told by its bare name if only that matches.
-    fn key(&self, view: &FilterView) -> Option<String> {
+    fn key(&self, view: &FilterView, rules: &[KeyRule]) -> Option<String> {
         let name = view.name.as_str();
         let key = format!("{}{name}", key::prefix(view.kind));
+        let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
         match self.pattern {
             _ if !self.has_type => None,
             None => Some(key),
@@ -141,7 +208,7 @@ pub(super) async fn scan(
     let next = views.last().filter(|_| has_more).map_or(0, |view| view.id.0);
     let mut keys = Vec::new();
     for views in views.chunks(TURN_KEYS) {
-        keys.extend(views.iter().filter_map(|view| scan.key(view)));
+        keys.extend(views.iter().filter_map(|view| scan.key(view, &visit.shared.options.keys)));
         tokio::task::yield_now().await;
     }
     visit.replies.array(2);

@@ -71,7 +71,7 @@ pub struct Metrics {
 struct Tables([Table; TABLES]);
 
 /// Two tables never lie in one line of a cache.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 #[repr(align(128))]
 struct Table {
     /// Commands by name and outcome.
@@ -80,6 +80,13 @@ struct Table {
     batches: [AtomicU64; BOUNDS.1 + 1],
     /// The sum of these times.
     nanoseconds: AtomicU64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let commands = std::array::from_fn(|_| ByOutcome::default());
+        Self { commands, batches: Default::default(), nanoseconds: AtomicU64::default() }
+    }
 }
 
 impl Default for Metrics {

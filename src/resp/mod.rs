@@ -1,4 +1,4 @@
-//! The second door: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
+//! The second protocol: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
 //! differs from Redis, and why.
 //!
 //! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, and `execute.rs` admits each and has it done.
@@ -34,16 +34,17 @@ mod shared;
 mod submitted;
 mod visit;
 
-pub use connection::{Phase, Watcher};
+pub use key::KeyRule;
 pub use options::RespOptions;
 
 use crate::access::Access;
 use crate::budget::Budget;
 use crate::engine::Engine;
+use crate::socket::Vitals;
 use dumps::Dumps;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
-use shared::Shared;
+use shared::{Figures, Shared};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,25 +52,18 @@ use std::sync::atomic::AtomicU64;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// The door; clones are the same one.
+/// The service for Redis clients; clones are the same one.
 #[derive(Clone)]
-pub struct Door(Arc<Shared>);
+pub struct Service(Arc<Shared>);
 
-impl Door {
-    /// A door to an engine, for those whom `access` lets in.
+impl Service {
+    /// A service over an engine, for the callers that `access` admits.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
         let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
         let (taken, refused) = (metrics.buffer_bytes.clone(), metrics.buffers_refused.clone());
         let buffers = Budget::new(options.buffers_bytes_max, taken, refused);
-        Self(Arc::new(Shared {
-            engine,
-            access,
-            options,
-            buffers,
-            metrics,
-            last_connection,
-            dumps: Dumps::default(),
-        }))
+        let (dumps, figures) = (Dumps::default(), Figures::default());
+        Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
     }
 
     /// Registers its metrics; the registry's prefix comes before their names.
@@ -77,22 +71,21 @@ impl Door {
         self.0.metrics.register(registry);
     }
 
-    /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. The watcher
-    /// is told what it waits for, and may drop this future when that takes too long.
+    /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. Records in
+    /// `vitals` what it waits for; the caller may drop this future when that takes too long.
     ///
     /// # Errors
     /// The connection is broken.
-    pub async fn serve<S, W>(
+    pub async fn serve<S>(
         &self,
         stream: S,
         peer: Option<SocketAddr>,
-        watcher: W,
+        vitals: &Vitals,
         draining: watch::Receiver<bool>,
     ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
-        W: Watcher,
     {
-        connection::serve(&self.0, stream, peer, watcher, draining).await
+        connection::serve(&self.0, stream, peer, vitals, draining).await
     }
 }

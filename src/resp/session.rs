@@ -6,8 +6,36 @@ use super::shared::Shared;
 use crate::access::{Caller, Client, Denied, Holder};
 use crate::domain::Kind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Maximum size of the queued commands of a transaction, in bytes.
+const TRANSACTION_BYTES_MAX: usize = 8 << 20;
+
+/// The commands between MULTI and EXEC.
+#[derive(Default)]
+pub struct Transaction {
+    /// The requests, as they arrived.
+    pub requests: Vec<u8>,
+    /// Their number.
+    pub count: usize,
+    /// Whether a command was rejected, so that EXEC executes none.
+    pub is_faulty: bool,
+}
+
+impl Transaction {
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// If the transaction is too long.
+    pub fn queue(&mut self, request: &[u8]) -> Result<(), Failure> {
+        if self.requests.len() + request.len() > TRANSACTION_BYTES_MAX {
+            return Err(Failure::err(format!("a transaction has at most {TRANSACTION_BYTES_MAX} bytes")));
+        }
+        self.requests.extend_from_slice(request);
+        self.count += 1;
+        Ok(())
+    }
+}
 
 /// The state of a connection that outlasts a command.
 pub struct Session {
@@ -17,6 +45,12 @@ pub struct Session {
     pub peer: Option<SocketAddr>,
     /// The name that the client has given the connection.
     pub name: Vec<u8>,
+    /// The transaction that the client has started.
+    pub transaction: Option<Transaction>,
+    /// Requests of an executed transaction, which run next.
+    pub spliced: Vec<u8>,
+    /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
+    pub counted: usize,
     /// Who has presented the last key that was known; anybody if there are no keys.
     holder: Option<Holder>,
     is_known: bool,
@@ -28,7 +62,21 @@ impl Session {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let holder = shared.access.entry.holder(None).ok();
         let is_known = holder.is_some();
-        Self { id, peer, name: Vec::new(), holder, is_known }
+        Self {
+            id,
+            peer,
+            name: Vec::new(),
+            transaction: None,
+            spliced: Vec::new(),
+            counted: 0,
+            holder,
+            is_known,
+        }
+    }
+
+    /// Bytes of memory that transactions take.
+    pub fn memory_bytes(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
     }
 
     /// Whether a key was presented that was in force at the last [`Self::look`], or none was needed.
@@ -65,29 +113,30 @@ impl Session {
         }
     }
 
-    /// Admits a command, or refuses it. Returns whom the connection belongs to: the keys may have changed since the last command. Anybody
-    /// stands for whoever needs no key.
+    /// Admits a command, or rejects it. Returns the caller: the keys may have changed since the last command. Commands that need no key
+    /// get an anonymous caller. Every command of a key counts in its rate.
     ///
     /// # Errors
     /// `NOAUTH`, `NOPERM` or `RATELIMIT`.
-    pub fn admit(
-        &mut self,
-        shared: &Shared,
-        needs: Needs,
-        command: &'static str,
-    ) -> Result<Arc<Caller>, Failure> {
+    pub fn admit(&mut self, shared: &Shared, needs: Needs, command: &'static str) -> Result<Caller, Failure> {
         let (entry, now) = (&shared.access.entry, || shared.engine.now());
+        let is_counted = self.counted > 0;
+        self.counted = self.counted.saturating_sub(1);
+        let admit = |holder: &mut Holder| match is_counted {
+            true => entry.renew(holder, now),
+            false => entry.admit_holder(holder, now),
+        };
         let admitted = match (&mut self.holder, needs) {
-            (_, Needs::Nothing) => return Ok(Arc::new(Caller::anybody())),
-            (None, _) => Err(Denied::NoKey),
-            (Some(holder), Needs::Key) => entry.renew(holder, now).map(|()| holder.caller().clone()),
-            (Some(holder), Needs::Scope(scope)) => entry
-                .admit_holder(holder, now)
-                .and_then(|()| holder.caller().require(scope))
-                .map(|()| holder.caller().clone()),
+            (None, Needs::Nothing) => Ok(Caller::anybody()),
+            (None, Needs::Key | Needs::Scope(_)) => Err(Denied::NoKey),
+            (Some(holder), Needs::Nothing) => entry.count(holder).map(|()| Caller::anybody()),
+            (Some(holder), Needs::Key) => admit(holder).map(|()| holder.caller().clone()),
+            (Some(holder), Needs::Scope(scope)) => {
+                admit(holder).and_then(|()| holder.caller().require(scope)).map(|()| holder.caller().clone())
+            }
         };
         admitted.map_err(|denied| {
-            let caller = self.holder.as_ref().map(|holder| &**holder.caller());
+            let caller = self.holder.as_ref().map(Holder::caller);
             self.tell(shared, &denied, caller, command);
             denied.into()
         })

@@ -11,7 +11,6 @@ use super::shared::Shared;
 use super::submitted::Submitted;
 use crate::access::Caller;
 use crate::domain::{Command, Outcome};
-use std::sync::Arc;
 
 /// A connection, as its commands see it.
 pub struct Visit<'a> {
@@ -32,7 +31,7 @@ pub struct Admitted {
     /// Its counters.
     pub counted: Counted,
     /// Who sent it.
-    pub caller: Arc<Caller>,
+    pub caller: Caller,
 }
 
 /// What has become of a command.
@@ -42,6 +41,8 @@ pub enum Done {
     Answered,
     /// The batch answers it.
     Gathered,
+    /// It waits for EXEC.
+    Queued,
     /// Its answer is written, and is the last one of the connection.
     Ended,
 }

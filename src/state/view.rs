@@ -136,6 +136,11 @@ impl FilterView {
         self.kind == Kind::Coupon && self.spec.stock.is_none()
     }
 
+    /// Whether a rejected add reveals that one of its codes was absent: the codes are secret, and the filter can be full.
+    pub fn may_refuse_codes(&self) -> bool {
+        self.has_secret_codes() && self.spec.growth == Growth::Fixed
+    }
+
     /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and items that look alike count too.
     pub fn count(&self, digest: Digest, now: Timestamp) -> u32 {
         self.reader.count(digest, self.step(now))

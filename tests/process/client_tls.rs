@@ -78,3 +78,25 @@ fn import_backup_and_healthcheck_speak_tls() {
     assert_eq!(service.terminate().code(), Some(0));
     assert!(!run(&["healthcheck"], &[&tls[..], &[listen]].concat()).status.success());
 }
+
+#[test]
+fn self_signed_server_certificate_is_trusted_with_cacert() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    // As `openssl req -x509` makes them: marked as an authority.
+    let signing = rcgen::KeyPair::generate().unwrap();
+    let mut of_server = rcgen::CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+    of_server.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    std::fs::write(&cert, of_server.self_signed(&signing).unwrap().pem()).unwrap();
+    std::fs::write(&key, signing.serialize_pem()).unwrap();
+    let tls = [("CUCKOOD__SERVER__TLS_CERT", text(&cert)), ("CUCKOOD__SERVER__TLS_KEY", text(&key))];
+    let service = Service::start(program(), &path("data"), &tls);
+    let url = format!("https://{}", service.client().address());
+    let check = ["healthcheck", "--url", &url, "--cacert", text(&cert)];
+    until("ready", || run(&check, &[]).status.success());
+    fails(&["healthcheck", "--url", &url], &[("SSL_CERT_FILE", text(&key))], "--cacert");
+    // Its name is still verified.
+    let elsewhere = url.replace("127.0.0.1", "127.0.0.2");
+    assert!(!run(&["healthcheck", "--url", &elsewhere, "--cacert", text(&cert)], &[]).status.success());
+}

@@ -95,7 +95,7 @@ fn fails(arguments: &[&str], why: &str) {
     assert!(ended.status.code() == Some(1) && message.contains(why), "{arguments:?}: {message}");
 }
 
-/// Passes connections on to a service. The second one, in which an image is sent to it, breaks in the middle.
+/// Passes connections on to a service. The first one, over which an image is sent, breaks in the middle.
 fn breaking(address: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().to_string();
@@ -109,7 +109,7 @@ fn breaking(address: String) -> String {
                 let _ = to_client.shutdown(std::net::Shutdown::Both);
             });
             thread::spawn(move || {
-                if number == 1 {
+                if number == 0 {
                     let _ = std::io::copy(&mut (&mut client).take(20_000), &mut server);
                     let _ = client.shutdown(std::net::Shutdown::Both);
                 } else {

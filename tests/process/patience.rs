@@ -107,9 +107,49 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 }
 
 #[test]
+fn half_heads_make_room_for_new_connections() {
+    let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "4"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
+    let (_directory, service) = start(&settings);
+    let mut known = connect(&service);
+    assert!(is_answered(&mut known));
+    let mut half: Vec<TcpStream> = (0..8).map(|_| connect(&service)).collect();
+    for stream in &mut half {
+        // The service may have closed it for the next one.
+        let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n");
+    }
+    for _ in 0..3 {
+        assert!(is_answered(&mut connect(&service)), "half heads hold all places");
+    }
+    half.iter_mut().take(4).for_each(assert_closed);
+}
+
+#[test]
+fn heads_share_a_budget() {
+    let settings = [("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
+    let (_directory, service) = start(&settings);
+    let head = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}", "x".repeat(15 << 10));
+    let mut clients: Vec<TcpStream> = Vec::new();
+    until("the budget is used up", || {
+        let mut client = connect(&service);
+        client.write_all(head.as_bytes()).unwrap();
+        clients.push(client);
+        assert!(service.metric("cuckood_head_bytes ") <= 16 << 20);
+        clients.len() > 1_300 && service.metric("cuckood_heads_refused_total ") > 0
+    });
+    let mut honest = connect(&service);
+    let ask = format!("{head}\r\n\r\n");
+    until("an honest client has its share", || {
+        honest.write_all(ask.as_bytes()).is_ok() && honest.read_exact(&mut [0; 15]).is_ok() || {
+            honest = connect(&service);
+            false
+        }
+    });
+}
+
+#[test]
 fn sigterm_waits_for_nobody_who_does_not_read() {
     let settings = [
-        ("CUCKOOD__SERVER__WRITE_TIMEOUT", "500ms"),
+        ("CUCKOOD__SERVER__WRITE_TIMEOUT", "10m"),
         ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"),
         ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"),
         ("CUCKOOD__SERVER__DRAIN_TIMEOUT", "10m"),

@@ -223,8 +223,7 @@ fn keys_are_exchanged_under_open_connections() {
     assert_eq!(holder.call(add), Reply::Integer(1));
     put(&[&new_entry]);
     service.hang_up();
-    let told =
-        service.output().wait_for(PATIENCE, |line| line.contains("the keys were read again").then_some(()));
+    let told = service.output().wait_for(PATIENCE, |line| line.contains("reloaded API keys").then_some(()));
     assert!(told.is_some());
     assert!(holder.call(look).error().starts_with("NOAUTH"));
     assert_eq!(stranger.call(&format!("AUTH {new}")), Reply::ok());

@@ -136,7 +136,7 @@ fn what_can_t_be_done_is_told_at_once() {
         (with(["--redis", "http://a"]), 1, "neither redis nor rediss"),
         (with(["--redis", "redis://127.0.0.1:1"]), 1, "redis 127.0.0.1:1: "),
         // The door for Redis clients has no passwords where there are no keys, and no MONITOR in any case.
-        (with(["--redis", &redis]), 1, "ERR"),
+        (with(["--redis", &redis]), 1, "Password authentication failed"),
         (with(["--redis", &open]), 1, "unknown command"),
         ([with(["--redis", &open]), with(["--compare", &file])[6..].to_vec()].concat(), 1, "does not exist"),
     ] {

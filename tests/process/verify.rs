@@ -141,7 +141,10 @@ fn a_plan_tells_what_a_filter_costs() {
     assert_eq!(answer, plan, "the service says the same");
     let text = Command::new(program()).args(["plan", "--capacity", "2.5M"]).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(["disk", "replaced", "start-up"].iter().all(|row| text.contains(row)), "{text}");
+    assert!(
+        ["disk", "replaced", "startup", "bits", "buckets", " MiB ("].iter().all(|row| text.contains(row)),
+        "{text}"
+    );
     let refused = Command::new(program()).args(["plan", "--capacity", "many"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
 }

@@ -1,6 +1,13 @@
-//! What a command of Redis means for a key: a change that is mirrored, nothing, or one that can't be mirrored.
+//! The effect of a command of Redis on a key: a change that is mirrored, none, or one that can't be mirrored.
 
-use super::line::Command;
+/// A command that a client has sent to Redis.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// The database it was sent to; `None` where that is not reported.
+    pub database: Option<i64>,
+    /// Its name and arguments.
+    pub arguments: Vec<Vec<u8>>,
+}
 
 /// A change of a filter or set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +25,7 @@ pub enum Change {
     Clear,
 }
 
-/// What a command means.
+/// The effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meaning {
     /// It changes the key.
@@ -58,22 +65,22 @@ const HARMLESS: &[&str] = &[
     "watch",
 ];
 
-/// Commands that may change a key which is not their first. (Scripts do their work by commands that are told as well.)
-const ELSEWHERE: &[&str] = &["copy", "rename", "renamenx", "smove", "sort"];
+/// Commands that may change a key which is not their first. (MONITOR reports the commands of scripts as well.)
+const ELSEWHERE: &[&str] = &["copy", "migrate", "mset", "msetnx", "rename", "renamenx", "smove", "sort"];
 
 /// Commands that name no key and change all.
 const SWEEPING: &[&str] = &["flushall", "flushdb", "swapdb"];
 
-/// Which commands matter.
+/// The commands that matter.
 pub struct Interest {
     /// The key.
     pub key: Vec<u8>,
     /// The database; none for any.
-    pub database: Option<u32>,
+    pub database: Option<i64>,
 }
 
 impl Interest {
-    /// What a command means for the key.
+    /// Returns the effect of a command on the key.
     pub fn meaning(&self, command: &Command) -> Meaning {
         match (self.database, command.database) {
             (Some(ours), Some(other)) if ours != other => Meaning::Nothing,
@@ -82,7 +89,7 @@ impl Interest {
     }
 }
 
-/// What a command, its name first, means for a key.
+/// Returns the effect of a command, its name first, on a key.
 fn meaning(arguments: &[Vec<u8>], key: &[u8]) -> Meaning {
     let Some((name, rest)) = arguments.split_first() else { return Meaning::Nothing };
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -150,6 +157,8 @@ mod tests {
             ("RENAME a k", not_mirrored("rename")),
             ("SUNIONSTORE k a b", not_mirrored("sunionstore")),
             ("CF.LOADCHUNK k 1 x", not_mirrored("cf.loadchunk")),
+            ("MSET other v k v", not_mirrored("mset")),
+            ("MIGRATE host 6379 k 0 100", not_mirrored("migrate")),
             ("FLUSHALL", not_mirrored("flushall")),
             ("PING", Meaning::Nothing),
         ] {

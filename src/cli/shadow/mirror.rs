@@ -1,30 +1,27 @@
-//! Does to the campaign or coupon what is told of Redis: in order, in batches, each once however often it is sent.
+//! Applies events of Redis to the campaign or coupon: in order, in batches, each once however often it is sent.
 
 use super::changes::Change;
-use super::error::ShadowError;
-use super::stop::Stop;
-use super::summary::Summary;
+use super::feed::{Event, Stop};
 use super::target::{self, ITEMS_MAX, Target};
-use super::told::Told;
-use crate::cli::client::ClientError;
-use std::io::{self, Write};
+use crate::cli::client::{Backoff, ClientError};
+use crate::cli::note;
+use anyhow::bail;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The shortest and the longest pause before a request is sent again; each is twice the one before.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(8);
-
-/// Follows Redis.
+/// A mirror of one key.
 pub struct Mirror<'a> {
-    target: &'a Target<'a>,
+    target: &'a Target,
     stop: Stop,
-    /// What the idempotency keys of this run begin with.
+    /// The start of all idempotency keys of this run.
     run: String,
     requests: u64,
     batch: Batch,
     summary: Summary,
-    began: Instant,
+    start: Instant,
 }
 
 /// Items that wait to be sent, for one act.
@@ -41,35 +38,35 @@ enum Act {
 }
 
 impl<'a> Mirror<'a> {
-    /// Follows into a campaign or coupon.
+    /// A mirror into a campaign or coupon.
     ///
     /// # Errors
     /// If the system has no random bytes.
-    pub fn new(target: &'a Target<'a>, stop: Stop) -> io::Result<Self> {
+    pub fn new(target: &'a Target, stop: Stop) -> io::Result<Self> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let run = format!("shadow-{}", hex::encode(random));
         let batch = Batch { act: Act::Remove, items: Vec::new() };
-        Ok(Self { target, stop, run, requests: 0, batch, summary: Summary::default(), began: Instant::now() })
+        Ok(Self { target, stop, run, requests: 0, batch, summary: Summary::default(), start: Instant::now() })
     }
 
-    /// What has been done.
+    /// Returns the summary.
     pub fn summary(mut self) -> Summary {
-        self.summary.seconds = self.began.elapsed().as_secs_f64();
+        self.summary.seconds = self.start.elapsed().as_secs_f64();
         self.summary
     }
 
-    /// Does what is told, until the end.
+    /// Applies events until the end.
     ///
     /// # Errors
-    /// If the service refuses a change, or can't be reached when it is time to end.
-    pub fn follow(&mut self, told: &Receiver<Told>) -> Result<(), ShadowError> {
+    /// If the service rejects a change, or can't be reached when the end is requested.
+    pub fn follow(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         let mut waits_for_more = true;
         while waits_for_more {
-            let Ok(first) = told.recv() else { break };
+            let Ok(first) = events.recv() else { break };
             waits_for_more = self.take(first)?;
-            // What has come meanwhile goes along.
-            while waits_for_more && let Ok(next) = told.try_recv() {
+            // Events that have arrived since then are sent along.
+            while waits_for_more && let Ok(next) = events.try_recv() {
                 waits_for_more = self.take(next)?;
             }
             self.flush()?;
@@ -77,30 +74,30 @@ impl<'a> Mirror<'a> {
         self.flush()
     }
 
-    /// Takes what is told. Returns whether there may be more.
-    fn take(&mut self, told: Told) -> Result<bool, ShadowError> {
-        match told {
-            Told::Connected => notice("connected to Redis: changes are mirrored from now on; Ctrl-C ends it"),
-            Told::Broken(why) => {
+    /// Applies an event. Returns whether there may be more.
+    fn take(&mut self, event: Event) -> anyhow::Result<bool> {
+        match event {
+            Event::Connected => note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it"),
+            Event::Broken(why) => {
                 self.summary.gaps += 1;
-                notice(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
+                note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
             }
-            Told::Change(change) => self.change(change)?,
-            Told::NotMirrored(name) => {
+            Event::Change(change) => self.change(change)?,
+            Event::NotMirrored(name) => {
                 if self.summary.not_mirrored(&name) {
-                    notice(&format!("{name} may have changed the key, and is not mirrored"));
+                    note(&format!("{name} may have changed the key, and is not mirrored"));
                 }
             }
-            Told::Fault(what) => {
+            Event::Fault(what) => {
                 self.flush()?;
-                return Err(ShadowError::Unfit(what));
+                bail!(what);
             }
-            Told::End | Told::Stop => return Ok(false),
+            Event::End => return Ok(false),
         }
         Ok(true)
     }
 
-    fn change(&mut self, change: Change) -> Result<(), ShadowError> {
+    fn change(&mut self, change: Change) -> anyhow::Result<()> {
         self.summary.commands += 1;
         match change {
             Change::Add { if_absent, items } => self.gather(Act::Add { if_absent }, items),
@@ -112,7 +109,7 @@ impl<'a> Mirror<'a> {
         }
     }
 
-    fn gather(&mut self, act: Act, items: Vec<Vec<u8>>) -> Result<(), ShadowError> {
+    fn gather(&mut self, act: Act, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
         if self.batch.act != act {
             self.flush()?;
             self.batch.act = act;
@@ -122,7 +119,7 @@ impl<'a> Mirror<'a> {
                 Some(item) => self.batch.items.push(item),
                 None => {
                     if self.summary.skipped == 0 {
-                        notice("an item is skipped that is empty, longer than 512 bytes or not UTF-8");
+                        note("an item is skipped that is empty, longer than 512 bytes or not UTF-8");
                     }
                     self.summary.skipped += 1;
                 }
@@ -134,7 +131,7 @@ impl<'a> Mirror<'a> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), ShadowError> {
+    fn flush(&mut self) -> anyhow::Result<()> {
         if self.batch.items.is_empty() {
             return Ok(());
         }
@@ -142,11 +139,11 @@ impl<'a> Mirror<'a> {
         self.send(self.batch.act, &items)
     }
 
-    /// Sends a change until it is answered.
-    fn send(&mut self, act: Act, items: &[String]) -> Result<(), ShadowError> {
+    /// Sends a change until the service responds.
+    fn send(&mut self, act: Act, items: &[String]) -> anyhow::Result<()> {
         self.requests += 1;
         let key = format!("{}-{}", self.run, self.requests);
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             let answer = match act {
                 Act::Add { if_absent } => self.target.add(items, if_absent, &key),
@@ -162,30 +159,82 @@ impl<'a> Mirror<'a> {
                     }
                     return Ok(());
                 }
-                Err(error) if !may_pass(&error) => return Err(error.into()),
+                // Whatever the service can't do now, such as 507, it may do later.
+                Err(ClientError::Rejected { status, code, detail })
+                    if !matches!(status, 408 | 429 | 500..) =>
+                {
+                    return Err(ClientError::Rejected { status, code, detail }.into());
+                }
                 Err(error) => error,
             };
-            if pause == PAUSE_MIN {
-                notice(&format!("{error}; trying again"));
+            if backoff.is_first() {
+                note(&format!("{error}; trying again"));
             }
-            if self.stop.wait(pause) {
+            if self.stop.wait(backoff.next()) {
                 return Err(error.into());
             }
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 }
 
-/// Whether the same request may be taken later.
-fn may_pass(error: &ClientError) -> bool {
-    match error {
-        ClientError::Transport { .. } => true,
-        ClientError::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
-        _ => false,
+/// Maximum number of command names that are counted separately.
+const NAMES_MAX: usize = 100;
+
+/// The summary of a run, as it is printed.
+#[derive(Serialize, Default)]
+pub struct Summary {
+    /// Commands that were mirrored.
+    pub commands: u64,
+    /// Items that were added.
+    pub added: u64,
+    /// Items that were removed.
+    pub removed: u64,
+    /// Items removed because the key was deleted.
+    pub cleared: u64,
+    /// Items that the service can't store.
+    pub skipped: u64,
+    /// How often the connection to Redis broke.
+    pub gaps: u64,
+    /// Commands that may have changed the key and were not mirrored, by name.
+    not_mirrored: BTreeMap<String, u64>,
+    /// Duration of the run.
+    pub seconds: f64,
+}
+
+impl Summary {
+    /// Counts a command that was not mirrored. Returns whether it is the first of its name.
+    pub fn not_mirrored(&mut self, name: &str) -> bool {
+        if let Some(count) = self.not_mirrored.get_mut(name) {
+            *count += 1;
+            return false;
+        }
+        let name = if self.not_mirrored.len() < NAMES_MAX { name } else { "others" };
+        let count = self.not_mirrored.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Returns whether nothing is known to be missing.
+    pub fn is_complete(&self) -> bool {
+        self.gaps == 0 && self.skipped == 0 && self.not_mirrored.is_empty()
     }
 }
 
-fn notice(what: &str) {
-    // Standard error is gone, so there is nowhere left to report that.
-    let _ = writeln!(io::stderr(), "cuckood: {what}");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_complete_unless_something_is_missing() {
+        assert!(Summary::default().is_complete());
+        assert!(!Summary { gaps: 1, ..Summary::default() }.is_complete());
+        assert!(!Summary { skipped: 1, ..Summary::default() }.is_complete());
+        let mut summary = Summary::default();
+        assert!(summary.not_mirrored("spop") && !summary.not_mirrored("spop"));
+        assert!(!summary.is_complete());
+        for number in 0..2 * NAMES_MAX {
+            summary.not_mirrored(&format!("name-{number}"));
+        }
+        assert_eq!((summary.not_mirrored["spop"], summary.not_mirrored["others"]), (2, 101));
+    }
 }

@@ -58,11 +58,6 @@ pub(crate) fn empty(replayed: bool) -> Response {
     response
 }
 
-/// Builds an answer from JSON text that is kept for as long as the process runs. It is not copied.
-pub(crate) fn json_text(body: &'static str) -> Response {
-    as_json(body)
-}
-
 /// Builds an answer from long JSON text, which has a share of the memory until it is sent.
 pub(crate) fn json_held(body: Held) -> Response {
     as_json(Body::new(body))

@@ -1,11 +1,10 @@
 //! Metrics of the process and its build, under the names that Prometheus' own libraries use.
 
 use super::figures::Figures;
-use procfs::ProcResult;
-use procfs::process::{LimitValue, Process};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use std::fmt;
+use rustix::process::{Resource, getrlimit};
+use std::{fmt, fs};
 
 /// Reads the process's resource usage when it is collected.
 #[derive(Debug)]
@@ -19,24 +18,26 @@ struct Usage {
     virtual_bytes: u64,
     resident_bytes: u64,
     started_at: f64,
-    threads: i64,
+    threads: u64,
 }
 
-fn usage() -> ProcResult<Usage> {
-    let process = Process::myself()?;
-    let stat = process.stat()?;
-    let ticks = procfs::ticks_per_second() as f64;
-    Ok(Usage {
-        cpu_seconds: (stat.utime + stat.stime) as f64 / ticks,
-        open_files: process.fd_count()? as u64,
-        max_files: match process.limits()?.max_open_files.soft_limit {
-            LimitValue::Value(limit) => Some(limit),
-            LimitValue::Unlimited => None,
-        },
-        virtual_bytes: stat.vsize,
-        resident_bytes: stat.rss * procfs::page_size(),
-        started_at: procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
-        threads: stat.num_threads,
+/// Reads `/proc` (proc_pid_stat(5)); `None` where there is none.
+fn usage() -> Option<Usage> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program, in parentheses, may contain anything. The state after it is field 3.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let system = fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    Some(Usage {
+        cpu_seconds: (field(14)? + field(15)?) as f64 / ticks,
+        open_files: fs::read_dir("/proc/self/fd").ok()?.count() as u64,
+        max_files: getrlimit(Resource::Nofile).current,
+        virtual_bytes: field(23)?,
+        resident_bytes: field(24)? * rustix::param::page_size() as u64,
+        started_at: boot as f64 + field(22)? as f64 / ticks,
+        threads: field(20)?,
     })
 }
 
@@ -49,7 +50,7 @@ impl Collector for ProcessFigures {
         ];
         figures.labelled("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
         // Without /proc, only the build information is reported.
-        let Ok(usage) = usage() else { return Ok(()) };
+        let Some(usage) = usage() else { return Ok(()) };
         figures.counter("process_cpu_seconds", "Processor time, user and system", usage.cpu_seconds)?;
         figures.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
         if let Some(most) = usage.max_files {

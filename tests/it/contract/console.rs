@@ -3,6 +3,7 @@
 use super::service::{Answer, Service, request};
 use axum::body::Body;
 use http::Method;
+use std::io::Read;
 
 /// What the page loads: everything that an attribute links to.
 fn parts(page: &str) -> Vec<&str> {
@@ -74,4 +75,27 @@ async fn a_file_that_has_not_changed_is_not_sent_again() {
     }
     assert_eq!(again("W/\"x\"").await.status, 200);
     assert_ne!(service.get("/console/app.css").await.header("etag"), tag);
+}
+
+#[tokio::test]
+async fn static_files_are_compressed_once_with_gzip_alone() {
+    let service = Service::start().await;
+    for path in ["/openapi.json", "/console", "/console/app.js", "/console/app.css"] {
+        let plain = service.send(request(Method::GET, path, &[], Body::empty())).await;
+        let gzip = [("accept-encoding", "br, zstd, gzip")];
+        let compressed = service.send(request(Method::GET, path, &gzip, Body::empty())).await;
+        assert_eq!(compressed.header("content-encoding"), "gzip", "{path}");
+        assert_eq!(compressed.header("vary"), "accept-encoding", "{path}");
+        assert_eq!(compressed.header("x-content-type-options"), "nosniff", "{path}");
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&compressed.body[..]).read_to_end(&mut text).unwrap();
+        assert!(text == plain.body && compressed.body.len() < plain.body.len() + 50, "{path}");
+        // Anything else would be compressed again for each request.
+        let zstd =
+            service.send(request(Method::GET, path, &[("accept-encoding", "zstd")], Body::empty())).await;
+        assert!(zstd.body == plain.body, "{path}");
+    }
+    let page = service.send(request(Method::GET, "/docs/", &[], Body::empty())).await;
+    assert!(page.header("content-security-policy").contains("frame-ancestors 'none'"));
+    assert_eq!(page.header("x-content-type-options"), "nosniff");
 }

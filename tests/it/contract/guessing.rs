@@ -3,6 +3,7 @@
 use super::service::{Answer, Service, json as json_request, request};
 use axum::body::Body;
 use cuckood::http::options::{AuthOptions, GuessingOptions, HttpOptions, KeyOptions, Scope};
+use futures_util::FutureExt;
 use http::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -161,4 +162,54 @@ async fn a_key_may_be_without_a_limit() {
         let path = format!("{COUPON}/codes/{operation}");
         ask(&service, "office", "mallory", Method::POST, &path, &json!({"codes": wrong})).await.json(200);
     }
+}
+
+#[tokio::test]
+async fn client_that_hangs_up_uses_its_guesses() {
+    let service = service().await;
+    for (operation, body) in [
+        ("redemptions", json!({"code": "wrong", "reference": "r"})),
+        ("codes/remove", json!({"codes": ["wrong"]})),
+        ("codes/replace", json!({"replacements": [{"from": "wrong", "to": "other"}]})),
+    ] {
+        for number in 0..3 {
+            let key = format!("{operation}-{number}");
+            let headers = [
+                ("authorization", "Bearer secret-shop"),
+                ("x-client-id", operation),
+                ("idempotency-key", &key),
+            ];
+            let request = json_request(Method::POST, &format!("{COUPON}/{operation}"), &headers, &body);
+            // The first poll submits the command. Usually the response takes longer.
+            let _ = service.begin(request).now_or_never();
+        }
+        let stopped = try_codes(&service, operation, "codes/check", &["A"]).await;
+        stopped.problem(429, "too-many-invalid-codes");
+    }
+}
+
+#[tokio::test]
+async fn adding_to_a_full_fixed_pool_uses_guesses() {
+    let service = service().await;
+    let pool = "/v1/coupons/full";
+    let spec = json!({"capacity": 4, "growth": "fixed"});
+    ask(&service, "office", "", Method::PUT, pool, &spec).await.json(201);
+    let path = format!("{pool}/codes");
+    let add = async |key: &str, client: &str, code: String| {
+        ask(&service, key, client, Method::POST, &path, &json!({"codes": [code]})).await
+    };
+    let mut filled = 0;
+    while add("office", "", format!("F{filled}")).await.status == 200 {
+        filled += 1;
+    }
+    for _ in 0..10 {
+        add("shop", "alice", "F0".into()).await.json(200);
+    }
+    for guess in 0..3 {
+        add("shop", "mallory", format!("X{guess}")).await.problem(409, "filter-full");
+    }
+    for code in ["X4", "F0"] {
+        add("shop", "mallory", code.into()).await.problem(429, "too-many-invalid-codes");
+    }
+    add("shop", "alice", "F0".into()).await.json(200);
 }

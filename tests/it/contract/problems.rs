@@ -76,7 +76,7 @@ async fn every_promised_problem_can_be_had() {
 async fn a_guesser_can_be_stopped_wherever_it_is_promised() {
     let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };
     let service = Service::with(HttpOptions { guessing, ..HttpOptions::default() }).await;
-    service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
+    service.put("/v1/coupons/p", json!({"capacity": 10, "growth": "fixed"})).await.json(201);
     service.post("/v1/coupons/p/codes/check", json!({"codes": ["wrong"]})).await.json(200);
     let (mut promised, mut stopped) = (BTreeSet::new(), BTreeSet::new());
     for operation in OPERATIONS.iter() {

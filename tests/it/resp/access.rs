@@ -197,7 +197,7 @@ fn a_key_expires_on_open_connections() {
 }
 
 #[test]
-fn each_command_on_filters_counts_in_the_keys_rate() {
+fn every_command_counts_in_the_keys_rate() {
     let rate_limit = RateLimitOptions { requests_per_second: 5 };
     let service = Service::with(Setup { auth: keys(), rate_limit, ..Setup::default() });
     let client = &mut as_holder(&service, "root");
@@ -208,12 +208,15 @@ fn each_command_on_filters_counts_in_the_keys_rate() {
     assert!(
         refused.starts_with("RATELIMIT the key makes more requests per second than it may: try again in 0.")
     );
-    // Another connection has the same rate, another key its own, and what is not about filters is free.
+    // Another connection has the same rate, and another key its own.
     let other = &mut as_holder(&service, "root");
     let replies = other.pipeline(std::iter::repeat_n("CF.EXISTS spring u1", 200));
     assert!(replies.iter().any(|reply| *reply != Reply::Integer(0)));
-    let pings = client.pipeline(std::iter::repeat_n("PING", 200));
-    assert!(pings.iter().all(|reply| *reply == Reply::Simple("PONG".into())));
+    for line in ["PING", "INFO", "COMMAND", "CLIENT ID", "ECHO a", "SELECT 0", "HELLO 3", "AUTH root"] {
+        let replies = client.pipeline(std::iter::repeat_n(line, 200));
+        let is_limited = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("RATELIMIT"));
+        assert!(replies.iter().filter(|reply| is_limited(reply)).count() > 100, "{line}");
+    }
     assert_eq!(as_holder(&service, "reader").call("CF.EXISTS spring u1"), Reply::Integer(0));
 }
 
@@ -251,7 +254,7 @@ fn codes_are_guessed_as_often_as_over_http() {
             "{refused:?}"
         );
     }
-    // Users are no secret, adding reveals nothing, and some keys may try as many as they like.
+    // Users are no secret, adding to a pool that grows reveals nothing, and some keys may try as many as they like.
     assert_eq!(client.call("CF.EXISTS eu-spring X1"), Reply::Integer(0));
     assert_eq!(client.call("CF.ADD coupon:eu-codes F"), Reply::Integer(1));
     assert_eq!(root.call("CF.MEXISTS coupon:eu-codes A X1 X2 X3 X4").items().len(), 5);
@@ -259,4 +262,27 @@ fn codes_are_guessed_as_often_as_over_http() {
     assert!(
         as_holder(&service, "reader").call("CF.EXISTS coupon:eu-codes A").error().starts_with("GUESSLIMIT")
     );
+}
+
+#[test]
+fn adding_to_a_full_fixed_pool_uses_guesses() {
+    let guessing = GuessingOptions {
+        invalid_codes_per_minute: 3,
+        unlimited_keys: vec!["root".into()],
+        ..Default::default()
+    };
+    let service = Service::with(Setup { auth: keys(), guessing, ..Setup::default() });
+    let root = &mut as_holder(&service, "root");
+    assert_eq!(root.call("CF.RESERVE coupon:eu-codes 4 EXPANSION 0"), Reply::ok());
+    let filled =
+        (0..).take_while(|code| root.call(&format!("CF.ADD coupon:eu-codes F{code}")) == Reply::Integer(1));
+    assert!(filled.count() >= 4);
+    let client = &mut as_holder(&service, "writer");
+    assert_eq!(client.call("CF.ADD coupon:eu-codes F0"), Reply::Integer(0));
+    for guess in 0..3 {
+        assert_eq!(client.call(&format!("CF.ADD coupon:eu-codes X{guess}")).error(), "ERR Filter is full");
+    }
+    for code in ["X4", "F0"] {
+        assert!(client.call(&format!("CF.ADD coupon:eu-codes {code}")).error().starts_with("GUESSLIMIT"));
+    }
 }

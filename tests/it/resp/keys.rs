@@ -1,8 +1,9 @@
 //! Keys, and the commands that are not about filters: which there are, who is connected, what the service is.
 
-use super::service::Service;
+use super::service::{Service, Setup};
 use crate::redis_client::{Connection, Reply};
 use cuckood::domain::Kind;
+use cuckood::resp::RespOptions;
 use std::collections::BTreeSet;
 
 #[test]
@@ -181,4 +182,49 @@ fn info_tells_what_clients_look_for() {
     let used = client.call("INFO memory").text();
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().to_owned();
     assert!(used.parse::<u64>().unwrap() >= service.view(Kind::Campaign, "spring").memory_bytes());
+}
+
+#[test]
+fn clients_can_show_a_key() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
+    let Reply::Integer(bytes) = client.call("MEMORY USAGE spring SAMPLES 0") else { panic!("no number") };
+    assert!(bytes > 1_000, "{bytes}");
+    assert_eq!(client.call("MEMORY USAGE nothing"), Reply::Null);
+    for (line, wanted) in [("TTL spring", -1), ("PTTL spring", -1), ("TTL nothing", -2), ("DBSIZE", 1)] {
+        assert_eq!(client.call(line), Reply::Integer(wanted), "{line}");
+    }
+    assert_eq!(client.call("OBJECT ENCODING spring"), Reply::Bulk(b"raw".to_vec()));
+    assert_eq!(client.call("OBJECT REFCOUNT spring"), Reply::Integer(1));
+    assert_eq!(client.call("OBJECT IDLETIME nothing"), Reply::Null);
+    assert!(client.call("OBJECT FREQ spring").error().starts_with("ERR unknown subcommand"));
+    assert_eq!(client.call("MODULE LIST").items()[0].field("name").text(), "bf");
+    assert_eq!(client.call("CLIENT SETNAME insight"), Reply::ok());
+}
+
+#[test]
+fn rules_map_other_keys() {
+    let keys = toml::from_str::<toml::Table>(
+        r#"keys = [{ key = "ads:*:seen", filter = "campaign:ads.*.seen" }, { key = "codes:*", filter = "coupon:*" }]"#,
+    );
+    let keys = keys.unwrap().remove("keys").unwrap().try_into().unwrap();
+    let resp = RespOptions { keys, ..RespOptions::default() };
+    let service = Service::with(Setup { resp, ..Setup::default() });
+    let client = &mut service.connect();
+    assert_eq!(client.call("CF.ADD ads:spring:seen u1"), Reply::Integer(1));
+    assert_eq!(client.call("CF.MEXISTS campaign:ads.spring.seen u1 u2"), Reply::integers(&[1, 0]));
+    assert_eq!(client.call("CF.INSERT codes:welcome ITEMS A B"), Reply::integers(&[1, 1]));
+    assert_eq!(client.call("EXISTS ads:spring:seen codes:welcome coupon:welcome"), Reply::Integer(3));
+    let mut found: Vec<String> = client.call("SCAN 0").items()[1].items().iter().map(Reply::text).collect();
+    found.sort();
+    assert_eq!(found, ["ads:spring:seen", "codes:welcome"]);
+    assert_eq!(client.call("SCAN 0 MATCH ads:*").items()[1].items().len(), 1);
+    // An item is not a key, and other keys stay what they were.
+    assert_eq!(client.call("CF.ADD spring codes:welcome"), Reply::Integer(1));
+    assert_eq!(client.call("CF.EXISTS spring codes:welcome"), Reply::Integer(1));
+    assert!(client.call("CF.ADD other:key u1").error().starts_with("ERR a key is campaign:NAME"));
+    let replies =
+        client.pipeline(["MULTI", "CF.ADD ads:spring:seen u3", "EXEC", "DEL ads:spring:seen codes:welcome"]);
+    assert_eq!(replies[2..], [Reply::integers(&[1]), Reply::Integer(2)]);
 }

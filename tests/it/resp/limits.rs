@@ -1,10 +1,11 @@
 //! What a client may send, and what becomes of those who send more; the drain; the metrics.
 
-use super::service::{Nobody, Service, Setup, eventually, key};
+use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Reply, encoded, line};
 use cuckood::access::{AuthOptions, Scope};
 use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
+use cuckood::socket::Vitals;
 use tokio::sync::watch;
 
 #[test]
@@ -257,8 +258,9 @@ fn a_drain_answers_what_has_arrived_and_ends_idle_connections() {
 fn an_idle_connection_takes_little_memory() {
     let service = Service::start();
     let (_client, stream) = tokio::io::duplex(64);
+    let vitals = Vitals::default();
     let (_draining, receiver) = watch::channel(false);
-    let connection = service.door.serve(stream, None, Nobody, receiver);
+    let connection = service.resp.serve(stream, None, &vitals, receiver);
     let bytes = size_of_val(&connection);
     assert!(bytes <= 6 << 10, "{bytes}");
 }

@@ -2,11 +2,15 @@
 
 use crate::redis_client::Connection;
 use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+use cuckood::budget::Budget;
 use cuckood::clock::{Clock, ClockLimits, ManualTime};
 use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
 use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, JournalOptions, Status};
 use cuckood::journal::{LocalOptions, MemoryLog};
-use cuckood::resp::{Door, Phase, RespOptions, Watcher};
+use cuckood::resp::{self, RespOptions};
+use cuckood::socket::{Phase, Socket, Vitals};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
@@ -39,7 +43,7 @@ pub struct Service {
     pub access: Arc<Access>,
     pub engine: Engine,
     pub time: Arc<ManualTime>,
-    pub door: Door,
+    pub resp: resp::Service,
     address: SocketAddr,
     draining: watch::Sender<bool>,
     registry: Registry,
@@ -51,13 +55,6 @@ pub struct Service {
 pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
     let sha256 = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
     KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into(), expires_at: None }
-}
-
-/// Nobody watches over the time of a connection here.
-pub struct Nobody;
-
-impl Watcher for Nobody {
-    fn enter(&self, _: Phase) {}
 }
 
 impl Service {
@@ -77,9 +74,9 @@ impl Service {
         let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
         let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
         let access = Arc::new(access);
-        let door = Door::new(engine.clone(), access.clone(), setup.resp);
+        let resp = resp::Service::new(engine.clone(), access.clone(), setup.resp);
         let mut registry = Registry::with_prefix("cuckood");
-        door.register(&mut registry);
+        resp.register(&mut registry);
         let draining = watch::Sender::new(false);
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(async {
@@ -87,9 +84,9 @@ impl Service {
             TcpListener::bind("127.0.0.1:0").await.unwrap()
         });
         let address = listener.local_addr().unwrap();
-        runtime.spawn(accept(listener, door.clone(), draining.clone()));
+        runtime.spawn(accept(listener, resp.clone(), draining.clone()));
         let runtime = Some(runtime);
-        Service { access, engine, time, door, address, draining, registry, runtime, _directory: directory }
+        Service { access, engine, time, resp, address, draining, registry, runtime, _directory: directory }
     }
 
     pub fn connect(&self) -> Connection {
@@ -138,12 +135,20 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-async fn accept(listener: TcpListener, door: Door, draining: watch::Sender<bool>) {
+async fn accept(listener: TcpListener, resp: resp::Service, draining: watch::Sender<bool>) {
     while let Ok((stream, peer)) = listener.accept().await {
-        let (door, draining) = (door.clone(), draining.subscribe());
+        let (resp, draining) = (resp.clone(), draining.subscribe());
         tokio::spawn(async move {
             // A connection may break as it likes.
-            let _ = door.serve(stream, Some(peer), Nobody, draining).await;
+            let vitals = Arc::<Vitals>::default();
+            vitals.enter(Phase::New);
+            let _ = resp.serve(socket(stream, vitals.clone()), Some(peer), &vitals, draining).await;
         });
     }
+}
+
+/// Wraps a stream as the server does, so that the last reply is not lost.
+pub fn socket<S>(stream: S, vitals: Arc<Vitals>) -> Socket<S> {
+    let heads = Arc::new(Budget::new(0, Gauge::default(), Counter::default()));
+    Socket::new(stream, vitals, heads, false)
 }

@@ -1,0 +1,124 @@
+//! The generic cell rate algorithm: each use takes its share of an allowance, and passing time returns it. One number tells how much is
+//! used: the time at which all use will have been returned. Times are in nanoseconds.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Log lines of one kind per minute, half of them immediately; the others are only counted.
+const LINES_PER_MINUTE: u32 = 10;
+
+/// Returns the time since the process first asked.
+pub(super) fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    nanoseconds(START.elapsed())
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the time at which all use will have been returned, after another one.
+///
+/// # Errors
+/// The time to wait, if more than `most` would be used.
+pub(super) fn used_until(until: u64, cost: u64, most: u64, now: u64) -> Result<u64, u64> {
+    let next = until.max(now).saturating_add(cost);
+    match (next - now).saturating_sub(most) {
+        0 => Ok(next),
+        wait => Err(wait),
+    }
+}
+
+/// Limits how often something may happen.
+pub struct Limiter {
+    cost: u64,
+    most: u64,
+    until: AtomicU64,
+}
+
+impl Limiter {
+    /// Allows `count` uses in any `time`; all of them immediately if it has been unused before.
+    pub fn new(count: u32, time: Duration) -> Self {
+        let most = nanoseconds(time);
+        Self { cost: most / u64::from(count.max(1)), most, until: AtomicU64::new(0) }
+    }
+
+    /// Uses it once.
+    ///
+    /// # Errors
+    /// The time to wait until it can be used.
+    pub fn take(&self) -> Result<(), Duration> {
+        self.take_at(now()).map_err(Duration::from_nanos)
+    }
+
+    fn take_at(&self, now: u64) -> Result<(), u64> {
+        let mut until = self.until.load(Relaxed);
+        loop {
+            let next = used_until(until, self.cost, self.most, now)?;
+            match self.until.compare_exchange_weak(until, next, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(current) => until = current,
+            }
+        }
+    }
+}
+
+/// Limits how many lines of one kind are logged, so that strangers can't fill the log.
+pub struct LogLimiter {
+    lines: Limiter,
+    suppressed: AtomicU64,
+}
+
+impl Default for LogLimiter {
+    fn default() -> Self {
+        // Half of the lines at once, and the other half spread over the minute.
+        let lines = Limiter::new(LINES_PER_MINUTE / 2, Duration::from_secs(60));
+        Self { lines, suppressed: AtomicU64::new(0) }
+    }
+}
+
+impl LogLimiter {
+    /// Returns how many lines were suppressed since the last one logged, or `None` to suppress this one.
+    pub fn ask(&self) -> Option<u64> {
+        if self.lines.take().is_ok() {
+            return Some(self.suppressed.swap(0, Relaxed));
+        }
+        self.suppressed.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn limiter_allows_count_uses_in_time() {
+        let limiter = Limiter::new(4, Duration::from_secs(1));
+        let uses = |now| (0..10).filter(|_| limiter.take_at(now).is_ok()).count();
+        assert_eq!(uses(5 * SECOND), 4);
+        assert_eq!(limiter.take_at(5 * SECOND), Err(SECOND / 4));
+        assert_eq!(uses(5 * SECOND + SECOND / 2), 2);
+        assert_eq!(uses(100 * SECOND), 4);
+    }
+
+    #[test]
+    fn log_limiter_allows_ten_lines_in_any_minute() {
+        let log = LogLimiter::default();
+        let lines = (0..=60).map(|second| {
+            (0..10).filter(|_| log.lines.take_at((1_000 + second) * SECOND).is_ok()).count() as u64
+        });
+        assert_eq!(lines.sum::<u64>(), u64::from(LINES_PER_MINUTE));
+    }
+
+    #[test]
+    fn suppressed_lines_are_counted() {
+        let log = LogLimiter::default();
+        let logged = (0..1_000).filter(|_| log.ask().is_some()).count();
+        assert!((5..1_000).contains(&logged), "{logged}");
+        assert_eq!(log.suppressed.load(Relaxed), 1_000 - logged as u64);
+    }
+}

@@ -1,0 +1,287 @@
+//! Commands as text: as MONITOR reports them, as they are typed into redis-cli, or in Redis' append-only format.
+
+use super::changes::Command;
+use anyhow::Context;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Maximum size of a line or an argument, in bytes: ten thousand items of 512 bytes, each byte escaped.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Maximum number of arguments.
+const ARGUMENTS_MAX: u64 = 1 << 20;
+
+/// Maximum size of the line that announces a number, in bytes.
+const NUMBER_BYTES_MAX: u64 = 32;
+
+/// Opens a file, or standard input for `-`.
+pub fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+/// The commands of a file.
+pub struct Commands<R> {
+    from: R,
+    /// The number of the command that was read last.
+    pub number: u64,
+    /// The database that SELECT has chosen.
+    database: Option<i64>,
+}
+
+impl<R: BufRead> Commands<R> {
+    /// Reads commands from a file.
+    pub fn new(from: R) -> Self {
+        Self { from, number: 0, database: None }
+    }
+
+    /// Reads the next command.
+    ///
+    /// # Errors
+    /// If there is something else.
+    pub fn read(&mut self) -> io::Result<Option<Command>> {
+        loop {
+            self.number += 1;
+            let command = match self.from.fill_buf()?.first() {
+                None => return Ok(None),
+                Some(b'*') => Some(Command { database: None, arguments: self.appended()? }),
+                Some(_) => self.line()?,
+            };
+            let Some(command) = command else { continue };
+            if let [name, database] = &command.arguments[..]
+                && name.eq_ignore_ascii_case(b"SELECT")
+            {
+                self.database = String::from_utf8_lossy(database).parse().ok();
+            }
+            return Ok(Some(Command { database: command.database.or(self.database), ..command }));
+        }
+    }
+
+    /// Reads a command of an append-only file.
+    fn appended(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let count = self.announced(b'*', ARGUMENTS_MAX)?;
+        let mut left = BYTES_MAX;
+        let mut arguments = Vec::new();
+        for _ in 0..count {
+            let length = self.announced(b'$', left)?;
+            left -= length;
+            let mut argument = Vec::new();
+            self.from.by_ref().take(length + 2).read_to_end(&mut argument)?;
+            if argument.len() as u64 != length + 2 || !argument.ends_with(b"\r\n") {
+                return Err(invalid("an argument is cut short"));
+            }
+            argument.truncate(argument.len() - 2);
+            arguments.push(argument);
+        }
+        Ok(arguments)
+    }
+
+    /// Reads a line with a number.
+    fn announced(&mut self, first: u8, most: u64) -> io::Result<u64> {
+        let mut line = Vec::new();
+        self.from.by_ref().take(NUMBER_BYTES_MAX).read_until(b'\n', &mut line)?;
+        let digits = line.strip_prefix(&[first]).and_then(|rest| rest.strip_suffix(b"\r\n"));
+        let number = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
+        number.filter(|number| *number <= most).ok_or_else(|| invalid("not the append-only format of Redis"))
+    }
+
+    /// Reads a line; `None` if it is empty or a comment.
+    fn line(&mut self) -> io::Result<Option<Command>> {
+        let mut line = Vec::new();
+        self.from.by_ref().take(BYTES_MAX).read_until(b'\n', &mut line)?;
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            return Ok(None);
+        }
+        if self.number == 1 && line.starts_with(b"REDIS0") {
+            return Err(invalid("this is a snapshot (RDB); commands are in the append-only file"));
+        }
+        parse(line).map(Some).ok_or_else(|| invalid("a quote does not end"))
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Parses a line without its end; `None` if it is no command.
+pub fn parse(line: &[u8]) -> Option<Command> {
+    let (database, rest) = match origin(line) {
+        Some((database, rest)) => (Some(database), rest),
+        None => (None, line),
+    };
+    let arguments = words(rest)?;
+    (!arguments.is_empty()).then_some(Command { database, arguments })
+}
+/// Returns the database that MONITOR reports, as in `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`, and the rest of the line.
+fn origin(line: &[u8]) -> Option<(i64, &[u8])> {
+    let line = line.strip_prefix(b"+").unwrap_or(line);
+    let after_time = line.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))?;
+    let rest = line[after_time..].strip_prefix(b" [").filter(|_| after_time > 0)?;
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let database = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    // The client, which may be the path of a socket, has no quotes.
+    let end = rest.windows(3).position(|three| three == b"] \"")?;
+    Some((database, &rest[end + 2..]))
+}
+
+/// Splits a line into words, which may be quoted and escaped as in Redis; `None` if a quote does not end.
+fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    let mut rest = line.trim_ascii();
+    while let Some(&first) = rest.first() {
+        let (word, after) = match first {
+            b'"' => quoted(&rest[1..])?,
+            b'\'' => apostrophes(&rest[1..])?,
+            _ => {
+                let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+                (rest[..end].to_vec(), &rest[end..])
+            }
+        };
+        if !after.first().is_none_or(u8::is_ascii_whitespace) {
+            return None;
+        }
+        found.push(word);
+        rest = after.trim_ascii_start();
+    }
+    Some(found)
+}
+
+/// Returns the string before the next `"`, and the rest after it.
+fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut word = Vec::new();
+    let mut at = 0;
+    loop {
+        match *text.get(at)? {
+            b'"' => return Some((word, &text[at + 1..])),
+            b'\\' => {
+                let escaped = *text.get(at + 1)?;
+                let hex = text.get(at + 2..at + 4).and_then(|digits| hex::decode(digits).ok());
+                match (escaped, hex) {
+                    (b'x', Some(byte)) => {
+                        word.extend(byte);
+                        at += 2;
+                    }
+                    (b'n', _) => word.push(b'\n'),
+                    (b'r', _) => word.push(b'\r'),
+                    (b't', _) => word.push(b'\t'),
+                    (b'b', _) => word.push(0x08),
+                    (b'a', _) => word.push(0x07),
+                    (other, _) => word.push(other),
+                }
+                at += 2;
+            }
+            byte => {
+                word.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Returns the string before the next `'`, and the rest after it.
+fn apostrophes(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut word = Vec::new();
+    let mut at = 0;
+    loop {
+        match (*text.get(at)?, text.get(at + 1)) {
+            (b'\'', _) => return Some((word, &text[at + 1..])),
+            (b'\\', Some(b'\'')) => {
+                word.push(b'\'');
+                at += 2;
+            }
+            (byte, _) => {
+                word.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Option<(Option<i64>, Vec<String>)> {
+        let Command { database, arguments } = parse(line.as_bytes())?;
+        let arguments = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
+        Some((database, arguments))
+    }
+
+    #[test]
+    fn lines_of_monitor_are_parsed() {
+        let wanted = |database, arguments: &[&str]| {
+            Some((Some(database), arguments.iter().map(ToString::to_string).collect::<Vec<_>>()))
+        };
+        for (line, found) in [
+            (
+                r#"1339518083.107412 [0 127.0.0.1:60866] "cf.add" "spring" "u1""#,
+                wanted(0, &["cf.add", "spring", "u1"]),
+            ),
+            (r#"+1.2 [15 [::1]:60866] "SADD" "k" "a b" """#, wanted(15, &["SADD", "k", "a b", ""])),
+            (r#"1.2 [0 lua] "srem" "k" "x""#, wanted(0, &["srem", "k", "x"])),
+            (r#"1.2 [0 unix:/tmp/a] b.sock] "ping""#, wanted(0, &["ping"])),
+            (r#"1.2 [0 a:1] "sadd" "k" "\x00\n\"\\""#, wanted(0, &["sadd", "k", r#"\x00\n\"\\"#])),
+        ] {
+            assert_eq!(parsed(line), found, "{line}");
+        }
+    }
+
+    #[test]
+    fn typed_lines_are_parsed() {
+        let wanted =
+            |arguments: &[&str]| Some((None, arguments.iter().map(ToString::to_string).collect::<Vec<_>>()));
+        assert_eq!(parsed("CF.ADD spring u1\r"), wanted(&["CF.ADD", "spring", "u1"]));
+        assert_eq!(parsed(r#"  sadd 'it\'s' "a b"  "#), wanted(&["sadd", r"it\'s", "a b"]));
+        assert_eq!(
+            parsed("1.2 is no command of MONITOR"),
+            wanted(&["1.2", "is", "no", "command", "of", "MONITOR"])
+        );
+        for line in ["", "   ", r#"sadd "open"#, "sadd 'open", r#"sadd "a"b"#] {
+            assert_eq!(parsed(line), None, "{line}");
+        }
+    }
+
+    fn read(text: &str) -> (Vec<String>, Option<String>) {
+        let mut commands = Commands::new(text.as_bytes());
+        let mut found = Vec::new();
+        loop {
+            match commands.read() {
+                Ok(Some(Command { database, arguments })) => {
+                    found.push(format!("{database:?} {}", arguments.join(&b' ').escape_ascii()));
+                }
+                Ok(None) => return (found, None),
+                Err(error) => return (found, Some(error.to_string())),
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_commands_are_read() {
+        let text = "OK\n\n1.2 [3 a:1] \"sadd\" \"k\" \"a\"\nSREM k a\n#TS:1\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n7\r\n*3\r\n$4\r\nSADD\r\n$1\r\nk\r\n$1\r\nb\r\n";
+        let wanted = ["None OK", "Some(3) sadd k a", "None SREM k a", "Some(7) SELECT 7", "Some(7) SADD k b"];
+        assert_eq!(read(text), (wanted.map(String::from).to_vec(), None));
+    }
+
+    #[test]
+    fn anything_else_is_an_error() {
+        for (text, why) in [
+            ("SADD k a\nSADD k \"b", "a quote does not end"),
+            ("SADD k a\n*1\r\n:1\r\n", "not the append-only format"),
+            ("SADD k a\n*1\r\n$4\r\nPI", "cut short"),
+            ("SADD k a\n*99999999\r\n", "not the append-only format"),
+            ("SADD k a\n*1\r\n$99999999999\r\n", "not the append-only format"),
+        ] {
+            let (found, error) = read(text);
+            assert!(
+                found == ["None SADD k a"] && error.as_ref().is_some_and(|error| error.contains(why)),
+                "{error:?}"
+            );
+        }
+        assert!(read("REDIS0011\u{fa}\n").1.unwrap().contains("RDB"));
+    }
+}

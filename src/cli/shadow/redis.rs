@@ -1,0 +1,285 @@
+//! Redis, as `cuckood shadow` and `cuckood import` use it: in the clear or over TLS, with its password and database.
+
+use anyhow::{Context, anyhow, bail};
+use indicatif::ProgressBar;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{Client, Connection, ConnectionInfo, FromRedisValue, Iter, TlsCertificates, Value};
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+
+/// Maximum time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time of silence after which the system asks whether the connection is alive, between two probes, and their number.
+const KEEPALIVE: (Duration, u32) = (Duration::from_secs(5), 3);
+
+/// Items read from a list with one command.
+const LIST_ITEMS: isize = 1_000;
+
+/// A connection to Redis.
+pub struct Redis {
+    connection: Connection,
+    address: String,
+}
+
+/// The address and the credentials of Redis.
+pub struct Dialer {
+    client: Client,
+    address: String,
+    /// The database's number.
+    pub database: i64,
+}
+
+impl Dialer {
+    /// Parses a URL. Its errors don't repeat it: it may contain a password.
+    ///
+    /// # Errors
+    /// If it is no URL of Redis, or the certificates can't be read.
+    pub fn new(url: &str, cacert: Option<&Path>) -> anyhow::Result<Self> {
+        let form = "it has the form redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]";
+        let is_tls = url.starts_with("rediss://");
+        if !is_tls && !url.starts_with("redis://") {
+            bail!("--redis: the scheme is neither redis nor rediss; {form}");
+        }
+        let info: ConnectionInfo = url.parse().map_err(|error| anyhow!("--redis: {error}; {form}"))?;
+        let (address, database) = (info.addr().to_string(), info.redis_settings().db());
+        let (time, retries) = KEEPALIVE;
+        let keepalive = TcpKeepalive::new().with_time(time).with_interval(time).with_retries(retries);
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+        let client = match cacert.filter(|_| is_tls) {
+            Some(path) => {
+                let pem = std::fs::read(path).with_context(|| path.display().to_string())?;
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
+            }
+            None => Client::open(info),
+        };
+        Ok(Self { client: client.context("--redis")?, address, database })
+    }
+
+    /// Connects, presents the password and selects the database.
+    ///
+    /// # Errors
+    /// If Redis can't be reached, or rejects the password.
+    pub fn connect(&self) -> anyhow::Result<Redis> {
+        let connected = self.client.get_connection_with_timeout(CONNECT_TIMEOUT).and_then(|connection| {
+            connection.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+            connection.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+            Ok(connection)
+        });
+        let connection = connected.with_context(|| format!("redis {}", self.address))?;
+        Ok(Redis { connection, address: self.address.clone() })
+    }
+}
+
+impl Redis {
+    /// Connects to the Redis of a URL.
+    ///
+    /// # Errors
+    /// As for [`Dialer`].
+    pub fn open(url: &str, cacert: Option<&Path>) -> anyhow::Result<Self> {
+        Dialer::new(url, cacert)?.connect()
+    }
+
+    /// Sends a command and reads its response.
+    ///
+    /// # Errors
+    /// If Redis rejects it, or the connection breaks.
+    pub fn query<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> anyhow::Result<T> {
+        command.query(&mut self.connection).with_context(|| format!("redis {}", self.address))
+    }
+
+    /// Returns the type of a key.
+    ///
+    /// # Errors
+    /// If there is no such key.
+    pub fn type_of(&mut self, key: &str) -> anyhow::Result<String> {
+        match self.query::<String>(redis::cmd("TYPE").arg(key))? {
+            none if none == "none" => bail!("the key `{key}` in Redis does not exist"),
+            kind => Ok(kind),
+        }
+    }
+
+    /// Returns the number of members of a key.
+    ///
+    /// # Errors
+    /// If there is no such key, or its members can't be read.
+    pub fn length(&mut self, key: &str) -> anyhow::Result<u64> {
+        let command = match self.type_of(key)?.as_str() {
+            "set" => "SCARD",
+            "zset" => "ZCARD",
+            "hash" => "HLEN",
+            "list" => "LLEN",
+            kind => bail!(
+                "the key `{key}` in Redis is of the type {kind}, whose items can't be read back; mirror its writes with `cuckood shadow`"
+            ),
+        };
+        self.query(redis::cmd(command).arg(key))
+    }
+
+    /// Returns the members of a key as NDJSON, read in pages so that Redis serves other clients in between.
+    ///
+    /// # Errors
+    /// If there is no such key, or its members can't be read.
+    pub fn members<'a>(&'a mut self, key: &'a str, progress: ProgressBar) -> anyhow::Result<Members<'a>> {
+        let kind = self.type_of(key)?;
+        let scan = |command: &str| {
+            let mut scan = redis::cmd(command);
+            scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
+            scan
+        };
+        let pages = match kind.as_str() {
+            "list" => Pages::List { redis: self, key, at: 0, page: Vec::new().into_iter() },
+            "set" => Pages::Single(scan("SSCAN").iter(&mut self.connection)?),
+            "zset" => Pages::Pairs(scan("ZSCAN").iter(&mut self.connection)?),
+            _ => Pages::Pairs(scan("HSCAN").iter(&mut self.connection)?),
+        };
+        Ok(Members { pages, line: Vec::new(), at: 0, progress })
+    }
+
+    /// Calls `line` with every command that any client sends, until it returns false or the connection breaks.
+    ///
+    /// # Errors
+    /// Why the connection ended.
+    pub fn monitor(mut self, mut line: impl FnMut(&str) -> bool) -> anyhow::Result<()> {
+        let address = self.address.clone();
+        let mut follow = || {
+            self.connection.set_read_timeout(None)?;
+            loop {
+                if let Value::SimpleString(text) = self.connection.recv_response()?
+                    && !line(&text)
+                {
+                    return Ok(());
+                }
+            }
+        };
+        follow().map_err(|error: redis::RedisError| anyhow!("redis {address}: {error}"))
+    }
+}
+
+/// The pages of a key.
+enum Pages<'a> {
+    Single(Iter<'a, Vec<u8>>),
+    /// Members of a sorted set with their scores, or fields of a hash with their values.
+    Pairs(Iter<'a, (Vec<u8>, Vec<u8>)>),
+    List {
+        redis: &'a mut Redis,
+        key: &'a str,
+        at: isize,
+        page: std::vec::IntoIter<Vec<u8>>,
+    },
+}
+
+impl Pages<'_> {
+    fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(match self {
+            Pages::Single(members) => members.next().transpose()?,
+            Pages::Pairs(members) => members.next().transpose()?.map(|(member, _)| member),
+            Pages::List { redis, key, at, page } => {
+                if page.len() == 0 {
+                    let range = (*at, *at + LIST_ITEMS - 1);
+                    *page = redis
+                        .query::<Vec<Vec<u8>>>(redis::cmd("LRANGE").arg(*key).arg(range.0).arg(range.1))?
+                        .into_iter();
+                    *at += LIST_ITEMS;
+                }
+                page.next()
+            }
+        })
+    }
+}
+
+/// The members of a key, a JSON string per line. A member that is not UTF-8 becomes null, which the service rejects and reports.
+pub struct Members<'a> {
+    pages: Pages<'a>,
+    line: Vec<u8>,
+    at: usize,
+    progress: ProgressBar,
+}
+
+impl Read for Members<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.line.len() {
+            let Some(member) = self.pages.next().map_err(io::Error::other)? else { return Ok(0) };
+            self.line = serde_json::to_vec(&String::from_utf8(member).ok())?;
+            self.line.push(b'\n');
+            self.at = 0;
+            self.progress.inc(1);
+        }
+        let rest = &self.line[self.at..];
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        self.at += length;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    /// A Redis that gives these replies, one for each command.
+    fn fake(replies: &'static [&'static [u8]]) -> (String, std::thread::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let serve = move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            for reply in replies {
+                let mut buffer = [0; 1 << 10];
+                let read = stream.read(&mut buffer).unwrap();
+                asked.extend_from_slice(&buffer[..read]);
+                stream.write_all(reply).unwrap();
+            }
+            asked
+        };
+        (url, std::thread::spawn(serve))
+    }
+
+    fn members(replies: &'static [&'static [u8]]) -> (String, String) {
+        let (url, server) = fake(replies);
+        let mut redis = Redis::open(&url, None).unwrap();
+        let mut text = String::new();
+        redis.members("k", ProgressBar::hidden()).unwrap().read_to_string(&mut text).unwrap();
+        (text, String::from_utf8(server.join().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn sets_are_read_in_pages() {
+        const FIRST: &[u8] = b"*2\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$2\r\n\xff\xfe\r\n";
+        let (text, asked) = members(&[b"+set\r\n", FIRST, b"*2\r\n$1\r\n0\r\n*1\r\n$3\r\n\"b\"\r\n"]);
+        assert_eq!(text, "\"a\"\nnull\n\"\\\"b\\\"\"\n");
+        assert!(asked.contains("SSCAN") && asked.contains("\r\n7\r\n"), "{asked}");
+    }
+
+    #[test]
+    fn hashes_and_lists_are_read() {
+        let (text, _) = members(&[b"+hash\r\n", b"*2\r\n$1\r\n0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"]);
+        assert_eq!(text, "\"f\"\n");
+        let (text, _) = members(&[b"+list\r\n", b"*2\r\n$1\r\na\r\n$1\r\na\r\n", b"*0\r\n"]);
+        assert_eq!(text, "\"a\"\n\"a\"\n");
+    }
+
+    #[test]
+    fn filters_can_not_be_read_back() {
+        let (url, _server) = fake(&[b"+MBbloomCF\r\n"]);
+        let error = Redis::open(&url, None).unwrap().length("k").unwrap_err().to_string();
+        assert!(error.contains("can't be read back") && error.contains("cuckood shadow"), "{error}");
+    }
+
+    #[test]
+    fn invalid_urls_are_rejected_without_repeating_them() {
+        for url in ["http://:a-secret@h", "redis://:a-secret@", "redis://:a-secret@h:99999/x"] {
+            let error = Dialer::new(url, None).err().unwrap().to_string();
+            assert!(error.contains("redis://[USER:PASSWORD@]HOST") && !error.contains("a-secret"), "{error}");
+        }
+    }
+}

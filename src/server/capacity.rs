@@ -1,0 +1,114 @@
+//! The number of connections that fit. The process raises its limit on open files as far as it may, and connections get the files and
+//! the memory that storage, tables and bodies can spare: those would fail without.
+
+use crate::config::{Config, machine_memory};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::num::NonZero;
+use thiserror::Error;
+
+/// Files reserved for later: the data directory, certificates, and one connection that waits for a place.
+const FILES_RESERVED: u64 = 32;
+
+/// Files reserved for each worker besides: it may list the data directory.
+const FILES_RESERVED_EACH_WORKER: u64 = 4;
+
+/// Assumed number of open files where the system does not say.
+const OPEN_UNKNOWN: u64 = 64;
+
+/// With fewer connections than this, the service does not start.
+const CONNECTIONS_MIN: u64 = 8;
+
+/// Memory of a connection with a request in progress: parser, buffers, TLS session, handler.
+const CONNECTION_BYTES: u64 = 48 << 10;
+
+/// Connections get at least this fraction of the machine's memory.
+const MEMORY_FRACTION: u64 = 16;
+
+/// The error for a limit on open files that is too low.
+#[derive(Debug, Error)]
+#[error("only {limit} files may be open, and {needed} must be: raise the limit (`ulimit -n`, LimitNOFILE=)")]
+pub struct TooFewDescriptors {
+    limit: u64,
+    needed: u64,
+}
+
+/// Raises the limit on open files as far as possible. Returns the number of connections of each listener: as configured, or its share
+/// of those that fit.
+///
+/// # Errors
+/// [`TooFewDescriptors`] if fewer than a handful fit.
+pub(super) fn connections_max(config: &Config) -> Result<[usize; 2], TooFewDescriptors> {
+    let resp = config.resp.listen.as_ref().map_or(0, |_| config.resp.connections_max);
+    let wanted = [config.server.connections_max, resp];
+    let all = wanted.iter().fold(0, |all: usize, wanted| all.saturating_add(*wanted));
+    let (by_files, by_memory) = (by_files()?, by_memory(config, machine_memory()));
+    let fits = usize::try_from(by_files.min(by_memory)).unwrap_or(usize::MAX);
+    if all <= fits {
+        return Ok(wanted);
+    }
+    let cause = if by_memory < by_files { "too little memory" } else { "too few files may be open" };
+    tracing::warn!(connections_max = fits, configured = all, cause, "fewer connections than configured");
+    Ok(wanted.map(|wanted| share(wanted, fits, all)))
+}
+
+/// Returns the number of connections for which files are left.
+fn by_files() -> Result<u64, TooFewDescriptors> {
+    let Some(limit) = raise() else { return Ok(u64::MAX) };
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_UNKNOWN, |open| open.count() as u64);
+    let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers;
+    match limit.saturating_sub(taken) {
+        left if left < CONNECTIONS_MIN => Err(TooFewDescriptors { limit, needed: taken + CONNECTIONS_MIN }),
+        left => Ok(left),
+    }
+}
+
+/// Returns the number of connections for which a machine of this size has memory, next to everything else that has a limit.
+fn by_memory(config: &Config, machine: u64) -> u64 {
+    let others = [config.limits.memory, config.limits.bodies, config.resp.buffers, config.storage.cache];
+    let left = others.into_iter().fold(machine, u64::saturating_sub);
+    (left.max(machine / MEMORY_FRACTION) / CONNECTION_BYTES).max(CONNECTIONS_MIN)
+}
+
+/// Returns the share of a listener that wants `wanted` of `all`, where `max` fit.
+fn share(wanted: usize, max: usize, all: usize) -> usize {
+    let share = wanted as u128 * max as u128 / (all as u128).max(1);
+    usize::try_from(share).unwrap_or(usize::MAX)
+}
+
+/// Raises the limit as far as the process may and returns it; `None` if there is none.
+fn raise() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => maximum,
+        Err(error) => {
+            tracing::warn!(%error, current, maximum, "failed to raise the limit on open files");
+            current
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_follow_from_the_memory_left() {
+        let mut small = Config::load(None, std::iter::empty::<(String, String)>()).unwrap();
+        (small.limits.memory, small.limits.bodies) = (128 << 20, 32 << 20);
+        let others = small.resp.buffers + small.storage.cache + (160 << 20);
+        assert_eq!(by_memory(&small, others + (48 << 20)), 1_024);
+        assert_eq!(by_memory(&small, 48 << 20), 64, "a sixteenth of the machine");
+        assert_eq!(by_memory(&small, 1 << 20), CONNECTIONS_MIN);
+    }
+
+    #[test]
+    fn shares_are_proportional() {
+        assert_eq!([10_000, 5_000].map(|wanted| share(wanted, 300, 15_000)), [200, 100]);
+        assert_eq!(share(usize::MAX, 100, usize::MAX), 100);
+        assert_eq!(share(0, 0, 0), 0);
+    }
+}

@@ -1,0 +1,200 @@
+//! HTTP connections: hyper parses requests, the service responds.
+
+use crate::http::HttpService;
+use crate::socket::{Phase, Vitals};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::ConnectInfo;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+/// Minimum and maximum size of the parser's buffer, in bytes.
+const HTTP_BUFFER_BYTES: (usize, usize) = (8 << 10, 16 << 20);
+
+/// Maximum number of bytes read after a response that did not wait for the body; with a longer rest, the connection is closed.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+
+/// Time for that rest to arrive.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The protocol HTTP; clones serve the same service.
+#[derive(Clone)]
+pub(super) struct Http {
+    service: HttpService,
+    connections: http1::Builder,
+}
+
+impl Http {
+    /// Serves a service. A request's line and headers have at most `head_bytes_max` bytes.
+    pub(super) fn new(service: HttpService, head_bytes_max: u64) -> Self {
+        let head_bytes_max = usize::try_from(head_bytes_max).unwrap_or(usize::MAX);
+        let (least, most) = HTTP_BUFFER_BYTES;
+        let mut connections = http1::Builder::new();
+        // The sweep replaces hyper's timer, which counts the time between two requests as well.
+        connections
+            .header_read_timeout(None)
+            .max_header_size(head_bytes_max)
+            .max_buf_size(head_bytes_max.clamp(least, most));
+        Self { service, connections }
+    }
+
+    /// Serves a connection until it ends, or until its request is finished and `draining` is true.
+    pub(super) async fn serve<S>(
+        self,
+        stream: S,
+        peer: SocketAddr,
+        vitals: Arc<Vitals>,
+        mut draining: watch::Receiver<bool>,
+    ) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { service, connections } = self;
+        let respond = service_fn(move |request: hyper::Request<Incoming>| {
+            vitals.enter(Phase::Busy);
+            let (mut parts, body) = request.into_parts();
+            parts.extensions.insert(ConnectInfo(peer));
+            let body = Unread::new(body, &parts.headers, vitals.clone());
+            let response = service.clone().answer(hyper::Request::from_parts(parts, Body::new(body)));
+            let vitals = vitals.clone();
+            // Boxed: otherwise an idle connection would reserve the memory of a handler.
+            Box::pin(async move { Ok::<_, Infallible>(responded(response.await, vitals)) })
+        });
+        let mut connection = pin!(connections.serve_connection(TokioIo::new(stream), respond));
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended.map_err(io::Error::other),
+            _ = draining.wait_for(|is_draining| *is_draining) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await.map_err(io::Error::other)
+    }
+}
+
+/// Records the end of the handler: now if the response is complete, otherwise at the end of its body. A client that was rejected for
+/// its key stays a stranger.
+fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Response<Body> {
+    let next = if response.status() == StatusCode::UNAUTHORIZED { Phase::New } else { Phase::Idle };
+    if response.body().size_hint().exact().is_some() {
+        vitals.enter(next);
+        return response;
+    }
+    response.map(|body| Body::new(Streamed { body, vitals, next }))
+}
+
+/// A response body that is produced while it is sent.
+struct Streamed {
+    body: Body,
+    vitals: Arc<Vitals>,
+    next: Phase,
+}
+
+impl HttpBody for Streamed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        self.vitals.enter(self.next);
+    }
+}
+
+/// A request body. If it is dropped before its end, the rest is read and discarded.
+///
+/// hyper closes a connection whose request is answered before the complete body has arrived, and the response does not say so. The
+/// client's next request on it would be lost, and the client could not learn whether that took effect.
+struct Unread {
+    /// `None` once the body has ended.
+    rest: Option<Incoming>,
+    is_awaited: bool,
+    vitals: Arc<Vitals>,
+}
+
+impl Unread {
+    fn new(body: Incoming, headers: &HeaderMap, vitals: Arc<Vitals>) -> Self {
+        // The client waits for `100 Continue`. Reading would request a body that no handler reads.
+        let is_awaited = headers.contains_key(header::EXPECT);
+        vitals.note_body_unread(false);
+        Self { rest: Some(body), is_awaited, vitals }
+    }
+}
+
+impl HttpBody for Unread {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let frame = Pin::new(rest).poll_frame(context);
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            self.rest = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let Some(rest) = self.rest.take() else { return };
+        if rest.is_end_stream() || self.is_awaited {
+            return;
+        }
+        self.vitals.note_body_unread(true);
+        if rest.size_hint().lower() > UNREAD_BYTES_MAX as u64 {
+            return;
+        }
+        // Outside a runtime there is no connection to keep.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, discard(rest, self.vitals.clone())));
+        }
+    }
+}
+
+async fn discard(mut rest: Incoming, vitals: Arc<Vitals>) {
+    let mut left = UNREAD_BYTES_MAX;
+    while let Some(Ok(frame)) = rest.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(bytes) else { return };
+        left = less;
+    }
+    vitals.note_body_unread(false);
+}

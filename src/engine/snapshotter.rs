@@ -204,8 +204,8 @@ impl Snapshotter {
     fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
         let kept_max = self.options.kept_bytes_max;
         // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + 16 * kept_bytes(state).saturating_sub(kept_max / 2) / kept_max.max(1);
-        let paid = std::mem::take(&mut self.paid_bytes) * haste as u64;
+        let haste = 1 + kept_bytes(state).saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
+        let paid = std::mem::take(&mut self.paid_bytes).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.saturating_sub(self.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
         let before = running.bytes_written();

@@ -56,6 +56,15 @@ pub struct Queue {
     head: usize,
 }
 
+impl Drop for Queue {
+    /// Counts the pages that a snapshot still needs.
+    fn drop(&mut self) {
+        while self.pages.back().is_some() {
+            self.pages.pop_first();
+        }
+    }
+}
+
 /// Bytes that a string takes in a page, with its length and padding.
 pub const fn stored_bytes(length: usize) -> usize {
     (LENGTH_BYTES + length).next_multiple_of(ALIGNMENT)

@@ -295,6 +295,12 @@ impl Entry {
         Ok(Holder { caller: keys.caller(presented)?, generation: keys.generation })
     }
 
+    /// A caller that was identified for a request, as the holder of a connection that stays open.
+    pub fn holder_of(&self, caller: Caller) -> Holder {
+        // The keys may have changed since, so it is looked up at the first renewal.
+        Holder { caller, generation: u64::MAX }
+    }
+
     /// Looks a holder up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
     ///
     /// # Errors

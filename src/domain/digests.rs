@@ -2,7 +2,7 @@
 
 use crate::filter::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::fmt;
+use std::borrow::Cow;
 
 /// Digests in the order of the request. Serialized as eight little-endian bytes each, because a variable-length encoding gains
 /// nothing on random numbers.
@@ -21,23 +21,12 @@ impl Serialize for Digests {
 
 impl<'de> Deserialize<'de> for Digests {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl de::Visitor<'_> for Bytes {
-            type Value = Digests;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("digests of 8 bytes each")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Digests, E> {
-                let (digests, rest) = bytes.as_chunks::<8>();
-                if !rest.is_empty() {
-                    return Err(E::invalid_length(bytes.len(), &self));
-                }
-                Ok(Digests(digests.iter().map(|bytes| Digest(u64::from_le_bytes(*bytes))).collect()))
-            }
+        let bytes: Cow<'de, [u8]> = serde_bytes::deserialize(deserializer)?;
+        let (digests, rest) = bytes.as_chunks::<8>();
+        if !rest.is_empty() {
+            return Err(de::Error::invalid_length(bytes.len(), &"digests of 8 bytes each"));
         }
-        deserializer.deserialize_bytes(Bytes)
+        Ok(Digests(digests.iter().map(|bytes| Digest(u64::from_le_bytes(*bytes))).collect()))
     }
 }
 

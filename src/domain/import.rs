@@ -23,11 +23,24 @@ pub const KEY_NAME_BYTES_MAX: usize = 128;
 
 /// The name of an API key. The owner of an import has an empty one if there are no keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Box<str>")]
 pub struct KeyName(Box<str>);
 
+/// The error for a name that no API key can have.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("the name of an API key is at most {KEY_NAME_BYTES_MAX} bytes")]
+pub struct InvalidKeyName;
+
+impl TryFrom<Box<str>> for KeyName {
+    type Error = InvalidKeyName;
+
+    fn try_from(name: Box<str>) -> Result<Self, InvalidKeyName> {
+        if name.len() <= KEY_NAME_BYTES_MAX { Ok(Self(name)) } else { Err(InvalidKeyName) }
+    }
+}
+
 impl KeyName {
-    /// The key of this name.
+    /// The key of this name, which is at most [`KEY_NAME_BYTES_MAX`] long.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }

@@ -1,7 +1,8 @@
 //! The spec of a campaign or coupon, and its description.
 
 use super::{FilterId, Forget, Kind, Name, Timestamp};
-use crate::filter::{Growth, Mode};
+use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN};
+use crate::filter::{Growth, Layout, Mode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -47,6 +48,35 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Whether a filter of this kind and spec can start with this layout. Both may come from anywhere, such as an image.
+    pub fn fits(&self, kind: Kind, layout: &Layout) -> bool {
+        let Spec { capacity, mode, growth: _, sizing, ignore_case, stock, forget } = self;
+        let sizing_fits = match (sizing, mode) {
+            (Sizing::Exact, Mode::Strict) => true,
+            (Sizing::ErrorRate(rate), Mode::Compact) => (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(rate),
+            (&Sizing::Layout { fingerprint_bits, bucket_size, max_search }, Mode::Compact) => {
+                Layout { fingerprint_bits, bucket_size, max_search, ..*layout }.check(*mode).is_ok()
+            }
+            (Sizing::Exact, Mode::Compact) | (Sizing::ErrorRate(_) | Sizing::Layout { .. }, Mode::Strict) => {
+                false
+            }
+        };
+        let steps_fit = match forget {
+            Some(forget) => {
+                *mode == Mode::Compact
+                    && kind == Kind::Campaign
+                    && layout.with_steps(forget.steps()) == Ok(*layout)
+            }
+            None => layout.step_bits == 0,
+        };
+        (1..=CAPACITY_MAX).contains(capacity)
+            && sizing_fits
+            && (kind == Kind::Coupon || (stock.is_none() && !ignore_case))
+            && stock.is_none_or(|stock| *mode == Mode::Strict && (1..=STOCK_MAX).contains(&stock))
+            && layout.check(*mode).is_ok()
+            && steps_fit
+    }
+
     /// The names of the fields in which two specs differ, as the API spells them.
     pub fn differences(&self, other: &Spec) -> Vec<&'static str> {
         let mut fields = Vec::new();

@@ -52,6 +52,9 @@ impl State {
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
+        if !spec.fits(kind, &layout) {
+            return Err(Refusal::CapacityBeyondReach);
+        }
         if self.filters.contains_key(&id) {
             return Err(Refusal::AlreadyExists(vec!["id".into()]));
         }
@@ -140,6 +143,9 @@ impl Subject<'_> {
         }
         if capacity < spec.capacity {
             return Err(Refusal::CapacityLowered { capacity: spec.capacity });
+        }
+        if !(Spec { capacity, ..spec.clone() }).fits(self.view.kind, &layout) {
+            return Err(Refusal::CapacityBeyondReach);
         }
         let beyond_reach = |Full| Refusal::CapacityBeyondReach;
         if let Some(staging) = self.staging {

@@ -9,13 +9,11 @@ use super::machine::{FilterState, State};
 use super::tables::{Tables, slot_state};
 use super::view::FilterView;
 use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX, TABLES_HAD_MAX};
-use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Chunk, FilterChange, FilterHead, FilterId, ImageFault, ImagePart, ImageSection, Kind, Name, Outcome,
-    Redemption, Refusal, Sizing, Spec, Timestamp, UploadId,
+    Redemption, Refusal, Timestamp, UploadId,
 };
-use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN};
-use crate::filter::{Filter, Layout, Mode};
+use crate::filter::{Filter, Mode};
 use std::sync::Arc;
 
 /// The campaign or coupon that is to be made of an image.
@@ -190,35 +188,12 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     if head.kind != kind {
         return Err(ImageFault::Kind(head.kind));
     }
-    let Spec { capacity, mode, growth, sizing, ignore_case, stock, forget } = &head.spec;
-    let sizing_fits = match (sizing, mode) {
-        (Sizing::Exact, Mode::Strict) => true,
-        (Sizing::ErrorRate(rate), Mode::Compact) => (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(rate),
-        (&Sizing::Layout { fingerprint_bits, bucket_size, max_search }, Mode::Compact) => {
-            let asked = Layout { fingerprint_bits, bucket_size, max_search, ..head.layout };
-            asked.check(*mode).is_ok()
-        }
-        (Sizing::Exact, Mode::Compact) | (Sizing::ErrorRate(_) | Sizing::Layout { .. }, Mode::Strict) => {
-            false
-        }
-    };
-    let steps = forget.map(|forget| forget.steps());
-    let steps_fit = match steps {
-        Some(steps) => head.layout.with_steps(steps) == Ok(head.layout),
-        None => head.layout.step_bits == 0,
-    };
-    let is_possible = (1..=CAPACITY_MAX).contains(capacity)
-        && sizing_fits
-        && (kind == Kind::Coupon || (stock.is_none() && !ignore_case))
-        && stock.is_none_or(|stock| *mode == Mode::Strict && (1..=STOCK_MAX).contains(&stock))
-        && forget.is_none_or(|_| *mode == Mode::Compact && kind == Kind::Campaign)
-        && head.layout.check(*mode).is_ok()
-        && steps_fit
+    let is_possible = head.spec.fits(kind, &head.layout)
         && head.window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
         && head.tables.tables_had() <= TABLES_HAD_MAX
-        && head.tables.growth() == *growth
-        && head.tables.forgets_after() == steps
+        && head.tables.growth() == head.spec.growth
+        && head.tables.forgets_after() == head.spec.forget.map(|forget| forget.steps())
         && head.tables.step_bits() == head.layout.step_bits;
     is_possible.then_some(()).ok_or(ImageFault::Contradiction)
 }

@@ -122,7 +122,9 @@ impl Waiting {
                     need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
             }
-            (Command::Update { capacity: Some(Raise { layout, .. }), .. }, staging) => {
+            (Command::Update { capacity: Some(Raise { layout, .. }), .. }, staging)
+                if layout.check(filter.view.spec.mode).is_ok() =>
+            {
                 let staged = staging.as_ref().map(|staging| &staging.tables);
                 for tables in [Some(&filter.tables), staged].into_iter().flatten() {
                     need += tables.filter.raising_at_most(layout);
@@ -202,6 +204,10 @@ fn targeted<'a>(state: &'a State, command: &Command) -> Option<(FilterId, &'a Fi
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
 fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
     match command {
+        // What can't be created is rejected, and takes none.
+        Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
+            Some(MemoryNeed::default())
+        }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
         Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
         Command::Configure(settings) => {

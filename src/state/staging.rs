@@ -5,6 +5,9 @@
 //! repeated. Each command does a bounded part of that work. Changes that come meanwhile are queued too, now including those of a
 //! code's state. When nothing is left to do, the tables are swapped.
 //!
+//! So a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload was whole: also if it
+//! is cancelled before the swap, however far the staged tables have come. One that is cancelled earlier goes unless the upload has it.
+//!
 //! A command that was refused leaves no change in the queue. One that changed nothing, because the item was there or gone already,
 //! does: on the staged tables it may make a difference.
 
@@ -251,6 +254,10 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Res
             for &KeptChange { digest, .. } in changes {
                 match live.filter.state(digest) {
                     Some(state) if is_used(Some(state)) => tables.filter.put(digest, state)?,
+                    // It was used while the staged tables caught up. Whether they had copied it by then makes no difference.
+                    Some(state) if tables.filter.state(digest).is_none() => {
+                        tables.filter.put(digest, state)?
+                    }
                     _ if is_used(tables.filter.state(digest)) => {
                         tables.filter.set_state(digest, SlotState::Available)
                     }

@@ -578,3 +578,51 @@ proptest! {
         }
     }
 }
+
+/// A code that is used when the upload is whole stays, though it is cancelled while the replacement catches up; however far that has come.
+#[test]
+fn used_code_stays_when_cancelled_while_catching_up() {
+    const CODES: u64 = 400;
+    // Of the held codes, one is in the upload, two are not; another one is used and cancelled while it catches up.
+    let outcome = |steps: u32, hold_seconds: u64| {
+        let mut coupon = Coupon::new(Mode::Strict, CODES);
+        coupon.apply(insert(0..CODES));
+        let early = coupon.redeem(3, hold_seconds).unwrap();
+        let used: Vec<_> = [0, 200, 399].map(|code| coupon.redeem(code, hold_seconds).unwrap()).to_vec();
+        coupon.apply(begin("nightly", ImportMode::Replace));
+        coupon.apply(lines("nightly", 100..201));
+        // Cancelled before the upload is whole, it goes like any other code that the upload lacks.
+        coupon.cancel(early);
+        let mut state = coupon.import_state(end("nightly", 1));
+        for _ in 0..steps {
+            if state == ImportState::Running {
+                state = coupon.import_state(end("nightly", 1));
+            }
+        }
+        let is_late = state != ImportState::Running;
+        let between = (!is_late).then(|| coupon.redeem(5, hold_seconds).unwrap());
+        used.into_iter().chain(between).for_each(|redemption| coupon.cancel(redemption));
+        if !is_late {
+            coupon.end("nightly", 7);
+        }
+        let valid: Vec<u64> = (0..CODES).filter(|code| coupon.valid(*code)).collect();
+        (is_late, valid)
+    };
+    for hold_seconds in [0, 60] {
+        let mut expected: Vec<u64> = [0, 5].into_iter().chain(100..201).chain([399]).collect();
+        let mut steps = 0;
+        loop {
+            let (is_late, valid) = outcome(steps, hold_seconds);
+            if is_late {
+                // Code 5 was not used before the swap, and the swap has removed it.
+                expected.retain(|code| *code != 5);
+            }
+            assert_eq!(valid, expected, "after {steps} steps");
+            if is_late {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps > 4, "{steps} steps");
+    }
+}

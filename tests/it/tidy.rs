@@ -239,6 +239,58 @@ fn nothing_is_left_undone_and_nothing_panics_by_unwrap() {
     assert_none(offences);
 }
 
+/// The public structs of some code that derive `Deserialize`: the name, whether a field is private, and whether `try_from` decodes it.
+fn decoded_structs(code: &str) -> Vec<(String, bool, bool)> {
+    let mut found = Vec::new();
+    for item in code.split("#[derive(").skip(1) {
+        let Some((derived, rest)) = item.split_once(")]") else { continue };
+        let Some((attributes, rest)) = rest.split_once("pub struct ") else { continue };
+        let is_next = attributes.lines().all(|line| line.is_empty() || line.starts_with("#["));
+        if !derived.contains("Deserialize") || !is_next {
+            continue;
+        }
+        let name = first_word(rest).unwrap_or_default();
+        let is_private = match rest[name.len()..].chars().next() {
+            Some('(') => {
+                !rest[name.len() + 1..].split(");").next().is_some_and(|field| field.contains("pub "))
+            }
+            _ => {
+                let fields = rest.split("\n}").next().unwrap_or_default().lines().skip(1);
+                let mut fields =
+                    fields.map(str::trim).filter(|line| line.ends_with(',') && !line.starts_with('#'));
+                fields.any(|field| !field.starts_with("pub "))
+            }
+        };
+        found.push((name, is_private, attributes.contains("try_from")));
+    }
+    found
+}
+
+/// A private field means that a constructor checks it. Bytes from a log, a snapshot or an image must pass the same check.
+#[test]
+fn domain_types_with_rules_decode_through_constructors() {
+    let known = decoded_structs(
+        "#[derive(Clone, Deserialize)]\n#[serde(try_from = \"u32\")]\npub struct A(u32);\n\
+         #[derive(Deserialize)]\npub struct B(u32);\n#[derive(Deserialize)]\npub struct C(pub u32);\n\
+         #[derive(Deserialize)]\npub struct D {\n    pub a: u8,\n    b: u8,\n}\n#[derive(Clone)]\npub struct E(u8);\n",
+    );
+    let known = known.iter().map(|(name, is_private, checks)| (name.as_str(), *is_private, *checks));
+    let expected = [("A", true, true), ("B", true, false), ("C", false, false), ("D", true, false)];
+    assert_eq!(known.collect::<Vec<_>>(), expected);
+    let mut offences = Vec::new();
+    let mut checked = 0;
+    for source in sources("src/domain") {
+        for (name, is_private, checks) in decoded_structs(&source.code()) {
+            checked += usize::from(checks);
+            if is_private && !checks {
+                offences.push(format!("{}: {name} decodes without try_from", source.path.display()));
+            }
+        }
+    }
+    assert_none(offences);
+    assert!(checked >= 6, "{checked} types decode through constructors");
+}
+
 #[test]
 fn unsafe_code_lives_in_few_files() {
     let allowed = ["crates/cuckood-filter/src/memory.rs", "src/server/heap.rs"];

@@ -119,6 +119,11 @@ pub(crate) fn redemption_not_found() -> Problem {
     Problem::new(Code::RedemptionNotFound, "it never existed, or its retention is over")
 }
 
+/// The id belongs to an import that the caller may not see. Ids are unique in the server, so it says no more than that.
+pub(crate) fn import_id_taken() -> Problem {
+    Problem::new(Code::ImportDiffers, "this id is in use: choose another")
+}
+
 /// The problem of a missing import.
 pub(crate) fn import_not_found() -> Problem {
     Problem::new(Code::ImportNotFound, "it never existed, or is too old")

@@ -61,11 +61,11 @@ impl Asked {
         // Whatever went wrong, the end is logged after the last batch.
         let landed = commands.settle().await;
         let ended = match read.and(landed) {
-            Ok(()) => self.complete(&upload.live, upload.ending(), &commands).await,
+            Ok(()) => self.complete(&upload.source.live, upload.ending(), &commands).await,
             Err(problem) => Err(problem),
         };
         if ended.is_err() {
-            let ending = if upload.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
+            let ending = if upload.source.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
             // If this fails, no harm is done: the next start ends the import.
             let _ = self.end(&commands, ending).await;
         }

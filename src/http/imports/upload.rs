@@ -3,12 +3,14 @@
 use super::line::{LINE_BYTES_MAX, Line, UploadFault};
 use super::lines::{Format, Lines};
 use super::noticed::Noticed;
+use crate::access::{Caller, Denied, Holder, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Refusal, UploadDigest};
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Name, Refusal, UploadDigest};
 use crate::engine::imports::LiveImport;
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::problem::Problem;
 use crate::http::answer::refusals;
+use crate::http::api::Api;
 use crate::http::request::body::Pieces;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,10 +29,52 @@ pub(super) struct Batch {
     pub(super) chain: u64,
 }
 
+/// The holder of the key that an upload came with. Keys may change and expire while it arrives.
+pub(super) struct Uploader {
+    api: Arc<Api>,
+    holder: Holder,
+    filter: Name,
+}
+
+impl Uploader {
+    pub(super) fn new(api: Arc<Api>, caller: Caller, filter: Name) -> Uploader {
+        let holder = api.access.entry.holder_of(caller);
+        Uploader { api, holder, filter }
+    }
+
+    /// Rejects the next piece of the upload if the key is gone, has expired, or no longer covers the upload.
+    fn renew(&mut self) -> Result<(), Denied> {
+        let Uploader { api, holder, filter } = self;
+        api.access.entry.renew(holder, || api.engine.now())?;
+        holder.caller().require(Scope::Write)?;
+        holder.caller().require_name(filter.as_str())
+    }
+}
+
+/// The pieces of an upload as they arrive.
+pub(super) struct Source {
+    pub(super) pieces: Pieces,
+    pub(super) live: LiveImport,
+    pub(super) uploader: Uploader,
+}
+
+impl Source {
+    /// The next piece, unless the import is stopped or its key is gone.
+    async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
+        let Source { pieces, live, uploader } = self;
+        let piece = tokio::select! {
+            biased;
+            () = live.stopped() => return Err(refusals::import_stopped()),
+            piece = pieces.next() => piece?,
+        };
+        uploader.renew()?;
+        Ok(piece)
+    }
+}
+
 /// The body of an import.
 pub(super) struct Upload {
-    pub(super) live: LiveImport,
-    pieces: Pieces,
+    pub(super) source: Source,
     /// What was read to see that the upload is readable.
     begin: Vec<u8>,
     /// The body has ended.
@@ -50,13 +94,12 @@ impl Upload {
     /// If it is not readable, incomplete or stopped.
     pub(super) async fn open(
         format: Format,
-        mut pieces: Pieces,
-        live: LiveImport,
+        mut source: Source,
         view: Arc<FilterView>,
     ) -> Result<Self, Problem> {
         let (mut begin, mut probe, mut is_complete) = (Vec::new(), Lines::new(format.clone()), false);
         while !probe.is_readable() && !is_complete && begin.len() <= LINE_BYTES_MAX {
-            let read = match next(&mut pieces, &live).await? {
+            let read = match source.next().await? {
                 Some(piece) => {
                     begin.extend_from_slice(piece);
                     probe.push(piece, &mut |_| ())
@@ -70,7 +113,7 @@ impl Upload {
         }
         let (hash, intake) = (seeded(&format), Intake::new(view, &format));
         let (lines, has_ended) = (Lines::new(format), false);
-        Ok(Self { live, pieces, begin, is_complete, lines, intake, bytes: 0, hash, has_ended })
+        Ok(Self { source, begin, is_complete, lines, intake, bytes: 0, hash, has_ended })
     }
 
     /// Continues an import after the lines that the log already has.
@@ -95,7 +138,7 @@ impl Upload {
             let begin = std::mem::take(&mut self.begin);
             let piece = match (begin.is_empty(), self.is_complete) {
                 (false, _) => Some(&begin[..]),
-                (true, false) => next(&mut self.pieces, &self.live).await?,
+                (true, false) => self.source.next().await?,
                 (true, true) => None,
             };
             let (lines, intake) = (&mut self.lines, &mut self.intake);
@@ -133,7 +176,7 @@ impl Upload {
         self.bytes += begin.len() as u64;
         self.hash.update(&begin);
         while !self.is_complete
-            && let Some(piece) = next(&mut self.pieces, &self.live).await?
+            && let Some(piece) = self.source.next().await?
         {
             self.bytes += piece.len() as u64;
             self.hash.update(piece);
@@ -143,15 +186,6 @@ impl Upload {
 
     fn fingerprint(&self) -> UploadDigest {
         UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
-    }
-}
-
-/// The next piece, unless the import is stopped.
-async fn next<'a>(pieces: &'a mut Pieces, live: &LiveImport) -> Result<Option<&'a [u8]>, Problem> {
-    tokio::select! {
-        biased;
-        () = live.stopped() => Err(refusals::import_stopped()),
-        piece = pieces.next() => piece,
     }
 }
 

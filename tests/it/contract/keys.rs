@@ -332,3 +332,98 @@ async fn another_key_s_imports_make_no_room() {
     let list = send(&service, "root", Method::GET, "/v1/imports", &Value::Null).await.json(200);
     assert_eq!(list["imports"].as_array().unwrap().len(), 100);
 }
+
+/// A campaign of the tenant `eu`, and an upload into it that waits for more after its first lines.
+async fn waiting_upload(service: &Service, id: &str, body: Body) -> Answer {
+    let headers = [("authorization", "Bearer secret-eu"), ("content-type", "text/plain")];
+    let path = format!("/v1/campaigns/eu-spring/imports?id={id}");
+    service.send(request(Method::POST, &path, &headers, body)).await
+}
+
+#[tokio::test]
+async fn import_stops_at_next_piece_after_key_is_removed() {
+    use bytes::Bytes;
+    use std::io::Error;
+    let service = service(options()).await;
+    let spec = json!({"capacity": 10});
+    send(&service, "root", Method::PUT, "/v1/campaigns/eu-spring", &spec).await.json(201);
+    for (number, change) in ["gone", "read-only", "other-prefix", "same"].into_iter().enumerate() {
+        let (more, pieces) = tokio::sync::mpsc::unbounded_channel::<Result<Bytes, Error>>();
+        let pieces =
+            futures_util::stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
+        let id = format!("upload-{number}");
+        let upload = waiting_upload(&service, &id, Body::from_stream(pieces));
+        let replace = async {
+            more.send(Ok(Bytes::from_static(b"u1\nu2\n"))).unwrap();
+            let path = format!("/v1/imports/{id}");
+            while send(&service, "root", Method::GET, &path, &Value::Null).await.status == 404 {
+                tokio::task::yield_now().await;
+            }
+            let mut auth = options().auth;
+            let eu = auth.keys.iter_mut().find(|key| key.name == "eu").unwrap();
+            match change {
+                "gone" => *eu = key("successor", &[Scope::Read, Scope::Write], "eu-"),
+                "read-only" => eu.scopes = vec![Scope::Read],
+                "other-prefix" => eu.prefix = "us-".into(),
+                _ => {}
+            }
+            service.replace_keys(&auth);
+            more.send(Ok(Bytes::from_static(b"u3\n"))).unwrap();
+            drop(more);
+        };
+        let (answer, ()) = tokio::join!(upload, replace);
+        service.replace_keys(&options().auth);
+        match change {
+            "gone" => drop(answer.problem(401, "unauthenticated")),
+            "same" => drop(answer.json(200)),
+            _ => drop(answer.problem(403, "forbidden")),
+        }
+        let path = format!("/v1/imports/{id}");
+        let import = send(&service, "root", Method::GET, &path, &Value::Null).await.json(200);
+        let state = if change == "same" { "done" } else { "interrupted" };
+        assert_eq!(import["state"], state, "{change}");
+    }
+}
+
+/// Ids are unique in the server: a taken one is rejected in the same words, whatever has become of its import.
+#[tokio::test]
+async fn foreign_import_reveals_only_that_its_id_is_taken() {
+    let mut with_us = options();
+    with_us.auth.keys.push(key("us", &[Scope::Read, Scope::Write], "us-"));
+    let service = service(with_us).await;
+    for name in ["eu-spring", "us-spring"] {
+        let path = format!("/v1/campaigns/{name}");
+        send(&service, "root", Method::PUT, &path, &json!({"capacity": 10})).await.json(201);
+    }
+    let import = async |id: &str, query: &str| {
+        let headers = [("authorization", "Bearer secret-us"), ("content-type", "text/plain")];
+        let path = format!("/v1/campaigns/us-spring/imports?id={id}{query}");
+        service.send(request(Method::POST, &path, &headers, Body::from("u1\n"))).await
+    };
+    waiting_upload(&service, "done", Body::from("u1\n")).await.json(200);
+    let broken = futures_util::stream::iter([Ok("u1\n"), Err(std::io::Error::other("it breaks"))]);
+    assert!(waiting_upload(&service, "broken", Body::from_stream(broken)).await.status >= 400);
+    let running = waiting_upload(&service, "running", super::imports::endless("u1\n"));
+    let look = async {
+        while send(&service, "root", Method::GET, "/v1/imports/running", &Value::Null).await.status == 404 {
+            tokio::task::yield_now().await;
+        }
+        let mut told = Vec::new();
+        for id in ["done", "broken", "running"] {
+            for query in ["", "&mode=replace", "&dry_run=true"] {
+                let mut problem = import(id, query).await.problem(409, "import-differs");
+                problem.as_object_mut().unwrap().remove("request_id");
+                told.push(problem);
+            }
+            let path = format!("/v1/imports/{id}");
+            for method in [Method::GET, Method::DELETE] {
+                send(&service, "us", method, &path, &Value::Null).await.problem(404, "import-not-found");
+            }
+        }
+        assert!(told.iter().all(|problem| *problem == told[0]), "{told:?}");
+        send(&service, "root", Method::DELETE, "/v1/imports/running", &Value::Null).await;
+    };
+    let (stopped, ()) = tokio::join!(running, look);
+    stopped.problem(409, "import-stopped");
+    import("another", "").await.json(200);
+}

@@ -3,11 +3,12 @@
 use super::document::Operation;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use cuckood::access::Access;
 use cuckood::clock::{Clock, ClockLimits, ManualTime, TimeSource};
 use cuckood::domain::Timestamp;
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
-use cuckood::http::HttpService;
-use cuckood::http::options::HttpOptions;
+use cuckood::http::options::{AuthOptions, HttpOptions};
+use cuckood::http::{Control, HttpService};
 use cuckood::journal::LocalOptions;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::BodyExt;
@@ -25,6 +26,7 @@ pub const NOON: Timestamp = Timestamp(1_795_262_400_000);
 /// A running service.
 pub struct Service {
     http: HttpService,
+    control: Control,
     engine: Engine,
     setup: EngineOptions,
     time: Arc<ManualTime>,
@@ -72,8 +74,9 @@ impl Service {
     ) -> Self {
         let engine = Engine::start(setup.clone(), Clock::new(time.clone(), ClockLimits::default()));
         assert_eq!(engine.recovered().await, Status::Ready);
-        let http = cuckood::http::standalone(engine.clone(), options).unwrap();
-        Self { http, engine, setup, time, directory, problems: Mutex::default() }
+        let access = Access::new(&options.auth, &options.rate_limit, &options.guessing).unwrap();
+        let (http, control) = cuckood::http::service(engine.clone(), Arc::new(access), options, |_| ());
+        Self { http, control, engine, setup, time, directory, problems: Mutex::default() }
     }
 
     /// The same service after a clean stop and a new start.
@@ -108,6 +111,11 @@ impl Service {
         std::fs::write(&clock, format.pack(&(wall, uptime, boot.wrapping_add(1)))).unwrap();
         let time = Arc::new(ManualTime::at(time.wall()));
         Self::over(directory, setup, HttpOptions::default(), time).await
+    }
+
+    /// Replaces the keys, as SIGHUP does.
+    pub fn replace_keys(&self, auth: &AuthOptions) {
+        self.control.replace_keys(auth).unwrap();
     }
 
     /// Has the engine drain, the service still answering.

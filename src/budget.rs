@@ -5,6 +5,7 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -34,6 +35,12 @@ impl Budget {
     /// A budget of this size. Bytes in use and refusals are counted in these metrics.
     pub fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
         Self { limit_bytes, taken_bytes, refused }
+    }
+
+    /// Registers the two metrics by these names and help texts.
+    pub fn register(&self, registry: &mut Registry, taken: (&str, &str), refused: (&str, &str)) {
+        registry.register(taken.0, taken.1, self.taken_bytes.clone());
+        registry.register(refused.0, refused.1, self.refused.clone());
     }
 
     /// The largest share that there can be, in bytes.

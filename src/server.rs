@@ -24,7 +24,6 @@ use http::Http;
 use places::{Places, Protocol, Timeouts};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use reload::Reload;
 use std::future::{Future, pending};
 use std::io;
@@ -106,13 +105,17 @@ pub async fn run(
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
     let resp = resp::Service::new(engine.clone(), access.clone(), config.resp_options());
-    let mut heads = None;
-    let options = config.http_options();
-    let (service, control) = crate::http::service(engine.clone(), access, options, |registry| {
-        resp_address.iter().for_each(|_| resp.register(registry));
-        heads = Some(heads_budget(registry));
-    });
-    let heads = Arc::new(heads.expect("the service registers its metrics"));
+    let heads = Arc::new(Budget::new(HEADS_BYTES_MAX, Gauge::default(), Counter::default()));
+    let (service, control) =
+        crate::http::service(engine.clone(), access, config.http_options(), |registry| {
+            resp_address.iter().for_each(|_| resp.register(registry));
+            let help = "Connections closed because unfinished request heads took too much memory";
+            heads.register(
+                registry,
+                ("head_bytes", "Memory of unfinished request heads"),
+                ("heads_refused", help),
+            );
+        });
     if let Some(address) = resp_address {
         tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
     }
@@ -160,15 +163,6 @@ pub async fn run(
         Status::Panicked(reason) => Err(ServerError::Panicked(reason)),
         Status::Recovering(_) | Status::Ready | Status::Draining => Ok(()),
     }
-}
-
-/// Returns the budget of unfinished request heads, and registers its metrics.
-fn heads_budget(registry: &mut Registry) -> Budget {
-    let (bytes, refused) = (Gauge::default(), Counter::default());
-    registry.register("head_bytes", "Memory of unfinished request heads", bytes.clone());
-    let help = "Connections closed because unfinished request heads took too much memory";
-    registry.register("heads_refused", help, refused.clone());
-    Budget::new(HEADS_BYTES_MAX, bytes, refused)
 }
 
 /// Returns the address of a listener. Beyond loopback there must be keys, unless the configuration says otherwise.

@@ -97,7 +97,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Returns the next pause.
-    pub fn next(&mut self) -> Duration {
+    pub fn next_pause(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (2 * pause).min(PAUSE.1);
         pause
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_limit() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<u128> = (0..8).map(|_| backoff.next().as_millis()).collect();
+        let pauses: Vec<u128> = (0..8).map(|_| backoff.next_pause().as_millis()).collect();
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
     }
 }

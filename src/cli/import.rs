@@ -153,7 +153,8 @@ impl Source<'_> {
         Ok(match self {
             Source::Stream(path) if *path == Path::new("-") => Box::new(progress.wrap_read(io::stdin())),
             Source::File(path) | Source::Stream(path) => {
-                let file = File::open(&*path).with_context(|| path.display().to_string())?;
+                let path: &Path = path;
+                let file = File::open(path).with_context(|| path.display().to_string())?;
                 Box::new(progress.wrap_read(file))
             }
             Source::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
@@ -320,13 +321,13 @@ impl Patience {
     /// takes too long.
     fn pause(&mut self, is_running: bool) -> Option<Duration> {
         if is_running && self.is_patient && self.waited < RUNNING_MAX {
-            let pause = self.backoff.next();
+            let pause = self.backoff.next_pause();
             self.waited += pause;
             return Some(pause);
         }
         self.retries = self.retries.checked_sub(1)?;
         self.waited = Duration::ZERO;
-        Some(self.backoff.next())
+        Some(self.backoff.next_pause())
     }
 }
 

@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ended => break ended,
         };
         retries -= 1;
-        let pause = backoff.next();
+        let pause = backoff.next_pause();
         progress.println(format!("{broken}; starting again in {pause:?}"));
         std::thread::sleep(pause);
     };

@@ -52,7 +52,7 @@ pub enum RepairError {
         /// The marked entry.
         entry: Seq,
         /// The later one.
-        next: RecoveryError,
+        next: Box<RecoveryError>,
     },
 }
 
@@ -126,8 +126,8 @@ pub fn skip(path: &Path, options: &StoreOptions, clock: &Clock, entry: Seq) -> R
         }
         store.mark_skipped(entry, now)?;
     }
-    let recovered =
-        recover(&store, &mut journal, &mut |_| ()).map_err(|next| RepairError::Next { entry, next })?;
+    let recovered = recover(&store, &mut journal, &mut |_| ())
+        .map_err(|next| RepairError::Next { entry, next: Box::new(next) })?;
     let (mut state, mut events) = (recovered.state, recovered.events);
     take_snapshot(&store, &mut state, &mut events, recovered.manifest, now)?;
     journal.settle()?;

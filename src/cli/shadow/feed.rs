@@ -57,7 +57,7 @@ pub fn monitor(dialer: Dialer, interest: Interest, to: Sender, stop: Stop) -> an
             }
             let mut backoff = Backoff::default();
             redis = loop {
-                if stop.wait(backoff.next()) {
+                if stop.wait(backoff.next_pause()) {
                     return;
                 }
                 if let Ok(redis) = connect() {

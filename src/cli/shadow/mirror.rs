@@ -170,7 +170,7 @@ impl<'a> Mirror<'a> {
             if backoff.is_first() {
                 note(&format!("{error}; trying again"));
             }
-            if self.stop.wait(backoff.next()) {
+            if self.stop.wait(backoff.next_pause()) {
                 return Err(error.into());
             }
         }

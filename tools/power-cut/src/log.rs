@@ -102,7 +102,15 @@ fn import(position: u64, every: u64, mode: ImportMode) -> Command {
     match position % every {
         step if step == first => {
             let (owner, guards) = (KeyName::new(""), Guards::default());
-            Command::ImportBegin { target, import: id, mode, owner, is_named: true, guards }
+            Command::ImportBegin {
+                target,
+                import: id,
+                mode,
+                if_absent: number.is_multiple_of(2),
+                owner,
+                is_named: true,
+                guards,
+            }
         }
         step if step >= end => {
             let upload = UploadDigest { bytes: number, hash: u128::from(number) };

@@ -59,7 +59,7 @@ const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", 
 
 const LINES_MAX: usize = 900;
 
-const FUNCTION_LINES_MAX: usize = 70;
+const FUNCTION_LINES_MAX: usize = 80;
 
 /// Circles that are still to be mended, by name, and the files or folders in them. Whoever mends one deletes its line.
 const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[];

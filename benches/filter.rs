@@ -6,11 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
-use cuckood::filter::layout::MAX_SEARCH_DEFAULT;
-use cuckood::filter::{
-    CompactFilter, CompactReader, CompactView, Digest, Expansion, ForgettingFilter, Growth, Layout, Secret,
-    StrictFilter,
-};
+use cuckood::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, View};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -190,7 +186,7 @@ fn measure_own(keys: &[Key]) -> Figures {
         black_box(digests.iter().filter(either).count());
     });
     drop(words);
-    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
     let mut hashed = Vec::with_capacity(BATCH);
     let insert = ns(items, || {
         for keys in keys.chunks(BATCH) {
@@ -200,7 +196,7 @@ fn measure_own(keys: &[Key]) -> Figures {
         }
     });
     let (reader, mut found) = (filter.reader(), Vec::new());
-    let view = reader.view();
+    let view = reader.view(0);
     let check = ns(items, || {
         for keys in keys.chunks(BATCH) {
             hashed.clear();
@@ -219,11 +215,11 @@ fn measure_own(keys: &[Key]) -> Figures {
     let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
     // Long enough that it does not matter when the system gives the second thread a processor of its own.
     let passes = (TWO_READERS_CHECKS / items).max(1);
-    let two_readers = |look: &(dyn Fn(&CompactView<'_>) + Sync)| {
+    let two_readers = |look: &(dyn Fn(&View<'_>) + Sync)| {
         ns(2 * passes * items, || {
             std::thread::scope(|scope| {
                 for _ in 0..2 {
-                    scope.spawn(|| (0..passes).for_each(|_| look(&reader.view())));
+                    scope.spawn(|| (0..passes).for_each(|_| look(&reader.view(0))));
                 }
             });
         })
@@ -241,7 +237,7 @@ fn measure_own(keys: &[Key]) -> Figures {
     drop(view);
     let remove = ns(items, || {
         for digests in digests.chunks(BATCH) {
-            black_box(filter.remove_many(digests));
+            black_box(filter.remove_many(digests, false));
         }
     });
     vec![
@@ -262,7 +258,7 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
     let items = keys.len();
     let secret = secret();
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
-    let mut plain = CompactFilter::new(layout(items), Growth::Fixed, Expansion::Doubling);
+    let mut plain = Filter::new(Mode::Compact, layout(items), Growth::Fixed, None);
     let plain_insert = ns(items, || {
         for digests in digests.chunks(BATCH) {
             plain.insert_many(digests, false).unwrap();
@@ -270,10 +266,10 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
     });
     drop(plain);
     let layout = Layout::forgetting(items as u64, ERROR_RATE, Growth::Fixed, STEPS).unwrap();
-    let mut filter = ForgettingFilter::new(layout, Growth::Fixed, STEPS);
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, Some(STEPS));
     let insert = ns(items, || {
         for (step, digests) in digests.chunks(items.div_ceil(STEPS as usize + 1)).enumerate() {
-            filter.advance(step as u64);
+            _ = filter.advance(step as u64);
             for digests in digests.chunks(BATCH) {
                 filter.insert_many(digests, false).unwrap();
             }
@@ -299,11 +295,11 @@ fn measure_strict(keys: &[Key]) -> Figures {
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let layout = Layout::strict(items as u64).unwrap();
     let memory = two_lines(&digests, &vec![1_u64; layout.memory_bytes() as usize / 8]);
-    let mut filter = StrictFilter::new(layout, Growth::Fixed);
-    let insert = ns(items, || digests.iter().for_each(|digest| _ = filter.insert(*digest).unwrap()));
+    let mut filter = Filter::new(Mode::Strict, layout, Growth::Fixed, None);
+    let insert = ns(items, || digests.iter().for_each(|digest| _ = filter.insert(*digest, false).unwrap()));
     let reader = filter.reader();
-    let view = reader.view();
-    let check = ns(items, || assert!(digests.iter().all(|digest| view.get(*digest).is_some())));
+    let view = reader.view(0);
+    let check = ns(items, || assert!(digests.iter().all(|digest| view.contains(*digest))));
     vec![
         ("strict: two independent lines an item", memory),
         ("strict: single check, prehashed", check),
@@ -318,12 +314,12 @@ fn measure_grown(keys: &[Key]) -> Figures {
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let [sized, grown] = [items, items / GROWN].map(|capacity| {
         let layout = Layout::compact(capacity as u64, ERROR_RATE_DEFAULT, Growth::Auto).unwrap();
-        let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
+        let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
         for digests in digests.chunks(BATCH) {
             filter.insert_many(digests, false).unwrap();
         }
         let (reader, mut found) = (filter.reader(), Vec::new());
-        let view = reader.view();
+        let view = reader.view(0);
         let check = ns(items, || {
             for digests in digests.chunks(BATCH) {
                 view.contains_many(digests, &mut found);
@@ -340,14 +336,14 @@ fn measure_grown(keys: &[Key]) -> Figures {
     ]
 }
 
-struct Ours(CompactFilter, CompactView<'static>, Secret);
+struct Ours(Filter, View<'static>, Secret);
 
 impl Contestant for Ours {
     fn new(items: usize) -> Self {
-        let filter = CompactFilter::new(layout(items), Growth::Fixed, Expansion::Doubling);
+        let filter = Filter::new(Mode::Compact, layout(items), Growth::Fixed, None);
         // A few bytes for each round: the other contestants keep no view of a reader either.
-        let reader: &'static CompactReader = Box::leak(Box::new(filter.reader()));
-        Self(filter, reader.view(), secret())
+        let reader: &'static Reader = Box::leak(Box::new(filter.reader()));
+        Self(filter, reader.view(0), secret())
     }
 
     fn insert(&mut self, key: &Key) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs benchmarks; each argument is one of them:
 #   filter       the filter, other crates and the bare memory, on huge pages (ITEMS=)
+#   growth       bits per user and lookup time while filters grow, as docs/pictures/growth.svg
 #   engine       commands through the engine, by durability
 #   storage      snapshots and restarts with a table of 1 GB
 #   holds        how long the writer is held while a pool is cleared, replaced, deleted (REDEMPTIONS=5000000)
@@ -23,6 +24,7 @@ for what in "$@"; do
     case $what in
     '') continue ;;
     filter) GLIBC_TUNABLES=glibc.malloc.hugetlb=1 bench filter --features compare -- ${ITEMS:-} ;;
+    growth) bench growth --package cuckood-filter > docs/pictures/growth.svg ;;
     engine | storage | latency) bench "$what" ;;
     holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
     caps | batches) bench latency -- "$what" ;;

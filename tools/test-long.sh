@@ -51,7 +51,7 @@ for what in "$@"; do
         done
         ;;
     loom) RUSTFLAGS="--cfg loom" cargo test "${filter[@]}" --target-dir target/loom --lib race ;;
-    tsan) CUCKOOD_RACE_HITS=${RACE_HITS:-200000} sanitize thread tsan --lib --test filter -- race folds_back any_order ;;
+    tsan) CUCKOOD_RACE_HITS=${RACE_HITS:-200000} sanitize thread tsan --lib --test filter -- race tables_are_replaced cleared_filters any_order ;;
     asan) sanitize address asan ;;
     # Miri can't unmap a part of a mapping, so tables are on the heap there.
     miri)

@@ -3,10 +3,10 @@
 
 #![no_main]
 
-use cuckood::filter::codec::CHUNK_BYTES_MAX;
+use cuckood::filter::chunk::CHUNK_BYTES_MAX;
 use cuckood::filter::{
-    CompactFilter, Digest, Expansion, FilterImage, FrozenTable, Growth, Layout, RestoreError, Restoring,
-    SlotState, StrictFilter, TableId,
+    Digest, Filter, FilterImage, FrozenTable, Growth, Layout, Mode, RestoreError, Restoring, SlotState,
+    TableId,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -21,7 +21,7 @@ const BUCKETS_MAX: u64 = 1 << 14;
 
 /// A filter's image and all its chunks.
 struct Snapshot {
-    is_strict: bool,
+    mode: Mode,
     image: FilterImage,
     chunks: BTreeMap<(TableId, u32), Vec<u8>>,
 }
@@ -89,27 +89,18 @@ fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
         let checksum = xxh3_64(&out[..words.end]);
         out[words.end..].copy_from_slice(&checksum.to_le_bytes());
     });
-    match restored {
-        Ok(Restored::Compact(filter)) => {
-            let (mut found, reader) = (Vec::new(), filter.reader());
-            reader.view().contains_many(&digests(64), &mut found);
-            let one_by_one: Vec<bool> =
-                digests(64).iter().map(|digest| reader.view().contains(*digest)).collect();
-            assert_eq!(found, one_by_one);
-            for (digest, found) in digests(64).into_iter().zip(found) {
-                assert_eq!(reader.view().count(digest) > 0, found);
-            }
-        }
-        Ok(Restored::Strict(filter)) => {
-            let (mut states, reader) = (Vec::new(), filter.reader());
-            reader.view().get_many(&digests(64), &mut states);
-            let one_by_one: Vec<Option<SlotState>> =
-                digests(64).iter().map(|digest| reader.view().get(*digest)).collect();
-            assert_eq!(states, one_by_one);
-        }
-        // Strict: a moving filter says how far it has come, and its slots may contradict that.
-        Err(_) => {}
+    // Strict: a filter that is being copied or freed states how far that has come, and its slots may contradict that.
+    let Ok(filter) = restored else { return };
+    let (mut found, reader) = (Vec::new(), filter.reader());
+    let view = reader.view(0);
+    view.contains_many(&digests(64), &mut found);
+    let one_by_one: Vec<bool> = digests(64).iter().map(|digest| view.contains(*digest)).collect();
+    assert_eq!(found, one_by_one);
+    for (digest, found) in digests(64).into_iter().zip(found) {
+        assert_eq!(view.count(digest) > 0, found);
     }
+    let states: Vec<Option<SlotState>> = digests(64).iter().map(|digest| reader.state(*digest)).collect();
+    assert_eq!(reader.states(&digests(64)), states);
 }
 
 /// The image changes. That it asks for any amount of memory is for those to prevent who check the image's own checksum.
@@ -136,7 +127,8 @@ fn is_small(image: &Value) -> bool {
     match image {
         Value::Object(fields) => fields.iter().all(|(name, value)| match name.as_str() {
             "buckets" | "base_buckets" => value.as_u64() <= Some(BUCKETS_MAX),
-            "k" => value.as_u64() <= Some(8),
+            "number" | "doublings" => value.as_u64() <= Some(8),
+            "copy" => value.get(0).is_none_or(|times| times.as_u64() <= Some(4)),
             _ => is_small(value),
         }),
         Value::Array(values) => values.len() <= 8 && values.iter().all(is_small),
@@ -144,16 +136,11 @@ fn is_small(image: &Value) -> bool {
     }
 }
 
-enum Restored {
-    Compact(CompactFilter),
-    Strict(StrictFilter),
-}
-
 fn restore(
     snapshot: &Snapshot,
     image: &FilterImage,
     mut chunk: impl FnMut((TableId, u32), &mut Vec<u8>),
-) -> Result<Restored, RestoreError<Infallible>> {
+) -> Result<Filter, RestoreError<Infallible>> {
     let mut load = |table: &Restoring<'_>| {
         table.load(0..table.chunks(), |number, out| {
             out.clear();
@@ -161,10 +148,7 @@ fn restore(
             Ok(())
         })
     };
-    match snapshot.is_strict {
-        true => StrictFilter::restore(image, &mut load).map(Restored::Strict),
-        false => CompactFilter::restore(image, &mut load).map(Restored::Compact),
-    }
+    Filter::restore(snapshot.mode, image, &mut load)
 }
 
 fn digests(count: u64) -> Vec<Digest> {
@@ -172,41 +156,40 @@ fn digests(count: u64) -> Vec<Digest> {
 }
 
 fn compact(layout: Layout, items: u64) -> Snapshot {
-    let mut filter = CompactFilter::new(layout, Growth::Auto, Expansion::Doubling);
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
     filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
-    let (image, frozen) = filter.tables_mut().freeze(&Default::default());
-    let chunks = all_chunks(frozen);
-    Snapshot { is_strict: false, image, chunks }
+    snapshot(&mut filter)
 }
 
-/// Of several segments.
+/// Of several tables.
 fn compact_grown() -> Snapshot {
     compact(Layout::compact_with(20, 8, 4, 64, Growth::Auto).expect("a layout"), 300)
 }
 
 fn strict(capacity: u64, items: u64) -> Snapshot {
-    let mut filter = StrictFilter::new(Layout::strict(capacity).expect("a layout"), Growth::Auto);
-    filter.insert_many(&digests(items)).expect("a filter that grows takes them");
-    strict_snapshot(&mut filter)
+    let layout = Layout::strict(capacity).expect("a layout");
+    let mut filter = Filter::new(Mode::Strict, layout, Growth::Auto, None);
+    filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
+    snapshot(&mut filter)
 }
 
-/// On the way to a larger table.
+/// In the middle of a copy.
 fn strict_moving() -> Snapshot {
-    // A small table grows at once.
-    let mut filter = StrictFilter::new(Layout::strict(20_000).expect("a layout"), Growth::Auto);
+    // A small table is copied at once.
+    let layout = Layout::strict(20_000).expect("a layout");
+    let mut filter = Filter::new(Mode::Strict, layout, Growth::Auto, None);
     for digest in digests(40_000) {
-        filter.insert(digest).expect("a filter that grows takes it");
-        if filter.tables_mut().freeze(&Default::default()).1.len() == 2 {
-            return strict_snapshot(&mut filter);
+        filter.insert(digest, false).expect("a filter that grows takes it");
+        if filter.is_moving() {
+            return snapshot(&mut filter);
         }
     }
     panic!("it grows step by step")
 }
 
-fn strict_snapshot(filter: &mut StrictFilter) -> Snapshot {
-    let (image, frozen) = filter.tables_mut().freeze(&Default::default());
-    let chunks = all_chunks(frozen);
-    Snapshot { is_strict: true, image, chunks }
+fn snapshot(filter: &mut Filter) -> Snapshot {
+    let (image, frozen) = filter.freeze(&Default::default());
+    Snapshot { mode: filter.mode(), image, chunks: all_chunks(frozen) }
 }
 
 fn all_chunks(frozen: Vec<FrozenTable>) -> BTreeMap<(TableId, u32), Vec<u8>> {

@@ -1,7 +1,8 @@
 //! `cuckood bench`: how fast the filters are on this machine.
 
-use crate::filter::{CompactFilter, CompactReader, CompactView, StrictFilter, StrictReader, StrictView};
-use crate::filter::{Digest, Expansion, Growth, Layout, LayoutError, Mode, Secret};
+use crate::filter::{
+    Digest, Filter, Full, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode, Secret, View,
+};
 use serde::Serialize;
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -95,10 +96,7 @@ struct Report {
 /// [`BenchError`].
 pub fn run(args: &Args) -> Result<(), BenchError> {
     let What::Filter(args) = &args.what;
-    let report = match args.mode {
-        ModeArg::Compact => measure::<CompactFilter>(args)?,
-        ModeArg::Strict => measure::<StrictFilter>(args)?,
-    };
+    let report = measure(args)?;
     let mut out = io::stdout();
     if args.json {
         let line = serde_json::to_string(&report).map_err(io::Error::other)?;
@@ -110,121 +108,6 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
         }
     }
     Ok(())
-}
-
-/// What the two modes have in common here.
-trait Subject: Sized {
-    const MODE: Mode;
-    type Reader: Look;
-
-    fn layout(args: &FilterArgs) -> Result<Layout, LayoutError>;
-    fn new(layout: Layout) -> Self;
-    fn reader(&self) -> Self::Reader;
-    fn insert(&mut self, digest: Digest) -> bool;
-    fn insert_many(&mut self, digests: &[Digest]) -> bool;
-    fn remove_many(&mut self, digests: &[Digest]);
-}
-
-/// A reader of the filter. Its view is taken once for all checks, as a request does.
-trait Look {
-    fn view(&self) -> impl Check;
-}
-
-/// A view of the filter for checks.
-trait Check {
-    fn contains(&self, digest: Digest) -> bool;
-    fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>);
-}
-
-impl Subject for CompactFilter {
-    const MODE: Mode = Mode::Compact;
-    type Reader = CompactReader;
-
-    fn layout(args: &FilterArgs) -> Result<Layout, LayoutError> {
-        let search = crate::filter::layout::MAX_SEARCH_DEFAULT;
-        Layout::compact_with(args.items, args.fingerprint_bits, 4, search, Growth::Fixed)
-    }
-
-    fn new(layout: Layout) -> Self {
-        Self::new(layout, Growth::Fixed, Expansion::Doubling)
-    }
-
-    fn reader(&self) -> CompactReader {
-        self.reader()
-    }
-
-    fn insert(&mut self, digest: Digest) -> bool {
-        self.insert(digest, false).is_ok()
-    }
-
-    fn insert_many(&mut self, digests: &[Digest]) -> bool {
-        self.insert_many(digests, false).is_ok()
-    }
-
-    fn remove_many(&mut self, digests: &[Digest]) {
-        black_box(self.remove_many(digests));
-    }
-}
-
-impl Subject for StrictFilter {
-    const MODE: Mode = Mode::Strict;
-    type Reader = StrictReader;
-
-    fn layout(args: &FilterArgs) -> Result<Layout, LayoutError> {
-        Layout::strict(args.items)
-    }
-
-    fn new(layout: Layout) -> Self {
-        Self::new(layout, Growth::Fixed)
-    }
-
-    fn reader(&self) -> StrictReader {
-        self.reader()
-    }
-
-    fn insert(&mut self, digest: Digest) -> bool {
-        self.insert(digest).is_ok()
-    }
-
-    fn insert_many(&mut self, digests: &[Digest]) -> bool {
-        self.insert_many(digests).is_ok()
-    }
-
-    fn remove_many(&mut self, digests: &[Digest]) {
-        black_box(self.remove_many(digests));
-    }
-}
-
-impl Look for CompactReader {
-    fn view(&self) -> impl Check {
-        self.view()
-    }
-}
-
-impl Look for StrictReader {
-    fn view(&self) -> impl Check {
-        self.view()
-    }
-}
-
-impl Check for CompactView<'_> {
-    fn contains(&self, digest: Digest) -> bool {
-        self.contains(digest)
-    }
-
-    fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
-        self.contains_many(digests, found);
-    }
-}
-
-impl Check for StrictView<'_> {
-    fn contains(&self, digest: Digest) -> bool {
-        self.get(digest).is_some()
-    }
-
-    fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
-        self.contains_many(digests, found);
-    }
 }
 
 /// A 16-byte ASCII key.
@@ -280,12 +163,12 @@ struct InsertTimes {
     last_tenth: f64,
 }
 
-fn insert_singly(filter: &mut impl Subject, items: &Items) -> Result<InsertTimes, BenchError> {
+fn insert_singly(filter: &mut Filter, items: &Items) -> Result<InsertTimes, BenchError> {
     let count = items.keys.len();
     let (early, late) = items.keys.split_at(count - count / 10);
     let mut insert = |keys: &[[u8; 16]]| {
         let since = Instant::now();
-        let taken = keys.iter().filter(|key| filter.insert(items.secret.digest(*key))).count();
+        let taken = keys.iter().filter(|key| filter.insert(items.secret.digest(*key), false).is_ok()).count();
         (taken, ns(since, 1))
     };
     let ((early_in, early_ns), (late_in, late_ns)) = (insert(early), insert(late));
@@ -305,7 +188,7 @@ struct CheckTimes {
     batch_prehashed: f64,
 }
 
-fn check(view: &impl Check, items: &Items) -> CheckTimes {
+fn check(view: &View<'_>, items: &Items) -> CheckTimes {
     let count = items.keys.len();
     let singly = |keys: &[[u8; 16]]| {
         let since = Instant::now();
@@ -333,42 +216,53 @@ fn check(view: &impl Check, items: &Items) -> CheckTimes {
 }
 
 /// The share of false positives among this many items that were never added.
-fn error_rate(view: &impl Check, items: &Items, misses: u64) -> f64 {
+fn error_rate(view: &View<'_>, items: &Items, misses: u64) -> f64 {
     let first = items.keys.len() as u64;
     let is_wrong = |number: &u64| view.contains(items.secret.digest(&key(first + number)));
     (0..misses).filter(is_wrong).count() as f64 / misses as f64
 }
 
-fn measure<S: Subject>(args: &FilterArgs) -> Result<Report, BenchError> {
-    let layout = S::layout(args)?;
+fn measure(args: &FilterArgs) -> Result<Report, BenchError> {
+    let (mode, layout) = match args.mode {
+        ModeArg::Compact => {
+            let bits = args.fingerprint_bits;
+            let layout = Layout::compact_with(args.items, bits, 4, MAX_SEARCH_DEFAULT, Growth::Fixed)?;
+            (Mode::Compact, layout)
+        }
+        ModeArg::Strict => (Mode::Strict, Layout::strict(args.items)?),
+    };
     let items = Items::new(args.items);
     let count = items.keys.len();
 
-    let mut filter = S::new(layout);
+    let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
     let inserts = insert_singly(&mut filter, &items)?;
     let reader = filter.reader();
-    let view = reader.view();
+    let view = reader.view(0);
     let checks = check(&view, &items);
     let misses = if args.json { MISSES_MIN.max(args.items) } else { args.items };
     let error_rate = error_rate(&view, &items, misses);
     drop(view);
     let since = Instant::now();
     for digests in items.digests.chunks(BATCH) {
-        filter.remove_many(digests);
+        black_box(filter.remove_many(digests, false));
     }
     let remove_ns = ns(since, count);
     drop(filter);
 
-    let mut filter = S::new(layout);
+    let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
     let since = Instant::now();
+    let mut inserted = Ok(());
     items.hash_batches(|hashed| {
-        filter.insert_many(hashed);
+        if let Err(full) = filter.insert_many(hashed, false) {
+            inserted = Err(full);
+        }
     });
+    inserted.map_err(|Full| BenchError::Full(filter.items() as usize))?;
     let insert_batch_ns = ns(since, count);
 
     Ok(Report {
         items: args.items,
-        mode: S::MODE,
+        mode,
         fingerprint_bits: layout.fingerprint_bits,
         bits_per_item: layout.bits_per_item(args.items),
         load: args.items as f64 / layout.slots() as f64,

@@ -4,7 +4,7 @@ use super::{
     Digests, Ending, FilterHead, FilterId, Guards, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
     LineUp, Name, RedemptionId, Reference, Seq, Settings, Spec, Timestamp, UploadId, Window,
 };
-use crate::filter::{Digest, Expansion, Layout, Secret};
+use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
 
 /// The filter that a command addresses.
@@ -283,11 +283,6 @@ impl Command {
     /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
     /// of an old command is a new version, too.
     pub fn needs(&self) -> u16 {
-        if let Command::ImageBegin { head, .. } = self
-            && head.tables.expansion() == Expansion::Doubling
-        {
-            return 2;
-        }
         1
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// How items become digests, and digests places in tables. An image of another algorithm can't be used.
-pub const ALGORITHM: u32 = 1;
+pub const ALGORITHM: u32 = 2;
 
 /// The most images that may be on their way in at once.
 pub const IMAGES_MAX: usize = 16;

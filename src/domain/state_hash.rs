@@ -10,7 +10,7 @@ pub const STATE_HASH_EVERY: u64 = 1 << 16;
 /// [`Command::Enable`](super::Command::Enable) with its version is in the log.
 ///
 /// - 1: the first.
-/// - 2: compact filters that are created from then on expand by [doubling](crate::filter::Expansion::Doubling).
+/// - 2: filters grow by splitting the buckets of their newest table.
 pub const FORMAT_VERSION: u16 = 2;
 
 /// The hash of the state at a position.

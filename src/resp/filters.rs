@@ -281,7 +281,7 @@ pub(super) async fn reserve(
     Ok(Done::Answered)
 }
 
-/// `CF.COMPACT key`. Segments are folded by themselves when items are removed.
+/// `CF.COMPACT key`. Does nothing: memory shrinks when a filter is cleared or empty.
 pub(super) async fn compact(
     visit: &mut Visit<'_>,
     admitted: &Admitted,

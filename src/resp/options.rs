@@ -19,7 +19,7 @@ pub struct RespOptions {
 impl Default for RespOptions {
     fn default() -> Self {
         Self {
-            default_capacity: 1 << 16,
+            default_capacity: 1 << 10,
             buffers_bytes_max: 64 << 20,
             keys: Vec::new(),
             request_timeout: Duration::from_secs(30),

@@ -204,7 +204,7 @@ impl View {
 mod tests {
     use super::*;
     use crate::domain::{FilterId, Spec, Timestamp, Window};
-    use crate::filter::{Expansion, Filter, Growth, Layout, Mode, Reader, Secret};
+    use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
     use crate::state::ledger::Ledger;
     use crate::state::section::Epoch;
     use proptest::prelude::*;
@@ -236,8 +236,7 @@ mod tests {
     }
 
     fn reader() -> Reader {
-        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, Expansion::Doubling, None)
-            .reader()
+        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, None).reader()
     }
 
     #[test]

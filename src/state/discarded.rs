@@ -53,7 +53,7 @@ impl Discarded {
 mod tests {
     use super::*;
     use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
-    use crate::filter::{Digest, Expansion, Filter, Growth, Layout, Mode};
+    use crate::filter::{Digest, Filter, Growth, Layout, Mode};
     use crate::state::ledger::REDEMPTION_BYTES;
     use crate::state::section::Epoch;
 
@@ -77,7 +77,7 @@ mod tests {
 
     fn strict(capacity: u64) -> Filter {
         let layout = Layout::strict(capacity).unwrap();
-        Filter::new(Mode::Strict, layout, Growth::Auto, Expansion::Segments, None)
+        Filter::new(Mode::Strict, layout, Growth::Auto, None)
     }
 
     /// However large it is, a step frees hardly more than it may. In the end all is gone, and so is its memory from the account.

@@ -8,7 +8,7 @@ use super::view::{Counters, FilterView};
 use crate::domain::{
     FilterChange, FilterId, ImportState, Kind, Name, Outcome, Raise, Refusal, Spec, Timestamp, Window,
 };
-use crate::filter::{Expansion, Full, Growth, Layout, Secret};
+use crate::filter::{Full, Growth, Layout, Secret};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -62,9 +62,7 @@ impl State {
         if self.filters.len() as u64 >= self.shared.settings.filters_max {
             return Err(Refusal::TooManyFilters);
         }
-        // An entry means the same to every build: what came with a later version begins where that was enabled.
-        let expansion = if self.format < 2 { Expansion::Segments } else { Expansion::Doubling };
-        let tables = Tables::new(self.shared.next_epoch(), spec, layout, expansion);
+        let tables = Tables::new(self.shared.next_epoch(), spec, layout);
         let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some(), Change::default());
         let view = Arc::new(FilterView {
             id,
@@ -149,7 +147,7 @@ impl Subject<'_> {
         }
         let beyond_reach = |Full| Refusal::CapacityBeyondReach;
         if let Some(staging) = self.staging {
-            self.tables.filter.raising(&layout).map_err(beyond_reach)?;
+            self.tables.filter.tables().raising(&layout).map_err(beyond_reach)?;
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
         self.tables.filter.raise(layout).map_err(beyond_reach)?;

@@ -12,7 +12,7 @@ use super::staging::Staging;
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp};
-use crate::filter::{Expansion, StateCounts};
+use crate::filter::StateCounts;
 use crate::paged::Copied;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -61,9 +61,6 @@ pub(super) struct FilterState {
 pub struct Sizes {
     /// Bytes of all tables.
     pub tables_bytes: u64,
-    /// Bytes of tables that are not among those: of filters that were cleared, until that is done. They count only for a command that needs
-    /// tables.
-    pub uncounted_tables_bytes: u64,
     /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
     /// yet.
     pub records_bytes: u64,
@@ -102,8 +99,6 @@ pub(super) struct Footprint {
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
-    /// Bytes of tables that are not among those.
-    pub(super) uncounted_bytes: u64,
     /// Memory of ledgers.
     pub(super) ledgers_bytes: u64,
     /// Memory of the changes kept for imports that build aside.
@@ -122,7 +117,6 @@ impl Totals {
     fn change(&mut self, before: &Totals, now: &Totals) {
         let change = |total: &mut u64, before, now| *total = *total + now - before;
         change(&mut self.tables_bytes, before.tables_bytes, now.tables_bytes);
-        change(&mut self.uncounted_bytes, before.uncounted_bytes, now.uncounted_bytes);
         change(&mut self.ledgers_bytes, before.ledgers_bytes, now.ledgers_bytes);
         change(&mut self.kept_bytes, before.kept_bytes, now.kept_bytes);
         change(&mut self.catching_up, before.catching_up, now.catching_up);
@@ -265,7 +259,6 @@ impl State {
         let others_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
         Sizes {
             tables_bytes: shared.totals.tables_bytes,
-            uncounted_tables_bytes: shared.totals.uncounted_bytes,
             records_bytes: shared.totals.ledgers_bytes
                 + self.records.memory_bytes()
                 + imports_bytes
@@ -304,11 +297,7 @@ impl FilterState {
     fn footprint(&self) -> Footprint {
         let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
-        let mut totals = Totals {
-            tables_bytes: tables.memory_bytes(),
-            uncounted_bytes: tables.filter.tables().uncounted_bytes(),
-            ..Totals::default()
-        };
+        let mut totals = Totals { tables_bytes: tables.memory_bytes(), ..Totals::default() };
         let mut tasks = [
             None,
             None,
@@ -318,7 +307,6 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.uncounted_bytes += staging.tables.filter.tables().uncounted_bytes();
             totals.kept_bytes = staging.changes.memory_bytes();
             totals.catching_up = u64::from(staging.is_catching_up());
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
@@ -387,8 +375,8 @@ impl Shared {
     }
 
     /// Empty tables of the shape that a filter begins with.
-    pub(super) fn empty_tables(&mut self, view: &FilterView, expansion: Expansion) -> Tables {
-        Tables::new(self.next_epoch(), &view.spec, view.layout, expansion)
+    pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
+        Tables::new(self.next_epoch(), &view.spec, view.layout)
     }
 
     /// Puts a filter's new view where readers find it.

@@ -40,8 +40,6 @@ struct Demand {
     removes: u64,
     /// Items added to the tables that an import builds aside.
     staged: u64,
-    /// Copies removed from those.
-    unstaged: u64,
     /// Changes kept for that import.
     changes: u64,
     /// Kept changes that are repeated.
@@ -55,7 +53,6 @@ impl AddAssign for Demand {
         self.items += other.items;
         self.removes += other.removes;
         self.staged += other.staged;
-        self.unstaged += other.unstaged;
         self.changes += other.changes;
         self.repeated += other.repeated;
         self.uses += other.uses;
@@ -84,10 +81,10 @@ impl Waiting {
 }
 
 impl Waiting {
-    /// Whether the filter of a command has so many tables to empty that it should get no other one yet.
+    /// Whether the filter of a command that clears it is still freeing much of what the last one cleared.
     pub fn has_to_move_first(state: &State, command: &Command) -> bool {
-        matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. })
-            && targeted(state, command).is_some_and(|(_, filter)| filter.tables.filter.has_many_tables())
+        matches!(command, Command::Clear { .. })
+            && targeted(state, command).is_some_and(|(_, filter)| filter.tables.filter.has_much_to_sweep())
     }
 
     /// The most memory that a command can make the state ask for after the waiting ones are applied.
@@ -127,7 +124,7 @@ impl Waiting {
             {
                 let staged = staging.as_ref().map(|staging| &staging.tables);
                 for tables in [Some(&filter.tables), staged].into_iter().flatten() {
-                    need += tables.filter.raising_at_most(layout);
+                    need += tables.filter.tables().raising(layout).unwrap_or_default();
                 }
             }
             (Command::ImportBegin { mode, import, owner, .. }, _) => {
@@ -151,6 +148,9 @@ impl Waiting {
             (Command::Redeem { reference, .. }, _) => {
                 need += MemoryNeed::other(reference.as_str().len() as u64);
             }
+            (Command::Remove { .. } | Command::Replace { .. }, _) if filter.may_be_emptied(&all) => {
+                need += filter.tables.filter.clearing();
+            }
             _ => {}
         }
         need
@@ -172,7 +172,11 @@ impl Waiting {
                 | Command::ImportBegin { .. }
                 | Command::ImportEnd { .. }
                 | Command::Update { capacity: Some(_), .. }
-        );
+        ) || demand.removes > 0 && {
+            let mut all = self.of(id);
+            all += demand;
+            filter.may_be_emptied(&all)
+        };
         if demand != Demand::default() || is_reshaping {
             let here = self.filters.entry(id).or_default();
             here.demand += demand;
@@ -275,14 +279,13 @@ impl FilterState {
 
     /// The most memory that such demand can make the filter ask for.
     fn growth(&self, demand: &Demand) -> MemoryNeed {
-        let mut need = self.tables.filter.growth(demand.items, demand.removes);
+        let mut need = self.tables.filter.tables().growth(demand.items);
         if demand.uses > 0 {
             need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * staging::KEPT_CHANGE_BYTES);
-            let removes = demand.unstaged + demand.repeated * staging.tables.filter.copies_max();
-            need += staging.tables.filter.growth(demand.staged + demand.repeated, removes);
+            need += staging.tables.filter.tables().growth(demand.staged + demand.repeated);
         }
         need
     }
@@ -291,12 +294,24 @@ impl FilterState {
     fn catching_up(&self, staging: &Staging, waiting: &Demand, codes_max: u64, repeated: u64) -> MemoryNeed {
         let (held, redeemed) = self.tables.used();
         let taken_over = (codes_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
-        let (staged, unstaged) = (taken_over + repeated, repeated * staging.tables.filter.copies_max());
+        let staged = taken_over + repeated;
+        let from_empty = staging.tables.filter.tables().growth_from_empty(staged);
         if staging.cleared {
-            return staging.tables.growth_from_empty(staged, unstaged);
+            return from_empty;
         }
         let mut all = *waiting;
-        all += Demand { staged, unstaged, ..Demand::default() };
-        self.growth(&all).beyond(&self.growth(waiting))
+        all += Demand { staged, ..Demand::default() };
+        let mut need = self.growth(&all).beyond(&self.growth(waiting));
+        // What is repeated may empty the staged tables, which then start over.
+        if repeated * staging.tables.filter.copies_max() >= staging.tables.filter.items() {
+            need += from_empty.beyond(&need).passing();
+        }
+        need
+    }
+
+    /// Whether such demand may remove all items. Then the tables start over.
+    fn may_be_emptied(&self, demand: &Demand) -> bool {
+        let items = self.tables.filter.items();
+        demand.removes >= items && items + demand.items > 0
     }
 }

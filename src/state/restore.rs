@@ -139,7 +139,7 @@ fn restore_tables<S: Sections>(
         Some(filled) => Filter::restore_filling(spec.mode, image, filled, &mut load),
     };
     let filter = filter.map_err(RestoreStateError::Tables)?;
-    if filter.forgetting().map(|filter| filter.kept()) != spec.forget.map(|forget| forget.steps()) {
+    if filter.steps_kept() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
             "a filter forgets in other steps than its spec says",
         )));

@@ -259,7 +259,7 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Res
                         tables.filter.put(digest, state)?
                     }
                     _ if is_used(tables.filter.state(digest)) => {
-                        tables.filter.set_state(digest, SlotState::Available)
+                        tables.filter.set_state(digest, SlotState::Available);
                     }
                     _ => {}
                 }

@@ -112,7 +112,7 @@ impl Subject<'_> {
         let Some(staging) = self.staging else { return };
         staging.begin_catching_up();
         if std::mem::take(&mut staging.cleared) {
-            let empty = self.shared.empty_tables(self.view, self.tables.filter.expansion());
+            let empty = self.shared.empty_tables(self.view);
             let replaced = std::mem::replace(&mut staging.tables, empty);
             self.shared.drop_tables(replaced);
         }
@@ -123,7 +123,7 @@ impl Subject<'_> {
         let is_same = Staging::is_of(self.staging, &import);
         self.give_staging_up(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
         let changes = self.shared.next_epoch();
-        let tables = self.shared.empty_tables(self.view, self.tables.filter.expansion());
+        let tables = self.shared.empty_tables(self.view);
         *self.staging = Some(Staging::new(import, tables, changes));
     }
 

@@ -2,9 +2,7 @@
 
 use super::section::Epoch;
 use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
-use crate::filter::{
-    Digest, Expansion, Filter, ForgettingFilter, Full, Insert, Layout, MemoryNeed, SlotState,
-};
+use crate::filter::{Digest, Filter, Full, Insert, Layout, SlotState};
 
 /// Words that a filter which forgets looks through for forgotten items with each item that is added. Its tables have a few words for an item,
 /// so before long all is free, however many other filters wait for their turn.
@@ -18,45 +16,34 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Empty tables for a filter of this spec. One that forgets has not begun to: see [`Self::advance`].
-    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout, expansion: Expansion) -> Self {
+    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout) -> Self {
         let steps = spec.forget.map(|forget| forget.steps());
-        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, expansion, steps) }
+        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, steps) }
     }
 
     /// Lets a filter that forgets go on to the step of this time. Returns how many items are forgotten by that.
     pub(super) fn advance(&mut self, spec: &Spec, now: Timestamp) -> u64 {
-        let (Some(forget), Some(filter)) = (spec.forget, self.filter.forgetting_mut()) else { return 0 };
-        let before = filter.forgotten_items();
-        filter.advance(forget.step_at(now));
-        filter.forgotten_items() - before
+        spec.forget.map_or(0, |forget| self.filter.advance(forget.step_at(now)))
     }
 
     /// When the next items are forgotten, if any are going to be.
     pub(super) fn due(&self, spec: &Spec) -> Option<Timestamp> {
-        let oldest = self.filter.forgetting()?.oldest_step()?;
-        Some(spec.forget?.end_of(oldest))
+        Some(spec.forget?.end_of(self.filter.oldest_step()?))
     }
 
     /// Whether [`Self::retire`] has something to do.
     pub(super) fn is_retiring(&self) -> bool {
-        self.filter.forgetting().is_some_and(ForgettingFilter::is_retiring)
+        self.filter.is_retiring()
     }
 
     /// Goes on freeing the slots of forgotten items, in so many more words. Returns how many that were.
     pub(super) fn retire(&mut self, words: u64) -> u64 {
-        self.filter.forgetting_mut().map_or(0, |filter| filter.retire(words))
+        self.filter.retire(words)
     }
 
     /// Bytes of the tables.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.filter.tables().memory_bytes()
-    }
-
-    /// The most memory that so many items can make the filter ask for that begins anew, its first table included.
-    pub(super) fn growth_from_empty(&self, items: u64, removes: u64) -> MemoryNeed {
-        let mut need = self.filter.beginning();
-        need += self.filter.growth_from_empty(items, removes);
-        need
     }
 
     /// Adds items, all or none. A redeemed code stays redeemed.
@@ -74,7 +61,7 @@ impl Tables {
 
     /// How many codes are held, and how many redeemed.
     pub(super) fn used(&self) -> (u64, u64) {
-        let counts = self.filter.state_counts();
+        let counts = self.filter.counts().unwrap_or_default();
         (counts.held, counts.redeemed)
     }
 

@@ -3,7 +3,7 @@
 use super::tables::outcome;
 use super::view::FilterView;
 use crate::domain::{Import, ImportMode, ItemOutcome, Refusal, Timestamp, Tripped};
-use crate::filter::{Digest, Expansion, Filter, Full, Growth, Layout, Mode, SlotState};
+use crate::filter::{Digest, Filter, Full, Growth, Layout, Mode, SlotState};
 use std::sync::Arc;
 
 /// Maximum number of buckets that the tables of a trial `append` start with; they grow with its items.
@@ -30,8 +30,8 @@ impl ImportTrial {
             ImportMode::Replace => spec.growth,
         };
         let layout = Self::layout(&view, mode);
-        let mut filter = Filter::new(spec.mode, layout, growth, Expansion::Doubling, steps);
-        if let (Some(forget), Some(filter)) = (spec.forget, filter.forgetting_mut()) {
+        let mut filter = Filter::new(spec.mode, layout, growth, steps);
+        if let Some(forget) = spec.forget {
             filter.advance(forget.step_at(now));
         }
         Self { view, filter, mode, if_absent, now, used: 0 }

@@ -64,8 +64,8 @@ impl Subject<'_> {
         }
         let again: Vec<Redemption> = again.iter().filter_map(|id| ledger.get(id).cloned()).collect();
         drop(ledger);
-        if let (Some(forget), Some(filter)) = (self.view.spec.forget, self.tables.filter.forgetting_mut()) {
-            filter.turn_back(forget.step_at(now));
+        if let Some(forget) = self.view.spec.forget {
+            self.tables.filter.turn_back(forget.step_at(now));
         }
         if self.view.created_at > now {
             self.change_view(|view| view.created_at = now);

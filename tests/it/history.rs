@@ -197,8 +197,7 @@ fn every_build_comes_to_the_same_hash() {
     );
 }
 
-/// What version 2 has brought: a compact filter that is created then expands by doubling. It grows a thousandfold, so that it doubles twice,
-/// loses much, and is left to itself.
+/// A compact filter that grows a thousandfold, so that tables are copied, loses much, and is left alone.
 fn script_of_version_2() -> Vec<Command> {
     let spec = Spec {
         capacity: 200,
@@ -227,7 +226,7 @@ fn script_of_version_2() -> Vec<Command> {
     script
 }
 
-/// As [`every_build_comes_to_the_same_hash`], for what version 2 has brought. A node that begins with a snapshot in the middle of it goes on
+/// As [`every_build_comes_to_the_same_hash`], for a filter that grows. A node that starts with a snapshot in the middle of a copy continues
 /// as the others do.
 #[test]
 fn filters_that_double_are_the_same_on_every_node() {

@@ -1,7 +1,7 @@
-//! A table as it was when a snapshot began. The snapshot owns it, and takes its chunks while the writer goes on.
+//! A table as it was when a snapshot started. The snapshot owns it, and takes its chunks while the writer continues.
 
-use super::codec::{CHUNK_WORDS, TableId, chunks, encode_chunk};
-use super::table::Table;
+use crate::chunk::{CHUNK_WORDS, TableId, chunks, encode_chunk};
+use crate::table::Table;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type Records = Vec<(u32, u64)>;
 
 /// The undo log of a snapshot: the old values of words that have changed since it began.
-pub(super) struct Undo {
+pub(crate) struct Undo {
     /// For each chunk its records; `None` once the chunk is taken. Empty once the snapshot has let go of the table.
     chunks: Mutex<Vec<Option<Records>>>,
     /// Bytes that only snapshots still need. Shared with everything else that the snapshot consists of.
@@ -23,7 +23,7 @@ impl Undo {
     }
 
     /// Adds a word's old value, unless its chunk is taken.
-    pub(super) fn push(&self, word: usize, before: u64) {
+    pub(crate) fn push(&self, word: usize, before: u64) {
         if let Some(Some(records)) = self.chunks().get_mut(word / CHUNK_WORDS) {
             records.push(((word % CHUNK_WORDS) as u32, before));
             self.copied.fetch_add(size_of::<(u32, u64)>() as u64, Relaxed);
@@ -49,7 +49,7 @@ pub struct FrozenTable {
 
 impl FrozenTable {
     /// The table as it is now, and the undo log that its writer must fill from now on.
-    pub(super) fn new(
+    pub(crate) fn new(
         id: TableId,
         changes: u64,
         table: Arc<Table>,

@@ -1,26 +1,25 @@
-//! The layout of a filter: its mode, and the shape of its first table. [`super::sizing`] computes it from what a caller asks for.
+//! The layout of a filter: its mode, and the shape of its first table. [`crate::sizing`] computes it from what a caller asks for.
 //!
 //! A filter computes with the layout alone, which has no floats in it: so it behaves the same on any machine.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::slot_state::STATE_MASK;
-use super::slots::{Lanes, STRICT_SLOT_BITS, STRICT_SLOTS};
+use crate::slots::{Lanes, STRICT_SLOT_BITS, STRICT_SLOTS};
 
 /// The greatest capacity that a filter can be created with.
 pub const CAPACITY_MAX: u64 = 1 << 32;
 /// The most buckets of a table. Up to here, the bucket and the fingerprint of a compact filter have no digest bit in common.
-pub(super) const BUCKETS_MAX: u64 = 1 << 32;
+pub(crate) const BUCKETS_MAX: u64 = 1 << 32;
 
-/// The most buckets of a segment of a compact filter.
-pub(super) const SEGMENT_BUCKETS_MAX: u64 = 1 << 32;
+/// Maximum number of slots of a bucket.
+pub(crate) const BUCKET_SIZE_MAX: usize = 8;
 /// The fewest bits of a compact filter's fingerprint.
 pub const FINGERPRINT_BITS_MIN: u8 = 4;
 /// The most bits of a compact filter's fingerprint.
 pub const FINGERPRINT_BITS_MAX: u8 = 32;
 /// The most bits of a slot that say in which step its item was added.
-pub(super) const STEP_BITS_MAX: u8 = 6;
+pub(crate) const STEP_BITS_MAX: u8 = 6;
 /// The fewest steps in which a filter forgets.
 pub const STEPS_MIN: u32 = 2;
 /// The most steps in which a filter forgets.
@@ -57,15 +56,6 @@ pub enum Growth {
     Auto,
     /// It refuses more items.
     Fixed,
-}
-
-/// How a compact filter that is full takes more memory. It is part of what a log's entries mean, so a filter keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Expansion {
-    /// By further segments, each larger than the one before. Filters that forget know no other way.
-    Segments,
-    /// By doubling the newest segment, as often as the bits of its slots allow; then by a further one.
-    Doubling,
 }
 
 /// The shape of a filter's first table. Filters of equal layouts behave the same, on any machine.
@@ -186,12 +176,12 @@ impl Layout {
         -f64::exp_m1(2.0 * f64::from(self.bucket_size) * load * f64::ln_1p(-1.0 / fingerprints))
     }
 
-    pub(super) fn lanes(&self) -> Lanes {
+    fn lanes(&self) -> Lanes {
         if self.fingerprint_bits == STRICT_FINGERPRINT_BITS {
-            Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS, STATE_MASK)
+            Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS)
         } else {
             let (fingerprint_bits, step_bits) = (u32::from(self.fingerprint_bits), u32::from(self.step_bits));
-            Lanes::new(fingerprint_bits + step_bits, u32::from(self.bucket_size), (1 << step_bits) - 1)
+            Lanes::new(fingerprint_bits + step_bits, u32::from(self.bucket_size))
         }
     }
 }

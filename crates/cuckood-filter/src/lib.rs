@@ -1,72 +1,81 @@
-//! Cuckoo filters (Fan et al., CoNEXT 2014): pure and synchronous. Knows nothing of HTTP, time or storage.
+//! Cuckoo filters (Fan et al., CoNEXT 2014) with one writer and lock-free readers.
 //!
-//! [`compact`] filters keep fingerprints, and [`forgetting`] ones also the step in which each was added; [`strict`] ones keep 62 bits
-//! of each item's digest and a state. [`modes`] puts all behind one type. A filter has a writer's side, which one thread owns, and a
-//! reader's side, which takes no lock.
+//! # What it promises
 //!
-//! All keep their items in a few tables ([`table_set`]). A table ([`table`], changed by [`writer`]) is made of buckets of
-//! slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] says how large it is, and [`place`] in which two
-//! buckets an item may lie. [`strict_table`] finds an item in a strict table. How many buckets a capacity needs is for [`sizing`]
-//! to say.
+//! - A *compact* filter ([`Mode::Compact`]) is a multiset of fingerprints. A lookup never misses an item that was added and not removed, and
+//!   takes a stranger for a member at most `error_rate` of the time, at any size.
+//! - A compact filter may *forget*: every copy expires a number of steps after its own. What a step is in time is the caller's choice.
+//! - A *strict* filter ([`Mode::Strict`]) is a set of 62 bits of each item's digest, with a state: available, held or redeemed.
+//! - Filters grow incrementally ([`Growth::Auto`]): no insert moves a large table. Memory stays within 2.6 times that of a filter of the
+//!   right size while it grows up to a thousandfold, and 3.6 times while a table is copied. Memory shrinks when a filter is cleared or empty.
+//! - A failed insert changes nothing, and a rejected batch is undone.
+//! - The same calls make the same bytes on every machine: there is no clock, randomness or floating point in a filter.
+//! - Readers take no lock and never wait for the writer.
+//!
+//! Removing an item that was never added may remove a colliding one, with probability `error_rate`, and at most twice as many copies fit as a
+//! bucket has slots.
+//!
+//! # Example
+//!
+//! ```
+//! use cuckood_filter::{Filter, Growth, Insert, Layout, Mode, Secret};
+//!
+//! // In production, draw the secret at random: with it, outsiders could craft collisions.
+//! let secret = Secret::new([7; 192]);
+//! let layout = Layout::compact(1_000, 0.001, Growth::Auto)?;
+//! let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
+//! let reader = filter.reader();
+//!
+//! let users = ["ada", "grace"].map(|user| secret.digest(user.as_bytes()));
+//! assert_eq!(filter.insert_many(&users, false)?, [Insert::Added, Insert::Added]);
+//! std::thread::spawn(move || assert!(reader.view(0).contains(users[0]))).join().unwrap();
+//!
+//! assert!(filter.remove(users[0]));
+//! assert_eq!(filter.items(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it works
+//!
+//! A [`table`] is made of buckets of slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] determines its size, and [`place`]
+//! the two buckets in which an item may be stored. The [`writer`] finds a path to a free slot by breadth-first search. The [`tables`] of a
+//! filter grow by splitting buckets and by appending. [`multiset`] and [`set`] add what copies and states mean, by way of [`tags`]; [`filter`]
+//! puts both behind one type, and [`reader`] is the other side. [`sizing`] computes how many buckets a capacity needs. [`image`] and [`chunk`]
+//! are for snapshots.
 
-pub mod codec;
-pub mod compact;
-mod compact_move;
-mod compact_view;
-mod copies;
-mod dropped;
-mod filling;
-pub mod forgetting;
-mod forgetting_view;
+#![warn(missing_docs)]
+
+pub mod chunk;
+mod filter;
 mod frozen;
 pub mod hash;
-mod insert;
-mod kind;
+mod image;
 pub mod layout;
-mod live;
 mod memory;
-mod mixing;
-mod modes;
-mod nested;
+mod multiset;
 mod place;
 mod plan;
-#[cfg(test)]
-mod race;
-mod segments;
-mod shown;
+mod reader;
+mod set;
 mod sizing;
-mod slot_state;
 mod slots;
-mod stepped;
-mod steps;
-pub mod strict;
-mod strict_move;
-mod strict_table;
-mod strict_view;
 mod table;
-mod table_set;
+mod tables;
+mod tags;
 #[cfg(test)]
-mod table_tests;
-#[cfg_attr(loom, path = "loom_words.rs")]
+mod tests;
 mod words;
 mod writer;
 
-pub use codec::{FilterImage, RestoreError, Restoring, TableId};
-pub use compact::CompactFilter;
-pub use compact_view::{CompactReader, CompactView};
-pub use dropped::Dropped;
-pub use filling::{FillError, Filled};
-pub use forgetting::ForgettingFilter;
-pub use forgetting_view::{ForgettingReader, ForgettingView};
+pub use chunk::TableId;
+pub use filter::Filter;
 pub use frozen::FrozenTable;
 pub use hash::{Digest, Secret};
-pub use insert::{Full, Insert};
-pub use layout::{Expansion, FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
+pub use image::{FillError, Filled, FilterImage, Load, RestoreError, Restoring};
+pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
 pub use memory::{MemoryNeed, OutOfMemory, Reservation, unreserved_tables};
-pub use modes::{Filter, FilterStats, Reader};
-pub use slot_state::{SlotState, StateCounts};
-pub use steps::StepStats;
-pub use strict::{StrictFilter, Walk};
-pub use strict_view::{StrictReader, StrictView};
+pub use reader::{FilterStats, Reader, View};
+pub use set::Walk;
 pub use table::SegmentStats;
-pub use table_set::TableSet;
+pub use tables::{Dropped, Full, Tables};
+pub use tags::{Insert, SlotState, StateCounts, StepStats};

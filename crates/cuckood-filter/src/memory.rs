@@ -1,7 +1,7 @@
 //! The memory of tables: zeroed atomic words, aligned to cache lines, on huge pages where that pays.
 //!
-//! A thread that must not run out of memory later reserves it first ([`Reservation`]); the tables that it makes then take their
-//! memory from there.
+//! A thread that must not run out of memory later reserves it first ([`Reservation`]); the tables that it creates then take their
+//! memory from the reservation.
 //!
 //! This is the only file of the filter with `unsafe`.
 
@@ -29,62 +29,51 @@ const HUGE_PAGE_BYTES: usize = match (cfg!(miri), cfg!(test)) {
 };
 const CACHE_LINE_BYTES: usize = 64;
 
-/// The system gives no more memory.
+/// The system has no more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the system refuses {bytes} bytes of memory")]
 pub struct OutOfMemory {
-    /// How much was asked for.
+    /// Bytes that were requested.
     pub bytes: u64,
 }
 
-/// The most memory that an operation can ask for.
+/// The most memory that an operation can need.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryNeed {
-    /// Bytes that count towards the memory limit.
+    /// Bytes that count towards a memory limit.
     pub bytes: u64,
-    /// Bytes that are taken as well. They count only for those who ask for tables.
-    pub uncounted: u64,
-    /// Whether tables are among what counts.
-    pub has_tables: bool,
-    /// Bytes of address space of each table among it that is mapped.
+    /// Bytes of address space of each table that is mapped, in the order of their creation.
     tables: Vec<u64>,
 }
 
 impl MemoryNeed {
-    /// The need of a table of so many bytes.
+    /// The need of a table of this size.
     pub fn table(bytes: u64) -> Self {
-        let is_mapped = bytes >= HUGE_PAGE_BYTES as u64;
-        let tables = is_mapped.then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
-        Self { bytes, uncounted: 0, has_tables: bytes > 0, tables: tables.into_iter().collect() }
+        let mapped = is_mapped(bytes as usize).then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
+        Self { bytes, tables: mapped.into_iter().collect() }
     }
 
-    /// The need of so many bytes that are not a table's.
+    /// The need of bytes that are not a table's.
     pub fn other(bytes: u64) -> Self {
-        Self { bytes, ..Self::default() }
+        Self { bytes, tables: Vec::new() }
     }
 
-    /// The same need, for memory that is given back before the operation ends: it does not count towards the limit.
+    /// The same need, for memory that is released before the operation ends: it does not count towards a limit.
     pub fn passing(self) -> Self {
-        Self { bytes: 0, has_tables: false, ..self }
+        Self { bytes: 0, ..self }
     }
 
-    /// The same need, of which only so many bytes count towards the limit, and for whoever asks for tables the others too.
-    pub fn counting(self, bytes: u64) -> Self {
-        Self { bytes, uncounted: self.bytes.saturating_sub(bytes), has_tables: false, ..self }
-    }
-
-    /// What is left of it once another need is taken off. The order of their tables makes no difference.
+    /// What is left of it without another need. The order of their tables makes no difference.
     pub fn beyond(mut self, other: &Self) -> Self {
         for bytes in &other.tables {
             if let Some(at) = self.tables.iter().position(|own| own == bytes) {
                 self.tables.remove(at);
             }
         }
-        let bytes = self.bytes.saturating_sub(other.bytes);
-        Self { bytes, has_tables: self.has_tables && bytes > 0, ..self }
+        Self { bytes: self.bytes.saturating_sub(other.bytes), ..self }
     }
 
-    /// Whether there is no need at all.
+    /// Returns whether there is no need at all.
     pub fn is_none(&self) -> bool {
         self.bytes == 0 && self.tables.is_empty()
     }
@@ -98,10 +87,6 @@ impl MemoryNeed {
 impl AddAssign for MemoryNeed {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
-        self.uncounted = self.uncounted.saturating_add(other.uncounted);
-        if other.has_tables {
-            self.has_tables = true;
-        }
         self.tables.extend(other.tables);
     }
 }
@@ -111,20 +96,20 @@ thread_local! {
     static RESERVED: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory that is mapped in advance for the tables that this thread makes. When it is dropped, memory that no table took goes back.
+/// Memory that is mapped in advance for the tables that this thread creates. Dropping it releases what no table took.
 pub struct Reservation {
     /// Not `Send`: it belongs to its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Reservation {
-    /// A reservation of nothing yet.
-    #[allow(clippy::new_without_default)] // Nobody makes one by default.
+    /// An empty reservation.
+    #[allow(clippy::new_without_default)] // It must be dropped by the thread that created it.
     pub fn new() -> Self {
         Self { _thread: PhantomData }
     }
 
-    /// Maps memory for the tables of `need`, and checks that the system would give `spare` more bytes, for all that is not mapped.
+    /// Maps memory for the tables of `need`, and checks that the system has `spare` more bytes, for all that is not mapped.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system refuses; then nothing has changed.
@@ -139,7 +124,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives back the memory that no table has taken.
+    /// Releases the memory that no table has taken.
     pub fn release(&mut self) {
         // While the thread ends, its reserved memory may be gone already.
         let _ = RESERVED.try_with(|reserved| reserved.take());
@@ -152,7 +137,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Takes a mapping of so many bytes from those reserved for this thread, if there is one.
+/// Takes a mapping of this size from those reserved for this thread, if there is one.
 fn take_reserved(bytes: usize) -> Option<Mapping> {
     RESERVED.with_borrow_mut(|reserved| {
         let at = reserved.iter().position(|piece| piece.bytes == bytes)?;
@@ -169,7 +154,7 @@ pub fn unreserved_tables() -> u64 {
     UNRESERVED.get()
 }
 
-/// A private anonymous mapping, aligned to huge pages and a whole number of them long.
+/// A private anonymous mapping, aligned to huge pages and a multiple of their size.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -177,7 +162,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize) -> Option<Self> {
-        // The system aligns to small pages only. So map one huge page more, align inside, and give both ends back.
+        // The system aligns to small pages only. So map one huge page more, align inside, and unmap both ends.
         let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
         // SAFETY: a new private mapping at an address of the system's choice touches no memory of ours.
         let start = unsafe {
@@ -207,23 +192,23 @@ impl Drop for Mapping {
         if self.bytes == 0 {
             return;
         }
-        // SAFETY: the range was mapped by us, belongs to this value alone, and is given back once.
+        // SAFETY: the range was mapped by us, belongs to this value alone, and is unmapped once.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping of our own can be given back");
+        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
     }
 }
 
-/// The memory of words that are gone, still to be given back.
-pub(super) struct Remains(Mapping);
+/// The memory of words that were dropped, still to be released.
+pub(crate) struct Remains(Mapping);
 
 impl Remains {
     /// Bytes that are left.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.0.bytes as u64
     }
 
-    /// Gives so many bytes back, rounded up, or all if there are fewer. Returns how many those were.
-    pub(super) fn give_back(&mut self, bytes: u64) -> u64 {
+    /// Releases this many bytes, rounded up, or all if there are fewer. Returns the number of bytes.
+    pub(crate) fn release(&mut self, bytes: u64) -> u64 {
         let piece = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(HUGE_PAGE_BYTES);
         let piece = piece.saturating_mul(HUGE_PAGE_BYTES).min(self.0.bytes);
         self.0.bytes -= piece;
@@ -234,20 +219,10 @@ impl Remains {
     }
 }
 
-/// A fixed number of atomic words, all zero at first.
-pub(super) struct Words {
+/// A fixed number of atomic words, all zero at first: mapped if there are many, otherwise on the heap.
+pub(crate) struct Words {
     first: NonNull<AtomicU64>,
     len: usize,
-    source: Source,
-}
-
-/// Where the words came from, and so how they are given back.
-enum Source {
-    Heap(Layout),
-    /// Gives itself back.
-    Mapping(Mapping),
-    /// Nothing to give back: what came after it does.
-    Gone,
 }
 
 // SAFETY: a mapping owns its memory alone, and any thread may give it back.
@@ -263,54 +238,57 @@ fn layout(len: usize) -> Layout {
         .expect("a table is far smaller than the address space")
 }
 
+/// Whether a table of this size is mapped.
+fn is_mapped(bytes: usize) -> bool {
+    bytes >= HUGE_PAGE_BYTES
+}
+
 impl Words {
-    /// So many words, all zero. As with `Vec`, the process ends if the system has no memory left. A caller that can't afford that
-    /// makes a [`Reservation`] first.
-    pub(super) fn zeroed(len: usize) -> Self {
+    /// Zeroed words. As with `Vec`, the process ends if the system has no memory left. A caller that must not fail creates a
+    /// [`Reservation`] first.
+    pub(crate) fn zeroed(len: usize) -> Self {
         Self::try_zeroed(len).unwrap_or_else(|_| handle_alloc_error(layout(len)))
     }
 
-    /// So many words, all zero.
+    /// Zeroed words.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has no memory left.
-    pub(super) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
+    pub(crate) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len);
         let refused = OutOfMemory { bytes: layout.size() as u64 };
-        if layout.size() < HUGE_PAGE_BYTES {
+        if !is_mapped(layout.size()) {
             // SAFETY: the layout's size is not zero.
             let start = unsafe { alloc_zeroed(layout) };
             let first = NonNull::new(start.cast::<AtomicU64>()).ok_or(refused)?;
-            return Ok(Self { first, len, source: Source::Heap(layout) });
+            return Ok(Self { first, len });
         }
         let bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
         let reserved = take_reserved(bytes);
         UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
         let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
         mapping.advise_huge_pages();
-        Ok(Self { first: mapping.start.cast(), len, source: Source::Mapping(mapping) })
+        Ok(Self { first: mem::ManuallyDrop::new(mapping).start.cast(), len })
     }
 
     /// Whether its memory is mapped.
-    pub(super) fn is_mapped(&self) -> bool {
-        matches!(self.source, Source::Mapping(_))
+    pub(crate) fn is_mapped(&self) -> bool {
+        is_mapped(layout(self.len).size())
     }
 
-    /// Its memory, to be given back a little at a time. If there is so little that this is not worth the while, it is given back at
-    /// once; the error says how many bytes that were.
-    pub(super) fn into_remains(mut self) -> Result<Remains, u64> {
-        match mem::replace(&mut self.source, Source::Gone) {
-            Source::Mapping(mapping) => Ok(Remains(mapping)),
-            small => {
-                self.source = small;
-                Err(self.len as u64 * 8)
-            }
-        }
+    /// Its memory, to be released incrementally; none if it is on the heap, and thereby released.
+    pub(crate) fn into_remains(self) -> Option<Remains> {
+        self.is_mapped().then(|| Remains(mem::ManuallyDrop::new(self).mapping()))
+    }
+
+    /// The mapping of words that are mapped. It must not outlive them, nor they it.
+    fn mapping(&self) -> Mapping {
+        Mapping { start: self.first.cast(), bytes: layout(self.len).size().next_multiple_of(HUGE_PAGE_BYTES) }
     }
 
     /// Prefetches the cache line of a word. Any index will do, even one past the end.
     #[inline(always)]
-    pub(super) fn prefetch(&self, index: usize) {
+    pub(crate) fn prefetch(&self, index: usize) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -335,9 +313,11 @@ impl Deref for Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        if let Source::Heap(layout) = self.source {
-            // SAFETY: allocated in `try_zeroed` with this layout, and given back once.
-            unsafe { dealloc(self.first.as_ptr().cast(), layout) }
+        if self.is_mapped() {
+            drop(self.mapping());
+        } else {
+            // SAFETY: allocated in `try_zeroed` with this layout, and released once.
+            unsafe { dealloc(self.first.as_ptr().cast(), layout(self.len)) }
         }
     }
 }
@@ -352,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_zero_aligned_and_all_there() {
+    fn words_are_zero_and_aligned() {
         for len in
             [1, 100, HUGE_PAGE_BYTES / 8 - 1, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES / 8 + 1, HUGE_PAGE_BYTES]
         {
@@ -367,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_lie_in_what_was_reserved_and_the_rest_goes_back() {
+    fn tables_take_reserved_memory_and_the_rest_is_released() {
         let (small, large) = (HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES);
         let mut need = MemoryNeed::table(large as u64);
         need += MemoryNeed::table(small as u64);
@@ -392,21 +372,21 @@ mod tests {
     }
 
     #[test]
-    fn a_table_goes_piece_by_piece() {
+    fn tables_are_released_incrementally() {
         let words = Words::zeroed(5 * HUGE_PAGE_BYTES / 8);
         words[0].store(7, Relaxed);
         words[words.len() - 1].store(7, Relaxed);
-        let mut remains = words.into_remains().ok().unwrap();
+        let mut remains = words.into_remains().unwrap();
         let page = HUGE_PAGE_BYTES as u64;
-        assert_eq!((remains.bytes(), remains.give_back(1), remains.bytes()), (5 * page, page, 4 * page));
-        assert_eq!((remains.give_back(2 * page), remains.bytes()), (2 * page, 2 * page));
-        assert_eq!((remains.give_back(u64::MAX), remains.bytes()), (2 * page, 0));
-        assert_eq!(remains.give_back(u64::MAX), 0);
-        assert_eq!(Words::zeroed(100).into_remains().err(), Some(800));
+        assert_eq!((remains.bytes(), remains.release(1), remains.bytes()), (5 * page, page, 4 * page));
+        assert_eq!((remains.release(2 * page), remains.bytes()), (2 * page, 2 * page));
+        assert_eq!((remains.release(u64::MAX), remains.bytes()), (2 * page, 0));
+        assert_eq!(remains.release(u64::MAX), 0);
+        assert!(Words::zeroed(100).into_remains().is_none());
     }
 
     #[test]
-    fn what_the_system_refuses_is_told() {
+    fn refused_memory_is_an_error() {
         let mut reservation = Reservation::new();
         let mut need = MemoryNeed::table(1 << 20);
         need += MemoryNeed::table(1 << 60);
@@ -417,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_is_told_beyond_another() {
+    fn needs_are_compared() {
         let (small, large) = (MemoryNeed::table(1 << 20), MemoryNeed::table(3 << 20));
         let mut both = small.clone();
         both += large.clone();

@@ -1,163 +1,180 @@
-//! The plan of a table: its mode, and its number of buckets and slots. All else about a table follows from it.
+//! The plan of a table: all else about a table follows from it.
 
-use super::layout::{self, Expansion, FINGERPRINT_BITS_MAX, STRICT_FINGERPRINT_BITS};
-use super::memory::MemoryNeed;
-use super::sizing;
-use super::slots::{Lanes, STRICT_SLOTS};
+use crate::layout::{self, FINGERPRINT_BITS_MAX, Layout, Mode, STRICT_FINGERPRINT_BITS};
+use crate::place::Dimensions;
+use crate::sizing;
+use crate::slots::{Lanes, STATE_BITS, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
 
+/// Spare bits of an appended table: it can be doubled as many times. More would make a filter that grows tenfold larger, fewer would
+/// give one that grows a hundredfold a third table.
+const SPARE_BITS: u8 = 7;
+
+/// An appended table has at least one in this many of all slots.
+const APPENDED_SHARE: u64 = 16;
+
+/// Tables of fewer words may fill so unevenly that half of their limit is all that can be counted on.
+const SURE_WORDS_MIN: u64 = 8 << 10;
+
 /// The plan of a table. A snapshot stores it.
+///
+/// A filter that is full doubles its newest table, which needs a spare bit (a strict one needs none: its slots hold complete digests), or
+/// appends a table. The first table has no spare bits, so a filter of the right size does not pay for growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum TablePlan {
-    /// Segment `k` of a compact filter of which each segment is larger than the one before. Where items are forgotten, `step_bits` of each
-    /// slot say in which step its item was added.
-    Segment { base_bits: u8, step_bits: u8, bucket_size: u8, base_buckets: u64, k: u32 },
-    /// A strict table.
-    Strict { buckets: u64 },
-    /// A table of a compact filter whose segments double. Its buckets are `base_buckets`, doubled so often. `spare_bits` of each slot are
-    /// bits of a bucket number: the table can be doubled so many times more.
-    Doubling { base_bits: u8, bucket_size: u8, base_buckets: u64, segment: u8, doublings: u8, spare_bits: u8 },
+pub(crate) struct TablePlan {
+    /// What a slot holds.
+    pub(crate) mode: Mode,
+    /// Slots of a bucket.
+    pub(crate) bucket_size: u8,
+    /// Bits of a slot that hold a tag: the step in which a copy was added, or the state of a code.
+    pub(crate) tag_bits: u8,
+    /// Bits of a fingerprint.
+    pub(crate) bits: u8,
+    /// How many tables the filter had before. A fingerprint is longer by as many bits than one in the first table.
+    pub(crate) number: u8,
+    /// Bits of a slot that are bits of a bucket number.
+    pub(crate) spare_bits: u8,
+    /// How often the buckets were doubled.
+    pub(crate) doublings: u8,
+    /// Buckets of the filter's first table.
+    pub(crate) base_buckets: u64,
 }
 
 impl TablePlan {
-    pub(super) fn buckets(&self) -> u64 {
-        match *self {
-            Self::Segment { base_buckets, k, .. } => base_buckets << k,
-            Self::Strict { buckets } => buckets,
-            Self::Doubling { base_buckets, doublings, .. } => base_buckets << doublings,
-        }
-    }
-
-    /// The number of a segment of a compact filter; 0 for a strict table.
-    pub(super) fn segment(&self) -> u32 {
-        match *self {
-            Self::Segment { k, .. } => k,
-            Self::Strict { .. } => 0,
-            Self::Doubling { segment, .. } => u32::from(segment),
-        }
-    }
-
-    /// How often the buckets of the first segment were doubled for it, counting the doublings whose bits are still in the slots.
-    pub(super) fn level(&self) -> u32 {
-        match *self {
-            Self::Segment { k, .. } => k,
-            Self::Strict { .. } => 0,
-            Self::Doubling { doublings, spare_bits, .. } => u32::from(doublings) + u32::from(spare_bits),
-        }
-    }
-
-    /// How a filter with this first table takes more memory.
-    pub(super) fn expansion(&self) -> Expansion {
-        match self {
-            Self::Doubling { .. } => Expansion::Doubling,
-            Self::Segment { .. } | Self::Strict { .. } => Expansion::Segments,
-        }
-    }
-
-    /// Bits of a slot that are bits of a bucket number.
-    pub(super) fn spare_bits(&self) -> u32 {
-        match *self {
-            Self::Segment { .. } | Self::Strict { .. } => 0,
-            Self::Doubling { spare_bits, .. } => u32::from(spare_bits),
-        }
-    }
-
-    /// The same segment with another number.
-    pub(super) fn with_number(self, number: u32) -> Self {
-        match self {
-            Self::Segment { base_bits, step_bits, bucket_size, base_buckets, .. } => {
-                Self::Segment { base_bits, step_bits, bucket_size, base_buckets, k: number }
-            }
-            Self::Strict { .. } | Self::Doubling { .. } => self,
-        }
-    }
-
-    /// A table of the same segment with twice as many buckets, or so many times twice; none if it has not so many bits to spare.
-    pub(super) fn doubled(self, times: u8) -> Option<Self> {
-        let Self::Doubling { base_bits, bucket_size, base_buckets, segment, doublings, spare_bits } = self
-        else {
-            return None;
+    /// The plan of a filter's first table.
+    pub(crate) fn first(mode: Mode, layout: &Layout) -> Self {
+        let (tag_bits, bits) = match mode {
+            Mode::Compact => (layout.step_bits, layout.fingerprint_bits),
+            Mode::Strict => (STATE_BITS as u8, STRICT_FINGERPRINT_BITS),
         };
-        let (doublings, spare_bits) = (doublings + times, spare_bits.checked_sub(times)?);
-        Some(Self::Doubling { base_bits, bucket_size, base_buckets, segment, doublings, spare_bits })
-    }
-
-    pub(super) fn bucket_size(&self) -> u8 {
-        match *self {
-            Self::Segment { bucket_size, .. } | Self::Doubling { bucket_size, .. } => bucket_size,
-            Self::Strict { .. } => STRICT_SLOTS as u8,
+        Self {
+            mode,
+            bucket_size: layout.bucket_size,
+            tag_bits,
+            bits,
+            number: 0,
+            spare_bits: 0,
+            doublings: 0,
+            base_buckets: layout.buckets,
         }
     }
 
-    /// Bits of a slot that tell items apart within a bucket.
-    pub(super) fn fingerprint_bits(&self) -> u8 {
-        match *self {
-            Self::Segment { base_bits, k, .. } => base_bits + k as u8,
-            Self::Strict { .. } => STRICT_FINGERPRINT_BITS,
-            Self::Doubling { base_bits, segment, spare_bits, .. } => base_bits + segment + spare_bits,
+    /// Returns whether it is that of a first table which was not doubled.
+    pub(crate) fn is_first(&self) -> bool {
+        self.number == 0 && self.doublings == 0
+    }
+
+    pub(crate) fn buckets(&self) -> u64 {
+        self.base_buckets << self.doublings
+    }
+
+    /// How often the buckets of the first table were doubled for it, counting the doublings whose bits are still in the slots.
+    fn level(&self) -> u8 {
+        self.doublings + self.spare_bits
+    }
+
+    pub(crate) fn lanes(&self) -> Lanes {
+        Lanes::new(u32::from(self.bits + self.spare_bits + self.tag_bits), u32::from(self.bucket_size))
+    }
+
+    /// The numbers from which placement is computed.
+    pub(crate) fn dimensions(&self) -> Dimensions {
+        let base_bits = self.bits - self.number;
+        Dimensions {
+            base_buckets: self.base_buckets,
+            fingerprints: if self.mode == Mode::Strict { 0 } else { ((1 << base_bits) - 1) << self.number },
+            doublings: self.doublings,
+            spare_bits: self.spare_bits,
+            extra_bits: self.number,
+            tag_bits: self.tag_bits,
         }
     }
 
-    pub(super) fn lanes(&self) -> Lanes {
-        self.layout().lanes()
-    }
-
-    pub(super) fn words(&self) -> u64 {
+    pub(crate) fn words(&self) -> u64 {
         self.lanes().words(self.buckets())
     }
 
-    /// The memory of its table.
-    pub(super) fn memory(&self) -> MemoryNeed {
-        MemoryNeed::table(self.words() * 8)
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.words() * 8
     }
 
-    /// Items that the table takes before it counts as full, whatever they are.
-    pub(super) fn fill_limit(&self) -> u64 {
-        sizing::fill_limit(self.buckets(), self.bucket_size())
+    /// Items that the table takes almost certainly, whatever they are.
+    pub(crate) fn capacity(&self) -> u64 {
+        sizing::fill_limit(self.buckets(), self.bucket_size)
     }
 
-    /// Whether a table can have this plan. One that was read from a disk may be damaged.
-    pub(super) fn is_sane(&self) -> bool {
-        let shape_fits = match *self {
-            Self::Segment { base_bits, step_bits, bucket_size, base_buckets, k } => {
-                k < 32
-                    && step_bits <= layout::STEP_BITS_MAX
-                    && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> k
-                    && layout::FINGERPRINT_BITS_MIN <= base_bits
-                    && u32::from(base_bits) + k <= u32::from(FINGERPRINT_BITS_MAX)
-                    && matches!(bucket_size, 2 | 4 | 8)
+    /// Items with which the table of a filter that grows counts as full.
+    pub(crate) fn limit(&self) -> u64 {
+        self.capacity().max(sizing::planned_load(self.buckets(), self.bucket_size))
+    }
+
+    /// Items that the table takes for certain before it is replaced or another one is appended.
+    pub(crate) fn sure_items(&self) -> u64 {
+        let limit = self.capacity();
+        limit - limit.div_ceil(if self.words() < SURE_WORDS_MIN { 2 } else { 16 })
+    }
+
+    /// The table that replaces it by splitting each bucket into `2^times`; none if it has too few spare bits or would be too large.
+    pub(crate) fn doubled(self, times: u8) -> Option<Self> {
+        let spare_bits = match self.mode {
+            Mode::Compact => self.spare_bits.checked_sub(times)?,
+            Mode::Strict => 0,
+        };
+        let plan = Self { doublings: self.doublings.checked_add(times)?, spare_bits, ..self };
+        plan.is_sane().then_some(plan)
+    }
+
+    /// The table that comes after it in a filter of this many buckets, with room for at least `items_min`; none if fingerprints are as
+    /// long as they can be.
+    ///
+    /// It nests: its bucket numbers have no fewer bits than those of any older table. If it has hardly any spare bits, it starts with
+    /// twice as many buckets.
+    pub(crate) fn appended(self, all_buckets: u64, items_min: u64) -> Option<Self> {
+        let (bits, number) = (self.bits + 1, self.number + 1);
+        let bits_left = FINGERPRINT_BITS_MAX.checked_sub(bits)?;
+        let times = u8::from(bits_left < 2);
+        let is_large_enough = |plan: &Self| {
+            plan.buckets() >= (all_buckets / APPENDED_SHARE) << times && plan.capacity() >= items_min
+        };
+        let sized = (0..32).map(|doublings| Self { bits, number, doublings, spare_bits: 0, ..self });
+        let mut sized = sized.take_while(Self::is_sane).filter(is_large_enough);
+        sized.find_map(|plan| {
+            let nesting = self.level().saturating_sub(plan.doublings);
+            let mut spare = (nesting..=SPARE_BITS.max(nesting)).rev();
+            spare.find_map(|spare_bits| Some(Self { spare_bits, ..plan }).filter(Self::is_sane))
+        })
+    }
+
+    /// Returns whether a table can have this plan. One that was read from a disk may be damaged.
+    pub(crate) fn is_sane(&self) -> bool {
+        let level = u32::from(self.doublings) + u32::from(self.spare_bits);
+        let buckets_fit =
+            level < 32 && self.base_buckets <= layout::BUCKETS_MAX >> level && self.base_buckets >= 2;
+        let shape_fits = match self.mode {
+            Mode::Compact => {
+                let base_bits = self.bits.saturating_sub(self.number);
+                matches!(self.bucket_size, 2 | 4 | 8)
+                    && self.tag_bits <= layout::STEP_BITS_MAX
+                    && base_bits >= layout::FINGERPRINT_BITS_MIN
+                    && u32::from(self.bits) + u32::from(self.spare_bits) <= u32::from(FINGERPRINT_BITS_MAX)
+                    && (self.number > 0 || level == 0)
             }
-            Self::Strict { buckets } => buckets <= layout::BUCKETS_MAX,
-            Self::Doubling { base_bits, bucket_size, base_buckets, segment, doublings, spare_bits } => {
-                let bits = [base_bits, segment, spare_bits].map(u32::from).iter().sum::<u32>();
-                let level = u32::from(doublings) + u32::from(spare_bits);
-                level < 32
-                    && (segment > 0 || level == 0)
-                    && base_buckets <= layout::SEGMENT_BUCKETS_MAX >> level
-                    && layout::FINGERPRINT_BITS_MIN <= base_bits
-                    && bits <= u32::from(FINGERPRINT_BITS_MAX)
-                    && matches!(bucket_size, 2 | 4 | 8)
+            Mode::Strict => {
+                u32::from(self.bucket_size) == STRICT_SLOTS
+                    && (self.bits, u32::from(self.tag_bits)) == (STRICT_FINGERPRINT_BITS, STATE_BITS)
+                    && (self.number, self.spare_bits) == (0, 0)
             }
         };
-        shape_fits && self.buckets() >= 2 && self.buckets().is_multiple_of(2)
+        shape_fits && buckets_fit && self.base_buckets.is_multiple_of(2)
     }
 
-    /// Bits of a slot that say in which step its item was added.
-    pub(super) fn step_bits(&self) -> u8 {
-        match *self {
-            Self::Segment { step_bits, .. } => step_bits,
-            Self::Strict { .. } | Self::Doubling { .. } => 0,
-        }
-    }
-
-    /// The layout of its table alone.
-    pub(super) fn layout(&self) -> layout::Layout {
-        layout::Layout {
-            fingerprint_bits: self.fingerprint_bits(),
-            step_bits: self.step_bits(),
-            bucket_size: self.bucket_size(),
-            buckets: self.buckets(),
-            max_search: 1,
-        }
+    /// Returns whether a table of this plan can be the next newer one of a filter.
+    pub(crate) fn can_follow(&self, older: &Self) -> bool {
+        let Self { bits, number, spare_bits, doublings, .. } = *self;
+        *self == Self { bits, number, spare_bits, doublings, ..*older }
+            && self.mode == Mode::Compact
+            && number > older.number
+            && bits - number == older.bits - older.number
+            && self.level() >= older.level()
     }
 }

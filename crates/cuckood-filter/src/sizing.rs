@@ -20,12 +20,12 @@
 //! - *Short fingerprints.* `f` bits make `2^f − 1` fingerprints, and items with equal ones choose among few pairs: see
 //!   [`crowded_pairs`].
 
-use super::layout::{
+use crate::layout::{
     CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout,
     LayoutError, MAX_SEARCH_DEFAULT, Mode, STEPS_MAX, STEPS_MIN, STRICT_FINGERPRINT_BITS,
 };
-use super::mixing::sum_of_pair;
-use super::slots::STRICT_SLOTS;
+use crate::place::sum_of_pair;
+use crate::slots::STRICT_SLOTS;
 
 /// Fillings of which one may fail for each cause.
 const FILLINGS: u128 = 100_000_000;
@@ -33,28 +33,6 @@ const FILLINGS: u128 = 100_000_000;
 /// The most bits of a fingerprint that counts as short. Longer ones are as good as random pairs: with 13 bits and buckets of two
 /// slots, less than one in a million fillings with four thousand million items fails because of them.
 const SHORT_BITS_MAX: u8 = 12;
-
-/// Segments of fewer words fill up so unevenly that nobody can say how far.
-const SURE_WORDS_MIN: u64 = 8 << 10;
-
-/// Strict tables of fewer buckets fill up so unevenly that nobody can say how far.
-const SURE_STRICT_BUCKETS_MIN: u64 = 1 << 10;
-
-/// A segment may refuse items before it has reached its limit, by one in so many of that: if it is small, if searches look at few
-/// buckets, and otherwise.
-const REFUSED_SMALL: u64 = 2;
-const REFUSED_SHORT_SEARCH: u64 = 8;
-const REFUSED: u64 = 16;
-
-/// A later segment may get only items of one in so many of its buckets: those that were full early in the segment before.
-const CROWDED_BUCKETS: u64 = 16;
-
-/// Up to this share of its slots, a segment takes nearly every item without any search: at most one of [`UNSEARCHED_LEFT`] finds both
-/// its buckets full.
-const UNSEARCHED_FILL: u64 = 8;
-
-/// See [`UNSEARCHED_FILL`]. By chance, so many more items may find their buckets full.
-const UNSEARCHED_LEFT: u64 = 64;
 
 impl Layout {
     /// The smallest compact layout that holds `capacity` items and keeps `error_rate` even when every slot is taken.
@@ -184,51 +162,6 @@ impl Layout {
     }
 }
 
-impl Layout {
-    /// The most of so many items that find no place in a table of this layout, if it holds `held` items already. Almost never are there
-    /// more. `self` is the layout of the filter's first table.
-    pub(super) fn most_left(&self, table: &Self, held: u64, items: u64) -> u64 {
-        let all = held.saturating_add(items);
-        if self.is_searched_well() {
-            return items.min(all.saturating_sub(self.sure_items(table)));
-        }
-        let is_first = table.fingerprint_bits == self.fingerprint_bits;
-        let spread = if is_first { table.buckets } else { table.buckets / CROWDED_BUCKETS };
-        if all <= unsearched_limit(spread, self.bucket_size) {
-            return 0;
-        }
-        let most = table.slots() / UNSEARCHED_FILL;
-        items.min(all.saturating_sub(most) + all.min(most) / UNSEARCHED_LEFT + UNSEARCHED_LEFT)
-    }
-
-    /// Items that a table of this layout surely takes; none if searches there may fail early. `self` is the layout of the filter's first
-    /// table.
-    pub(super) fn sure_items(&self, table: &Self) -> u64 {
-        if !self.is_searched_well() {
-            return 0;
-        }
-        let limit = table.capacity();
-        let refused = match table.lanes().words(table.buckets) {
-            ..SURE_WORDS_MIN => REFUSED_SMALL,
-            _ if self.max_search < MAX_SEARCH_DEFAULT => REFUSED_SHORT_SEARCH,
-            _ => REFUSED,
-        };
-        limit - limit.div_ceil(refused)
-    }
-
-    /// Whether searches fill a segment to its limit. They may fail long before if they are short or fingerprints are, which only a
-    /// filter that grows may have.
-    pub(super) fn is_searched_well(&self) -> bool {
-        self.max_search >= FIXED_SEARCH_MIN && self.fingerprint_bits >= planned_bits_min(self.bucket_size)
-    }
-}
-
-/// Items that a strict table surely takes. In a small one an item may find no place though there is room.
-pub(super) fn sure_strict_items(buckets: u64) -> u64 {
-    let limit = fill_limit(buckets, STRICT_SLOTS as u8);
-    if buckets < SURE_STRICT_BUCKETS_MIN { limit - limit.div_ceil(REFUSED_SMALL) } else { limit }
-}
-
 /// The first segment's share of an error rate.
 fn share(error_rate: f64, growth: Growth) -> f64 {
     match growth {
@@ -270,8 +203,13 @@ const fn spare_percent(max_search: u32) -> u64 {
     }
 }
 
+/// Items up to which searches in a table of this many buckets mostly find a free slot.
+pub(crate) fn planned_load(buckets: u64, bucket_size: u8) -> u64 {
+    buckets * u64::from(bucket_size) * load_percent(bucket_size) / 100
+}
+
 /// Items that a table of so many buckets takes almost certainly, whatever they are.
-pub(super) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
+pub(crate) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = buckets * u64::from(bucket_size);
     // `full` is in thousandths of the slots, `spread` in tenths of their square root.
     let (full, spread) = match bucket_size {
@@ -281,7 +219,7 @@ pub(super) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     };
     let free = slots.isqrt() * spread / 10 + 2 * u64::from(bucket_size) + 2;
     let whole = (slots * full / 1_000).saturating_sub(free);
-    let searched = slots * load_percent(bucket_size) / 100;
+    let searched = planned_load(buckets, bucket_size);
     // One pair of buckets holds as many items as it has slots, whatever they are.
     whole.min(searched).min(pairs_limit(buckets, bucket_size)).max(2 * u64::from(bucket_size))
 }
@@ -304,17 +242,6 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
         }
     }
     least + u64::from(slots)
-}
-
-/// The most items of which almost never one finds both its buckets full, if none is ever moved: the greatest `n` with
-/// `n · C(n, b)² · (2/m)^(2b) ≤ 1 / FILLINGS`. That counts an item, and those that fill each of its buckets.
-fn unsearched_limit(buckets: u64, bucket_size: u8) -> u64 {
-    let slots = i32::from(bucket_size);
-    let factorial: f64 = (1..=slots).map(f64::from).product();
-    let sets = (buckets as f64 / 2.0).powi(2 * slots) * factorial * factorial / FILLINGS as f64;
-    let items = sets.powf(1.0 / f64::from(2 * slots + 1)) as u64;
-    // Two buckets hold as many items as they have slots, whatever they are.
-    items.max(u64::from(bucket_size))
 }
 
 /// The fewest buckets that take so many items almost certainly.

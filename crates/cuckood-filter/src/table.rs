@@ -2,214 +2,319 @@
 //!
 //! The writer ([`super::writer`]) moves an item in two steps: it writes the new slot, then frees the old one. So an item is
 //! always in one of its two buckets, and a hit is always right. But a reader that looks at one bucket and then at the other may
-//! miss an item that moves the opposite way in between. A sequence lock tells: the version is odd while items move along a path,
+//! miss an item that moves the opposite way in between. A sequence lock reveals this: the version is odd while items move along a path,
 //! and even otherwise. A reader that found nothing compares the version with the one from before. If it was even and is still
-//! the same, no item moved, and the item is not there. Otherwise the reader looks again.
+//! the same, no item moved, and the item is absent. Otherwise the reader looks again.
 
 use std::hint::select_unpredictable;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::hash::Digest;
-use super::kind::{TableKind, with_any_kind, with_kind};
-use super::memory::OutOfMemory;
-use super::place::{Dimensions, Place, Probe, Whole};
-use super::plan::TablePlan;
-use super::slots::{Lanes, OwnShape, Shape, StrictShape};
-use super::words::{AtomicU64, Remains, Words};
+use crate::hash::Digest;
+use crate::layout::{self, Mode};
+use crate::memory::OutOfMemory;
+use crate::place::{Dimensions, Nested, Place, Probe, Whole};
+use crate::plan::TablePlan;
+use crate::slots::{Lanes, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape};
+use crate::words::{AtomicU64, Words};
 
 /// One table of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentStats {
     /// Items in it.
     pub items: u64,
-    /// Items that it takes before the filter grows (`auto`) or may refuse more (`fixed`).
+    /// Items that it takes before the filter grows (`auto`) or may refuse more (`fixed`). While it is doubled, those of its successor.
     pub capacity: u64,
-    /// Bits of a fingerprint; 62 in strict filters.
+    /// Bits of a slot that tell items of a bucket apart; 62 in strict filters.
     pub fingerprint_bits: u8,
-    /// Slots a bucket.
+    /// Slots of a bucket.
     pub bucket_size: u8,
     /// Buckets.
     pub buckets: u64,
 }
 
 /// Items whose cache lines are prefetched before the first one is looked at: enough to keep the memory system busy.
-pub(super) const GROUP: usize = 32;
+pub(crate) const GROUP: usize = 32;
 
-/// What the writer changes beside the slots. It has a cache line of its own, so that the rest stays in every reader's cache.
+/// What the writer changes besides the slots. It has a separate cache line, so that the rest stays in every reader's cache.
 #[derive(Default)]
 #[repr(align(64))]
 struct Header {
     version: AtomicU64,
     items: AtomicU64,
-    /// One more than the number of the slot whose tag is being changed; 0 while none is. See [`super::live`].
-    tagging: AtomicU64,
+    /// Of a strict table: the tag of available items. The other tag that it can be is that of cleared ones.
+    available: AtomicU64,
 }
 
 /// A table that one writer changes and any number of readers look at.
-pub(super) struct Table {
-    pub(super) words: Words,
-    pub(super) lanes: Lanes,
-    pub(super) dimensions: Dimensions,
-    pub(super) plan: TablePlan,
-    /// [`Table::contains_in`] compiled for this kind of table. To choose it for each look-up would take a fifth of its instructions.
-    contains: fn(&Table, Digest) -> bool,
+pub(crate) struct Table {
+    pub(crate) words: Words,
+    pub(crate) lanes: Lanes,
+    dimensions: Dimensions,
+    pub(crate) plan: TablePlan,
+    /// While all items are live, and while some are forgotten. To choose the code for each lookup would take a fifth of its
+    /// instructions.
+    kernels: [&'static ReadKernel; 2],
     header: Header,
 }
 
-fn words(plan: TablePlan) -> usize {
+/// How items are looked up, compiled for one kind of table.
+struct ReadKernel {
+    contains: fn(&Table, Digest, LiveTags) -> bool,
+    contains_many: fn(&Table, &[Digest], LiveTags, &mut [bool]),
+    count: fn(&Table, Digest, LiveTags) -> u32,
+    prefetch: fn(&Table, Digest),
+}
+
+impl ReadKernel {
+    fn of<S: Shape, P: Place>() -> &'static Self {
+        const {
+            &Self {
+                contains: Table::contains_in::<S, P>,
+                contains_many: Table::contains_many_in::<S, P>,
+                count: Table::count_in::<S, P>,
+                prefetch: Table::prefetch_in::<S, P>,
+            }
+        }
+    }
+}
+
+/// Binds two type names to the kind of a table (how its slots are compared, and how it places items), and evaluates an expression with
+/// them: as a rule, a choice of functions that are compiled for each kind.
+///
+/// Buckets of four slots are the usual ones, and a filter that grows passes through many widths, so there is a kind for each usual
+/// width. Other buckets have kinds for some widths. One kind serves the rest.
+macro_rules! with_kind {
+    ($plan:expr, $some_are_forgotten:expr, $shape:ident, $place:ident => $body:expr) => {{
+        use $crate::layout::Mode;
+        use $crate::place::{Nested, Whole};
+        use $crate::slots::{Fixed, Lanes, Live, StrictShape, Tagged};
+        let plan: $crate::plan::TablePlan = $plan;
+        match (plan.mode, plan.tag_bits, plan.is_first()) {
+            (Mode::Strict, ..) => {
+                type $shape = StrictShape;
+                type $place = Whole;
+                $body
+            }
+            (Mode::Compact, 0, true) => {
+                type $place = Nested<true, false>;
+                with_kind!(@sizes plan, $shape => $body, 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 32)
+            }
+            (Mode::Compact, 0, false) => {
+                type $place = Nested<false, false>;
+                with_kind!(@sizes plan, $shape => $body, 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28)
+            }
+            (Mode::Compact, _, true) if !$some_are_forgotten => {
+                type $place = Nested<true, true>;
+                with_kind!(@tagged plan, Tagged, $shape => $body)
+            }
+            (Mode::Compact, ..) => {
+                type $place = Nested<false, true>;
+                with_kind!(@tagged plan, Live, $shape => $body)
+            }
+        }
+    }};
+    (@sizes $plan:ident, $shape:ident => $body:expr, $($bits:literal)+) => {
+        match $plan.bucket_size {
+            4 => with_kind!(@widths $plan, $shape => $body, 4: $($bits)+),
+            2 => with_kind!(@widths $plan, $shape => $body, 2: 8 12 16 32),
+            _ => with_kind!(@widths $plan, $shape => $body, 8: 8 12 16 32),
+        }
+    };
+    (@widths $plan:ident, $shape:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
+        match $plan.bits + $plan.spare_bits {
+            $($bits => {
+                type $shape = Fixed<$bits, $slots>;
+                $body
+            })+
+            _ => {
+                type $shape = Lanes;
+                $body
+            }
+        }
+    };
+    (@tagged $plan:ident, $tagged:ident, $shape:ident => $body:expr) => {
+        with_kind!(@tagged $plan, $tagged, $shape => $body, 8: 16 17 18 19 20 21 22 23)
+    };
+    (@tagged $plan:ident, $tagged:ident, $shape:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
+        match ($plan.bucket_size, $plan.bits + $plan.spare_bits + $plan.tag_bits) {
+            $(($slots, $bits) => {
+                type $shape = $tagged<Fixed<$bits, $slots>>;
+                $body
+            })+
+            _ => {
+                type $shape = $tagged<Lanes>;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_kind;
+
+/// A kind of table, with the numbers of one table.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind<S, P> {
+    pub(crate) shape: S,
+    pub(crate) place: P,
+}
+
+fn words(plan: &TablePlan) -> usize {
     usize::try_from(plan.words()).expect("a table fits the address space")
 }
 
 impl Table {
     /// An empty table. The process ends if the system has no memory left for it.
-    pub(super) fn new(plan: TablePlan) -> Self {
-        Self::over(Words::zeroed(words(plan)), plan)
+    pub(crate) fn new(plan: TablePlan) -> Self {
+        Self::over(Words::zeroed(words(&plan)), plan)
     }
 
     /// An empty table.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has no memory left for it.
-    pub(super) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
-        Ok(Self::over(Words::try_zeroed(words(plan))?, plan))
+    pub(crate) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
+        Ok(Self::over(Words::try_zeroed(words(&plan))?, plan))
     }
 
     fn over(words: Words, plan: TablePlan) -> Self {
+        let kernel =
+            |some_are_forgotten: bool| with_kind!(plan, some_are_forgotten, S, P => ReadKernel::of::<S, P>());
         Self {
             words,
             lanes: plan.lanes(),
-            dimensions: Dimensions::of(plan),
+            dimensions: plan.dimensions(),
             plan,
-            contains: with_kind!(plan, S, P => Self::contains_in::<S, P>),
+            kernels: [kernel(false), kernel(true)],
             header: Header::default(),
         }
     }
 
-    /// The bucket and the slot value in another table of the filter: see [`Dimensions::carry`].
-    pub(super) fn carry(&self, to: &Self, bucket: u64, value: u64) -> (u64, u64) {
-        self.dimensions.carry(&to.dimensions, bucket, value)
-    }
-
-    /// The table's kind, named by its two types.
     #[inline(always)]
-    pub(super) fn kind<S: OwnShape, P: Place>(&self) -> TableKind<S, P> {
-        TableKind::of(&self.lanes, &self.dimensions)
+    pub(crate) fn kind<S: Shape, P: Place>(&self, live: LiveTags) -> Kind<S, P> {
+        Kind { shape: S::of(&self.lanes, self.plan.tag_bits, live), place: P::of(&self.dimensions) }
     }
 
     /// The kind of a strict table.
     #[inline(always)]
-    pub(super) fn strict_kind(&self) -> TableKind<StrictShape, Whole> {
-        debug_assert!(matches!(self.plan, TablePlan::Strict { .. }));
-        self.kind()
+    pub(crate) fn strict_kind(&self) -> Kind<StrictShape, Whole> {
+        debug_assert!(self.plan.mode == Mode::Strict);
+        self.kind(LiveTags::NONE)
     }
 
-    pub(super) fn memory_bytes(&self) -> u64 {
+    #[inline(always)]
+    fn kernel(&self, live: LiveTags) -> &'static ReadKernel {
+        self.kernels[usize::from(!live.all)]
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.words.len() as u64 * 8
     }
 
-    /// Whether its memory is mapped: that of large tables is.
-    pub(super) fn is_mapped(&self) -> bool {
-        self.words.is_mapped()
-    }
-
-    /// See [`Words::into_remains`].
-    pub(super) fn into_remains(self) -> Result<Remains, u64> {
-        self.words.into_remains()
-    }
-
-    pub(super) fn slots(&self) -> u64 {
-        self.plan.buckets() * u64::from(self.plan.bucket_size())
-    }
-
-    pub(super) fn items(&self) -> u64 {
+    pub(crate) fn items(&self) -> u64 {
         self.header.items.load(Relaxed)
     }
 
-    pub(super) fn set_items(&self, items: u64) {
+    #[inline(always)]
+    pub(crate) fn set_items(&self, items: u64) {
         self.header.items.store(items, Relaxed);
     }
 
-    /// The number of the slot whose tag is being changed in two words, if there is one.
-    pub(super) fn tagging(&self) -> Option<u64> {
-        self.header.tagging.load(Acquire).checked_sub(1)
+    /// The tag of available items. A reader loads it after their slots.
+    #[inline(always)]
+    pub(crate) fn available_tag(&self) -> u64 {
+        self.header.available.load(Acquire)
     }
 
-    pub(super) fn set_tagging(&self, slot: Option<u64>) {
-        self.header.tagging.store(slot.map_or(0, |slot| slot + 1), Release);
+    /// Sets the tag of available items. The writer calls this before it writes a slot with that tag.
+    pub(crate) fn set_available_tag(&self, tag: u64) {
+        self.header.available.store(tag, Release);
     }
 
-    pub(super) fn stats(&self) -> SegmentStats {
+    pub(crate) fn stats(&self) -> SegmentStats {
         SegmentStats {
             items: self.items(),
-            capacity: self.plan.fill_limit(),
-            fingerprint_bits: self.plan.fingerprint_bits(),
-            bucket_size: self.plan.bucket_size(),
+            capacity: self.plan.capacity(),
+            fingerprint_bits: self.plan.bits + self.plan.spare_bits,
+            bucket_size: self.plan.bucket_size,
             buckets: self.plan.buckets(),
         }
     }
 
-    /// The version of the sequence lock: odd while items move. A reader loads it before a look-up and after a miss.
+    /// Returns whether an item can have this slot value.
+    pub(crate) fn is_of_item(&self, value: u64) -> bool {
+        self.plan.mode == Mode::Strict || self.dimensions.is_of_item(value)
+    }
+
+    /// The version of the sequence lock: odd while items move. A reader loads it before a lookup and after a miss.
     #[inline(always)]
-    pub(super) fn version(&self) -> u64 {
+    fn version(&self) -> u64 {
         self.header.version.load(Acquire)
     }
 
-    /// Whether a look-up that began at this version and found nothing can be believed: the version was even and is unchanged.
+    /// Returns whether a lookup that started at this version and found nothing is right: the version was even and is unchanged.
     ///
     /// One comparison does for both: an odd version loses its lowest bit here, and so equals no version from now on.
     #[inline(always)]
-    pub(super) fn is_sure(&self, before: u64) -> bool {
+    fn is_sure(&self, before: u64) -> bool {
         self.version() == before & !1
     }
 
     /// Steps the version: the writer calls this before the first and after the last store of a path. Those stores are `Release`, so
     /// a reader that sees one of them sees the step too.
-    pub(super) fn step_version(&self) {
+    pub(crate) fn step_version(&self) {
         self.header.version.store(self.header.version.load(Relaxed) + 1, Release);
     }
 
-    /// Whether the table holds the item, or one with the same fingerprint and buckets.
+    /// Returns whether the table holds the item, or a colliding one.
     #[inline(always)]
-    pub(super) fn contains(&self, digest: Digest) -> bool {
-        (self.contains)(self, digest)
+    pub(crate) fn contains(&self, digest: Digest, live: LiveTags) -> bool {
+        (self.kernel(live).contains)(self, digest, live)
     }
 
-    fn contains_in<S: OwnShape, P: Place>(&self, digest: Digest) -> bool {
-        self.contains_with::<S, P>(digest, || ())
+    fn contains_in<S: Shape, P: Place>(&self, digest: Digest, live: LiveTags) -> bool {
+        self.contains_with::<S, P>(digest, live, || ())
     }
 
-    /// As [`Table::contains`], with a pause between the two loads: a test needs it to make the race likely.
+    /// [`Table::contains`] with a pause between the two loads: a test needs it to make the race likely.
     #[cfg(test)]
-    pub(super) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
-        with_kind!(self.plan, S, P => self.contains_with::<S, P>(digest, pause))
+    pub(crate) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
+        with_kind!(self.plan, false, S, P => self.contains_with::<S, P>(digest, LiveTags::NONE, pause))
     }
 
     #[inline(always)]
-    fn contains_with<S: OwnShape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
-        let kind = self.kind::<S, P>();
+    fn contains_with<S: Shape, P: Place>(
+        &self,
+        digest: Digest,
+        live: LiveTags,
+        pause: impl Fn() + Copy,
+    ) -> bool {
+        let kind = self.kind::<S, P>(live);
         let before = self.version();
         let hit = self.holds_either(kind, &kind.place.probe(digest), pause);
-        hit || (!self.is_sure(before) && self.contains_moving::<S, P>(digest, pause))
+        hit || (!self.is_sure(before) && self.contains_moving::<S, P>(digest, live, pause))
     }
 
-    /// [`Table::contains`] while items move. It is a function of its own so that the usual case needs no stack.
+    /// [`Table::contains`] while items move. It is a separate function so that the usual case needs no stack.
     #[cold]
     #[inline(never)]
-    fn contains_moving<S: OwnShape, P: Place>(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
-        let kind = self.kind::<S, P>();
+    fn contains_moving<S: Shape, P: Place>(
+        &self,
+        digest: Digest,
+        live: LiveTags,
+        pause: impl Fn() + Copy,
+    ) -> bool {
+        let kind = self.kind::<S, P>(live);
         let probe = kind.place.probe(digest);
         self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
     }
 
-    /// Copies of the item, and of items that look alike. Never too low: the copies are counted again if items moved meanwhile.
-    pub(super) fn count(&self, digest: Digest) -> u32 {
-        with_kind!(self.plan, S, P => self.count_of(self.kind::<S, P>(), digest))
+    /// Copies of the item, and of colliding ones. Never too low: the copies are counted again if items moved during the count.
+    pub(crate) fn count(&self, digest: Digest, live: LiveTags) -> u32 {
+        (self.kernel(live).count)(self, digest, live)
     }
 
-    /// [`Table::count`], if one looks at the table in this way.
-    #[inline(never)]
-    pub(super) fn count_of<S: Shape, P: Place>(&self, kind: TableKind<S, P>, digest: Digest) -> u32 {
+    fn count_in<S: Shape, P: Place>(&self, digest: Digest, live: LiveTags) -> u32 {
+        let kind = self.kind::<S, P>(live);
         let probe = kind.place.probe(digest);
         let mut most = 0;
         loop {
@@ -224,45 +329,39 @@ impl Table {
         }
     }
 
-    /// Sets `found` to true for the items that the table holds, and leaves it as it is for the others.
+    /// Sets `found` to true for the items that the table holds, and leaves the others unchanged.
     #[inline]
-    pub(super) fn contains_many(&self, digests: &[Digest], found: &mut [bool]) {
-        with_kind!(self.plan, S, P => self.contains_many_of(self.kind::<S, P>(), digests, found));
+    pub(crate) fn contains_many(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
+        (self.kernel(live).contains_many)(self, digests, live, found);
     }
 
-    /// [`Table::contains_many`], if one looks at the table in this way.
-    #[inline(never)]
-    pub(super) fn contains_many_of<S: Shape, P: Place>(
-        &self,
-        kind: TableKind<S, P>,
-        digests: &[Digest],
-        found: &mut [bool],
-    ) {
+    fn contains_many_in<S: Shape, P: Place>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
+        let kind = self.kind::<S, P>(live);
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
             let found = found.next().unwrap_or_default();
             let before = self.version();
             let words = &*self.words;
             for (found, probe) in found.iter_mut().zip(probes) {
-                *found |= holds(words, kind, probe.buckets[0], probe.values[0])
-                    | holds(words, kind, probe.buckets[1], probe.values[1]);
+                *found |= holds(words, kind, probe.buckets[0], probe.value)
+                    | holds(words, kind, probe.buckets[1], probe.value);
             }
             if !self.is_sure(before) {
                 for (found, probe) in found.iter_mut().zip(probes) {
-                    *found =
-                        *found || self.look(|| self.holds_either(kind, probe, || ()).then_some(())).is_some();
+                    let holds = || self.holds_either(kind, probe, || ()).then_some(());
+                    *found = *found || self.look(holds).is_some();
                 }
             }
             ControlFlow::Continue(())
         });
     }
 
-    /// Calls `work` with the probes of many items, group by group, until it says to stop. The next group's cache lines are prefetched
-    /// while this one is worked on, so that the memory is never idle.
+    /// Calls `work` with the probes of many items, group by group, until it breaks. The next group's cache lines are prefetched while one is worked on,
+    /// so that the memory is never idle.
     #[inline(always)]
-    pub(super) fn for_each_group<S: Shape, P: Place>(
+    pub(crate) fn for_each_group<S: Shape, P: Place>(
         &self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         digests: &[Digest],
         mut work: impl FnMut(&[Probe]) -> ControlFlow<()>,
     ) {
@@ -283,24 +382,24 @@ impl Table {
     #[inline(always)]
     fn probe_group<S: Shape, P: Place>(
         &self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         digests: &[Digest],
         probes: &mut [Probe; GROUP],
     ) -> usize {
         for (probe, &digest) in probes.iter_mut().zip(digests) {
             *probe = kind.place.probe(digest);
-            self.prefetch(kind, probe);
+            self.prefetch_probe(kind, probe);
         }
         digests.len()
     }
 
-    /// Looks for an item until it is found, or until a miss can be believed.
+    /// Looks for an item until it is found, or until a miss is certain.
     ///
     /// Readers never wait for the writer. Within one odd version an item moves at most once. A first look may just miss that
-    /// move; a second one under the same version begins after it, so it finds the item where it went. Only if the version has
+    /// move; a second one under the same version starts after it, so it finds the item at its new place. Only if the version has
     /// changed does the reader have to start over.
     #[inline(always)]
-    pub(super) fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
+    fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let before = self.version();
             if let Some(hit) = once() {
@@ -319,39 +418,33 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(super) fn holds_either<S: Shape, P: Place>(
-        &self,
-        kind: TableKind<S, P>,
-        probe: &Probe,
-        pause: impl Fn(),
-    ) -> bool {
+    fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
         // No branch: which of the two buckets has the item can't be predicted.
         let words = &*self.words;
-        let first = holds(words, kind, probe.buckets[0], probe.values[0]);
+        let first = holds(words, kind, probe.buckets[0], probe.value);
         pause();
-        first | holds(words, kind, probe.buckets[1], probe.values[1])
+        first | holds(words, kind, probe.buckets[1], probe.value)
     }
 
     /// Prefetches the cache lines of an item's buckets.
     #[inline]
-    pub(super) fn prefetch_item(&self, digest: Digest) {
-        with_kind!(self.plan, S, P => self.prefetch_item_in::<S, P>(digest));
+    pub(crate) fn prefetch(&self, digest: Digest) {
+        (self.kernels[0].prefetch)(self, digest);
     }
 
-    #[inline(never)]
-    fn prefetch_item_in<S: OwnShape, P: Place>(&self, digest: Digest) {
-        let kind = self.kind::<S, P>();
-        self.prefetch(kind, &kind.place.probe(digest));
+    fn prefetch_in<S: Shape, P: Place>(&self, digest: Digest) {
+        let kind = self.kind::<S, P>(LiveTags::NONE);
+        self.prefetch_probe(kind, &kind.place.probe(digest));
     }
 
     #[inline(always)]
-    pub(super) fn prefetch<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, probe: &Probe) {
+    fn prefetch_probe<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) {
         probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));
     }
 
     /// Prefetches a bucket's cache line.
     #[inline(always)]
-    pub(super) fn prefetch_bucket<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) {
+    pub(crate) fn prefetch_bucket<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) {
         let lanes = kind.shape.lanes();
         self.words.prefetch(lanes.position(bucket, 0).0);
         if lanes.slots * lanes.bits > 64 {
@@ -361,37 +454,37 @@ impl Table {
 
     /// One part of a bucket.
     #[inline(always)]
-    pub(super) fn part<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64, part: u32) -> u64 {
-        part_of(&self.words, kind, bucket, part)
+    pub(crate) fn part<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
+        part_of(&self.words, kind.shape.lanes(), bucket, part)
     }
 
     /// Copies of a value in a bucket pair.
     #[inline(always)]
-    pub(super) fn copies<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, probe: &Probe) -> u32 {
+    pub(crate) fn copies<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) -> u32 {
         let lanes = kind.shape.lanes();
         let mut copies = 0;
-        for (bucket, value) in probe.buckets.into_iter().zip(probe.values) {
+        for bucket in probe.buckets {
             for part in 0..lanes.parts() {
-                copies += kind.shape.held(self.part(kind, bucket, part), value).count_ones();
+                copies += kind.shape.held(self.part(kind, bucket, part), probe.value).count_ones();
             }
         }
         copies
     }
 
-    /// The bucket and the slot where an item lies, and the slot's whole value. Which of the two buckets it is can't be predicted,
+    /// The bucket and the slot where an item is stored, and the slot's value. Which of the two buckets it is can't be predicted,
     /// so they are told apart without a branch.
     #[inline(always)]
-    pub(super) fn locate<S: Shape, P: Copy>(
+    pub(crate) fn locate<S: Shape, P: Place>(
         &self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         probe: &Probe,
     ) -> Option<(u64, u32, u64)> {
         let lanes = kind.shape.lanes();
         let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
-        for (this_bucket, value) in probe.buckets.into_iter().zip(probe.values).rev() {
+        for this_bucket in probe.buckets.into_iter().rev() {
             for this_part in (0..lanes.parts()).rev() {
                 let these_bits = self.part(kind, this_bucket, this_part);
-                let these_marks = kind.shape.held(these_bits, value);
+                let these_marks = kind.shape.held(these_bits, probe.value);
                 let here = these_marks != 0;
                 marks = select_unpredictable(here, these_marks, marks);
                 bits = select_unpredictable(here, these_bits, bits);
@@ -409,7 +502,7 @@ impl Table {
 
     /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
     #[inline(always)]
-    fn first_vacant<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) -> u32 {
+    fn first_vacant<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
         let lanes = kind.shape.lanes();
         let mut slot = lanes.slots;
         for part in (0..lanes.parts()).rev() {
@@ -421,66 +514,176 @@ impl Table {
 
     /// The first vacant slot of a bucket, if there is one.
     #[inline(always)]
-    pub(super) fn vacant<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64) -> Option<u32> {
+    pub(crate) fn vacant<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
         let slot = self.first_vacant(kind, bucket);
         (slot < kind.shape.lanes().slots).then_some(slot)
     }
 
-    /// A vacant slot in one of an item's two buckets, and the item's value there: the lower of the two first vacant ones. That is mostly
-    /// in the emptier bucket, so buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
+    /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
+    /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
     #[inline(always)]
-    pub(super) fn vacant_of_pair<S: Shape, P: Copy>(
+    pub(crate) fn vacant_of_pair<S: Shape, P: Place>(
         &self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         probe: &Probe,
-    ) -> Option<(u64, u32, u64)> {
-        let [first, second] =
-            [self.first_vacant(kind, probe.buckets[0]), self.first_vacant(kind, probe.buckets[1])];
+    ) -> Option<(u64, u32)> {
+        let [first, second] = probe.buckets.map(|bucket| self.first_vacant(kind, bucket));
         let in_second = second < first;
         let slot = select_unpredictable(in_second, second, first);
         let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
-        let value = select_unpredictable(in_second, probe.values[1], probe.values[0]);
-        (slot < kind.shape.lanes().slots).then_some((bucket, slot, value))
+        (slot < kind.shape.lanes().slots).then_some((bucket, slot))
     }
 
     /// The value of a slot; zero if it is free.
     #[inline(always)]
-    pub(super) fn slot<S: Shape, P: Copy>(&self, kind: TableKind<S, P>, bucket: u64, slot: u32) -> u64 {
-        let lanes = kind.shape.lanes();
-        let part = self.part(kind, bucket, slot / lanes.part_slots);
-        (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
+    pub(crate) fn slot<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64, slot: u32) -> u64 {
+        slot_of(&self.words, kind.shape.lanes(), bucket, slot)
     }
 
     /// Calls `visit` with the bucket, number and value of every taken slot in these buckets, in order.
-    pub(super) fn for_each_in(&self, buckets: Range<u64>, visit: impl FnMut(u64, u32, u64)) {
-        with_any_kind!(self.plan, S, P => self.for_each_of::<S, P>(buckets, visit));
-    }
-
-    #[inline(never)]
-    fn for_each_of<S: OwnShape, P: Place>(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
-        let kind = self.kind::<S, P>();
-        let lanes = kind.shape.lanes();
+    pub(crate) fn for_each_in(&self, buckets: Range<u64>, mut visit: impl FnMut(u64, u32, u64)) {
         for bucket in buckets {
-            for part in 0..lanes.parts() {
-                let mut rest = self.part(kind, bucket, part);
-                let mut slot = part * lanes.part_slots;
-                while rest != 0 {
-                    let value = rest & lanes.slot_mask();
-                    if value != 0 {
-                        visit(bucket, slot, value);
-                    }
-                    rest = rest.checked_shr(lanes.bits).unwrap_or(0);
-                    slot += 1;
+            for slot in 0..self.lanes.slots {
+                let value = slot_of(&self.words, self.lanes, bucket, slot);
+                if value != 0 {
+                    visit(bucket, slot, value);
                 }
             }
         }
     }
+
+    /// Writes what some of this table's buckets split into to an empty part of a table that no reader sees yet.
+    pub(crate) fn split_into(&self, to: &Self, buckets: Range<u64>) {
+        buckets.for_each(|bucket| {
+            let parts = self.split(to, bucket);
+            for (slot, &(part, value)) in parts.iter().enumerate().filter(|(_, (_, value))| *value != 0) {
+                let before = parts[..slot].iter().filter(|(other, value)| *other == part && *value != 0);
+                to.write_slot(self.target(to, bucket, part), before.count() as u32, value);
+            }
+        });
+    }
+
+    /// Writes to such a table again what of a bucket has the same target as this slot value.
+    pub(crate) fn split_again(&self, to: &Self, bucket: u64, value: u64) {
+        let (changed, _) = self.split_value(to, bucket, value);
+        let parts = self.split(to, bucket);
+        let of_target = parts.iter().filter(|(part, value)| *part == changed && *value != 0);
+        let values = of_target.map(|(_, value)| *value).chain(std::iter::repeat(0));
+        for (slot, value) in (0..to.lanes.slots).zip(values) {
+            to.write_slot(self.target(to, bucket, changed), slot, value);
+        }
+    }
+
+    /// The bucket of `to` that is a part of what this bucket splits into.
+    fn target(&self, to: &Self, bucket: u64, part: u64) -> u64 {
+        (bucket << (to.plan.doublings - self.plan.doublings)) | part
+    }
+
+    /// For each slot of a bucket, in which part of its split it is stored, and the value there; zero if the slot is free.
+    fn split(&self, to: &Self, bucket: u64) -> [(u64, u64); layout::BUCKET_SIZE_MAX] {
+        let mut parts = [(0, 0); layout::BUCKET_SIZE_MAX];
+        for (slot, part) in (0..self.lanes.slots).zip(&mut parts) {
+            let value = slot_of(&self.words, self.lanes, bucket, slot);
+            if value != 0 {
+                *part = self.split_value(to, bucket, value);
+            }
+        }
+        parts
+    }
+
+    #[inline(always)]
+    fn split_value(&self, to: &Self, bucket: u64, value: u64) -> (u64, u64) {
+        let times = to.plan.doublings - self.plan.doublings;
+        match self.plan.mode {
+            Mode::Strict => Whole::of(&self.dimensions).split(bucket, value, times),
+            Mode::Compact => Nested::<false, true>::of(&self.dimensions).split(bucket, value, times),
+        }
+    }
+
+    /// Writes a slot of a table that no reader sees yet.
+    fn write_slot(&self, bucket: u64, slot: u32, value: u64) {
+        let (word, shift) = self.lanes.position(bucket, slot);
+        let mask = self.lanes.slot_mask();
+        let write = |word: usize, mask: u64, value: u64| {
+            let before = self.words[word].load(Relaxed);
+            self.words[word].store((before & !mask) | value, Relaxed);
+        };
+        write(word, mask << shift, value << shift);
+        if shift + self.lanes.bits > 64 {
+            write(word + 1, mask >> (64 - shift), value >> (64 - shift));
+        }
+    }
+
+    /// The slot value of an item of a strict table, whatever its state: its digest and its tag.
+    #[inline]
+    pub(crate) fn get(&self, digest: Digest) -> Option<u64> {
+        let before = self.version();
+        let held = self.get_once(&self.strict_kind().place.probe(digest));
+        if held.is_some() || self.is_sure(before) { held } else { self.get_moving(digest) }
+    }
+
+    /// [`Table::get`] while items move. It is a separate function so that the usual case needs no stack.
+    #[cold]
+    #[inline(never)]
+    fn get_moving(&self, digest: Digest) -> Option<u64> {
+        let probe = self.strict_kind().place.probe(digest);
+        self.look(|| self.get_once(&probe))
+    }
+
+    /// [`Table::get`] for many; reports the slot values in order.
+    pub(crate) fn get_many(&self, digests: &[Digest], mut report: impl FnMut(Option<u64>)) {
+        self.for_each_group(self.strict_kind(), digests, |probes| {
+            probes.iter().for_each(|probe| report(self.look(|| self.get_once(probe))));
+            ControlFlow::Continue(())
+        });
+    }
+
+    #[inline(always)]
+    fn get_once(&self, probe: &Probe) -> Option<u64> {
+        let mut above = u64::MAX;
+        for bucket in self.strict_pair(probe) {
+            bucket.iter().for_each(|slot| see(slot.load(Acquire), probe, &mut above));
+        }
+        (above <= STATE_MASK).then(|| probe.value + above)
+    }
+
+    /// For the writer, in one pass: the slot value of an item, whatever its state, and the result of [`Table::vacant_of_pair`].
+    #[inline(always)]
+    pub(crate) fn get_and_vacant(&self, probe: &Probe) -> (Option<u64>, Option<(u64, u32)>) {
+        const NONE: usize = 2 * STRICT_SLOTS as usize;
+        let pair = self.strict_pair(probe);
+        let (mut above, mut vacant) = (u64::MAX, NONE);
+        // The lowest vacant slot comes last, and of two in the same place the first bucket's.
+        for at in (0..NONE).rev() {
+            let slot = pair[at % 2][at / 2].load(Acquire);
+            see(slot, probe, &mut above);
+            vacant = select_unpredictable(slot == 0, at, vacant);
+        }
+        let bucket = select_unpredictable(vacant % 2 == 0, probe.buckets[0], probe.buckets[1]);
+        let held = (above <= STATE_MASK).then(|| probe.value + above);
+        (held, (vacant < NONE).then_some((bucket, vacant as u32 / 2)))
+    }
+
+    /// The two buckets of an item of a strict table.
+    #[inline(always)]
+    fn strict_pair(&self, probe: &Probe) -> [&[AtomicU64; STRICT_SLOTS as usize]; 2] {
+        let (buckets, _) = self.words.as_chunks();
+        probe.buckets.map(|bucket| &buckets[bucket as usize])
+    }
+}
+
+/// Notes how far a strict slot is above an item's value if it holds the item: by its tag. No other slot is so little above.
+///
+/// No branch: which slot has the item can't be predicted.
+#[inline(always)]
+fn see(slot: u64, probe: &Probe, above: &mut u64) {
+    let this = slot.wrapping_sub(probe.value);
+    *above = select_unpredictable(this <= STATE_MASK, this, *above);
 }
 
 /// One part of a bucket. It takes the words as a slice: a caller that loads many parts looks the slice up once.
 #[inline(always)]
-fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: TableKind<S, P>, bucket: u64, part: u32) -> u64 {
-    let lanes = kind.shape.lanes();
+fn part_of(words: &[AtomicU64], lanes: Lanes, bucket: u64, part: u32) -> u64 {
     let (word, shift) = lanes.position(bucket, part * lanes.part_slots);
     let low = words[word].load(Acquire);
     if lanes.straddles() {
@@ -490,30 +693,37 @@ fn part_of<S: Shape, P: Copy>(words: &[AtomicU64], kind: TableKind<S, P>, bucket
     }
 }
 
-/// Whether a bucket holds `value`.
 #[inline(always)]
-fn holds<S: Shape, P: Copy>(words: &[AtomicU64], kind: TableKind<S, P>, bucket: u64, value: u64) -> bool {
+fn slot_of(words: &[AtomicU64], lanes: Lanes, bucket: u64, slot: u32) -> u64 {
+    let part = part_of(words, lanes, bucket, slot / lanes.part_slots);
+    (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
+}
+
+/// Returns whether a bucket holds `value`.
+#[inline(always)]
+fn holds<S: Shape, P: Place>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
     let lanes = kind.shape.lanes();
     (0..lanes.parts())
-        .fold(false, |found, part| found | kind.shape.any_held(part_of(words, kind, bucket, part), value))
+        .fold(false, |found, part| found | kind.shape.any_held(part_of(words, lanes, bucket, part), value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::cell::Cell;
 
-    /// A miss is believed at once only if no item moved. While one moves, one more look is enough. If the version changes, the look
+    fn first(mode: Mode, bits: u8, buckets: u64) -> TablePlan {
+        let layout =
+            crate::Layout { fingerprint_bits: bits, step_bits: 0, bucket_size: 4, buckets, max_search: 1 };
+        TablePlan::first(mode, &layout)
+    }
+
+    /// A miss is certain immediately only if no item moved. While one moves, one more look is enough. If the version changes, the look
     /// starts over.
     #[test]
-    fn a_miss_is_believed_only_if_nothing_moved_meanwhile() {
-        let table = Table::new(TablePlan::Segment {
-            base_bits: 8,
-            step_bits: 0,
-            bucket_size: 4,
-            base_buckets: 2,
-            k: 0,
-        });
+    fn misses_are_certain_only_without_moves() {
+        let table = Table::new(first(Mode::Compact, 8, 2));
         let looks = Cell::new(0);
         let look = |moves_at: Option<u32>, found_at: Option<u32>| {
             looks.set(0);
@@ -535,5 +745,34 @@ mod tests {
         // And even again.
         assert_eq!(look(Some(1), Some(3)), (true, 3));
         assert_eq!(look(None, None), (false, 1));
+    }
+
+    const LAST: u64 = (1 << 62) - 1;
+
+    fn slots() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
+        let digests = Just(vec![1, 2, 3, LAST / 2, LAST / 2 + 1, LAST / 3, LAST - 1, LAST]).prop_shuffle();
+        (digests, prop::collection::vec(prop::option::of(0..=STATE_MASK), 8)).prop_map(|(digests, tags)| {
+            digests.into_iter().zip(tags).map(|(digest, tag)| Some((digest, tag?))).collect()
+        })
+    }
+
+    proptest! {
+        /// One pass over both buckets agrees with a look at each slot, for similar digests too.
+        #[test]
+        fn one_pass_agrees_with_each_slot(slots in slots(), stranger: u64) {
+            let table = Table::new(first(Mode::Strict, 62, 2));
+            let value = |slot: &Option<(u64, u64)>| slot.map_or(0, |(digest, tag)| digest << 2 | tag);
+            for (word, slot) in table.words.iter().zip(&slots) {
+                word.store(value(slot), Relaxed);
+            }
+            let kind = table.strict_kind();
+            let digests = slots.iter().flatten().map(|slot| slot.0);
+            for digest in digests.chain([4, LAST / 2 - 1, LAST / 2 + 2, LAST - 2, stranger, 0]) {
+                let probe = kind.place.probe(Digest(digest));
+                let held = slots.iter().map(value).find(|held| held >> 2 == (digest & LAST).max(1));
+                prop_assert_eq!(table.get(Digest(digest)), held);
+                prop_assert_eq!(table.get_and_vacant(&probe), (held, table.vacant_of_pair(kind, &probe)));
+            }
+        }
     }
 }

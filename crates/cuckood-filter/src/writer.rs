@@ -1,21 +1,33 @@
-//! The writer's side of a table: it inserts by breadth-first search, removes, and fills the undo log of a running snapshot.
+//! The writer's side of a table: it inserts by breadth-first search, removes, fills the undo log of a running snapshot, and copies the
+//! table to a larger one.
 
-use super::codec::TableId;
-use super::frozen::{FrozenTable, Undo};
-use super::hash::Digest;
-use super::kind::{TableKind, with_any_kind, with_kind};
-use super::place::{Place, Probe};
-use super::plan::TablePlan;
-use super::slots::{OwnShape, Shape};
-use super::table::Table;
-use std::ops::ControlFlow;
+use crate::chunk::TableId;
+use crate::frozen::{FrozenTable, Undo};
+use crate::hash::Digest;
+use crate::place::{Place, Probe};
+use crate::plan::TablePlan;
+use crate::slots::{LiveTags, Shape};
+use crate::table::{Kind, Table, with_kind};
+use std::cell::RefCell;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The search found no path to a free slot. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NoPath;
+pub(crate) struct NoPath;
+
+/// The effect of an insert.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored {
+    /// The item took a free slot.
+    Free,
+    /// It replaced an item of a forgotten step, which had this tag.
+    Over(u64),
+    /// Nothing was stored: both buckets are full of live colliding copies.
+    Saturated,
+}
 
 /// A node of the search: a bucket that an item could move to.
 #[derive(Clone, Copy)]
@@ -29,120 +41,161 @@ struct Node {
 
 const ROOT: u32 = u32::MAX;
 
-/// The writer's side of a table. One thread owns it.
-pub(super) struct TableWriter {
-    pub(super) id: TableId,
-    pub(super) table: Arc<Table>,
-    /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
-    changes: u64,
-    max_search: u32,
-    /// The undo log of the running snapshot, if there is one.
-    undo: Option<Arc<Undo>>,
-    nodes: Vec<Node>,
-    /// Items that the table takes before it counts as full. Kept here because every insert asks for the room that is left.
-    fill_limit: u64,
-    /// [`Self::insert_unless_saturated_in`] and [`Self::remove_in`] compiled for this kind of table, chosen once.
-    insert_unless_saturated: Insert,
-    remove: Remove,
+thread_local! {
+    /// The nodes of a search, reused by all tables of a thread.
+    static NODES: RefCell<Vec<Node>> = const { RefCell::new(Vec::new()) };
 }
 
-type Insert = fn(&mut TableWriter, Digest) -> Result<bool, NoPath>;
-type Remove = fn(&mut TableWriter, Digest) -> Option<u64>;
+/// What goes on beside the changes of a table. Most tables have none of it, so a change checks for it once.
+#[derive(Default)]
+struct Watch {
+    /// The undo log of the running snapshot.
+    undo: Option<Arc<Undo>>,
+    /// The larger table that this one is copied to, and how many buckets were copied. It always equals what these split into.
+    copy: Option<(Arc<Table>, u64)>,
+}
 
-impl TableWriter {
-    pub(super) fn new(id: TableId, plan: TablePlan, max_search: u32) -> Self {
-        Self::resume(id, Table::new(plan), 0, max_search)
-    }
+/// The writer's side of a table. One thread owns it.
+pub(crate) struct TableWriter {
+    pub(crate) id: TableId,
+    pub(crate) table: Arc<Table>,
+    items: u64,
+    /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
+    changes: u64,
+    /// Items that the table takes before it counts as full.
+    limit: u64,
+    max_search: u32,
+    kernels: [&'static WriteKernel; 2],
+    watch: Option<Box<Watch>>,
+}
 
-    /// The writer of a restored table.
-    pub(super) fn resume(id: TableId, table: Table, changes: u64, max_search: u32) -> Self {
-        let (insert_unless_saturated, remove): (Insert, Remove) = with_kind!(table.plan, S, P => {
-            (Self::insert_unless_saturated_in::<S, P>, Self::remove_in::<S, P>)
-        });
-        let fill_limit = table.plan.fill_limit();
-        Self {
-            id,
-            table: Arc::new(table),
-            changes,
-            max_search,
-            undo: None,
-            nodes: Vec::new(),
-            fill_limit,
-            insert_unless_saturated,
-            remove,
+/// How items are changed, compiled for one kind of table. What a kind never needs compiles to nothing.
+struct WriteKernel {
+    insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
+    insert_free: fn(&mut TableWriter, Digest) -> bool,
+    insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
+    remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
+    remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
+    free_forgotten: fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64)),
+}
+
+impl WriteKernel {
+    fn of<S: Shape, P: Place>() -> &'static Self {
+        const {
+            &Self {
+                insert: TableWriter::insert_in::<S, P>,
+                insert_free: TableWriter::insert_free_in::<S, P>,
+                insert_many: TableWriter::insert_many_in::<S, P>,
+                remove: TableWriter::remove_in::<S, P>,
+                remove_many: TableWriter::remove_many_in::<S, P>,
+                free_forgotten: TableWriter::free_forgotten_in::<S, P>,
+            }
         }
     }
+}
 
-    pub(super) fn items(&self) -> u64 {
-        self.table.items()
+impl TableWriter {
+    pub(crate) fn new(
+        id: TableId,
+        table: impl Into<Arc<Table>>,
+        items: u64,
+        changes: u64,
+        max_search: u32,
+    ) -> Self {
+        let table = table.into();
+        let plan = table.plan;
+        let kernel = |some_are_forgotten: bool| with_kind!(plan, some_are_forgotten, S, P => WriteKernel::of::<S, P>());
+        table.set_items(items);
+        let kernels = [kernel(false), kernel(true)];
+        Self { id, items, changes, limit: plan.limit(), max_search, kernels, watch: None, table }
     }
 
-    pub(super) fn changes(&self) -> u64 {
+    #[inline(always)]
+    fn kernel(&self, live: LiveTags) -> &'static WriteKernel {
+        self.kernels[usize::from(!live.all)]
+    }
+
+    pub(crate) fn plan(&self) -> &TablePlan {
+        &self.table.plan
+    }
+
+    /// Items in it, forgotten and cleared ones included.
+    pub(crate) fn items(&self) -> u64 {
+        self.items
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_items(&mut self, items: u64) {
+        self.items = items;
+        self.table.set_items(items);
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Items that it takes before it counts as full.
-    pub(super) fn capacity(&self) -> u64 {
-        self.fill_limit
+    /// Items that it takes from now on before it counts as full. A table that is being copied takes more: its successor has room.
+    pub(crate) fn room(&self) -> u64 {
+        if self.is_copying() { u64::MAX } else { self.limit.saturating_sub(self.items) }
     }
 
-    /// Items that it takes from now on before it counts as full.
-    pub(super) fn room(&self) -> u64 {
-        self.fill_limit.saturating_sub(self.items())
-    }
-
-    /// Prefetches the cache lines of an item's buckets.
-    #[inline]
-    pub(super) fn prefetch(&self, digest: Digest) {
-        self.table.prefetch_item(digest);
-    }
-
-    /// Inserts an item, with these bits of state.
-    #[inline]
-    pub(super) fn insert(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
-        with_kind!(self.table.plan, S, P => self.insert_in::<S, P>(digest, state))
-    }
-
-    #[inline(never)]
-    fn insert_in<S: OwnShape, P: Place>(&mut self, digest: Digest, state: u64) -> Result<(), NoPath> {
-        let kind = self.table.kind::<S, P>();
-        self.place(kind, &kind.place.probe(digest).with_state(state))
-    }
-
-    /// Inserts an item into a strict table, with these bits of state. If it is there already, returns its slot value instead.
-    pub(super) fn insert_if_absent(&mut self, digest: Digest, state: u64) -> Result<Option<u64>, NoPath> {
-        let kind = self.table.strict_kind();
-        let probe = kind.place.probe(digest).with_state(state);
-        match self.table.get_and_vacant(&probe) {
-            (None, vacant) => self.place_at(kind, &probe, vacant).map(|()| None),
-            (held, _) => Ok(held),
-        }
-    }
-
-    /// Inserts an item unless both its buckets are full of copies that look alike. Returns whether it did.
+    /// Inserts an item with this tag, unless both its buckets are full of colliding copies.
     #[inline(always)]
-    pub(super) fn insert_unless_saturated(&mut self, digest: Digest) -> Result<bool, NoPath> {
-        (self.insert_unless_saturated)(self, digest)
+    pub(crate) fn insert(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
+        (self.kernel(live).insert)(self, digest, tag, live)
     }
 
-    fn insert_unless_saturated_in<S: OwnShape, P: Place>(&mut self, digest: Digest) -> Result<bool, NoPath> {
-        let kind = self.table.kind::<S, P>();
-        self.place_unless_saturated(kind, kind.place.probe(digest))
+    fn insert_in<S: Shape, P: Place>(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+        live: LiveTags,
+    ) -> Result<Stored, NoPath> {
+        let kind = self.table.kind::<S, P>(live);
+        self.store(kind, kind.place.probe(digest), tag)
     }
 
-    /// [`Self::insert_unless_saturated`] for many. It stops at the first item that finds no path, and reports the outcomes before it.
-    pub(super) fn insert_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
-        with_kind!(self.table.plan, S, P => self.insert_many_in::<S, P>(digests, report));
+    /// Inserts an item without a tag if one of its buckets has a free slot. Returns whether it did.
+    pub(crate) fn insert_free(&mut self, digest: Digest) -> bool {
+        (self.kernels[0].insert_free)(self, digest)
     }
 
-    #[inline(never)]
-    fn insert_many_in<S: OwnShape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+    fn insert_free_in<S: Shape, P: Place>(&mut self, digest: Digest) -> bool {
+        if P::AGES {
+            return false;
+        }
+        let kind = self.table.kind::<S, P>(LiveTags::NONE);
+        let probe = kind.place.probe(digest);
+        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else { return false };
+        self.change_slot(kind, bucket, slot, 0, probe.value);
+        self.set_items(self.items + 1);
+        true
+    }
+
+    /// [`Self::insert`] for many. It stops at the first item that finds no path, and reports the effects before it.
+    pub(crate) fn insert_many(
+        &mut self,
+        digests: &[Digest],
+        tag: u64,
+        live: LiveTags,
+        stored: &mut Vec<Stored>,
+    ) {
+        (self.kernel(live).insert_many)(self, digests, tag, live, stored);
+    }
+
+    fn insert_many_in<S: Shape, P: Place>(
+        &mut self,
+        digests: &[Digest],
+        tag: u64,
+        live: LiveTags,
+        stored: &mut Vec<Stored>,
+    ) {
         let table = self.table.clone();
-        let kind = table.kind::<S, P>();
+        let kind = table.kind::<S, P>(live);
         table.for_each_group(kind, digests, |probes| {
             for probe in probes {
-                match self.place_unless_saturated(kind, *probe) {
-                    Ok(added) => report(added),
+                match self.store(kind, *probe, tag) {
+                    Ok(effect) => stored.push(effect),
                     Err(NoPath) => return ControlFlow::Break(()),
                 }
             }
@@ -150,166 +203,193 @@ impl TableWriter {
         });
     }
 
-    /// [`Self::remove`] for many. It reports for each whether it was there.
-    pub(super) fn remove_many(&mut self, digests: &[Digest], report: impl FnMut(bool)) {
-        with_kind!(self.table.plan, S, P => self.remove_many_in::<S, P>(digests, report));
+    /// Removes the newest live copy of an item, if there is one, and returns its tag.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
+        (self.kernel(live).remove)(self, digest, live)
     }
 
-    #[inline(never)]
-    fn remove_many_in<S: OwnShape, P: Place>(&mut self, digests: &[Digest], mut report: impl FnMut(bool)) {
+    fn remove_in<S: Shape, P: Place>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
+        let kind = self.table.kind::<S, P>(live);
+        let probe = kind.place.probe(digest);
+        let found = if P::AGES { self.newest(kind, &probe, live) } else { self.table.locate(kind, &probe) };
+        self.take(kind, found)
+    }
+
+    /// [`Self::remove`] for many without tags. It reports for each whether there was a copy.
+    pub(crate) fn remove_many(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
+        (self.kernels[0].remove_many)(self, digests, removed);
+    }
+
+    fn remove_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
+        if P::AGES {
+            return;
+        }
         let table = self.table.clone();
-        let kind = table.kind::<S, P>();
+        let kind = table.kind::<S, P>(LiveTags::NONE);
         table.for_each_group(kind, digests, |probes| {
-            probes.iter().for_each(|probe| report(self.take(kind, probe).is_some()));
+            removed.extend(probes.iter().map(|probe| self.take(kind, table.locate(kind, probe)).is_some()));
             ControlFlow::Continue(())
         });
     }
 
+    /// Frees a slot, and returns the tag that it had.
     #[inline(always)]
-    fn place_unless_saturated<S: OwnShape, P: Place>(
-        &mut self,
-        kind: TableKind<S, P>,
-        probe: Probe,
-    ) -> Result<bool, NoPath> {
-        let Some((bucket, slot, value)) = self.table.vacant_of_pair(kind, &probe) else {
-            return self.relocate_unless_saturated::<S, P>(probe.buckets[0], probe.values[0]);
-        };
-        self.change_slot(kind, bucket, slot, 0, value);
-        self.table.set_items(self.items() + 1);
-        Ok(true)
+    fn take<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, found: Option<(u64, u32, u64)>) -> Option<u64> {
+        let (bucket, slot, held) = found?;
+        self.change_slot(kind, bucket, slot, held, 0);
+        self.set_items(self.items - 1);
+        Some(self.tag(held))
     }
 
+    #[inline(always)]
+    fn tag(&self, value: u64) -> u64 {
+        value & ((1 << self.table.plan.tag_bits) - 1)
+    }
+
+    /// The live copy of an item that was added last: the bucket, the slot and its value.
+    fn newest<S: Shape, P: Place>(
+        &self,
+        kind: Kind<S, P>,
+        probe: &Probe,
+        live: LiveTags,
+    ) -> Option<(u64, u32, u64)> {
+        let lanes = kind.shape.lanes();
+        let mut newest: Option<(u64, (u64, u32, u64))> = None;
+        for bucket in probe.buckets {
+            for part in 0..lanes.parts() {
+                let bits = self.table.part(kind, bucket, part);
+                let mut marks = kind.shape.held(bits, probe.value);
+                while marks != 0 {
+                    let lane = lanes.lowest(marks);
+                    let value = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
+                    let order = self.tag(self.tag(value).wrapping_sub(u64::from(live.first)));
+                    if newest.is_none_or(|(newest, _)| order > newest) {
+                        newest = Some((order, (bucket, part * lanes.part_slots + lane, value)));
+                    }
+                    marks &= marks - 1;
+                }
+            }
+        }
+        newest.map(|(_, copy)| copy)
+    }
+
+    /// Frees the slots in these buckets that hold items of forgotten steps, and reports the tag of each.
+    pub(crate) fn free_forgotten(
+        &mut self,
+        buckets: Range<u64>,
+        live: LiveTags,
+        report: &mut dyn FnMut(u64),
+    ) {
+        (self.kernels[1].free_forgotten)(self, buckets, live, report);
+    }
+
+    fn free_forgotten_in<S: Shape, P: Place>(
+        &mut self,
+        buckets: Range<u64>,
+        live: LiveTags,
+        report: &mut dyn FnMut(u64),
+    ) {
+        if !S::REUSES {
+            return;
+        }
+        let kind = self.table.kind::<S, P>(live);
+        let lanes = kind.shape.lanes();
+        for bucket in buckets {
+            for part in 0..lanes.parts() {
+                let bits = self.table.part(kind, bucket, part);
+                let mut marks = kind.shape.vacant(bits) & !lanes.zero(bits);
+                while marks != 0 {
+                    let lane = lanes.lowest(marks);
+                    let value = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
+                    self.change_slot(kind, bucket, part * lanes.part_slots + lane, value, 0);
+                    self.set_items(self.items - 1);
+                    report(self.tag(value));
+                    marks &= marks - 1;
+                }
+            }
+        }
+    }
+
+    /// Stores an item with this tag unless both its buckets are full of colliding copies.
+    #[inline(always)]
+    fn store<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        probe: Probe,
+        tag: u64,
+    ) -> Result<Stored, NoPath> {
+        let value = probe.value | tag;
+        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else {
+            return self.relocate(probe.buckets[1], value, kind);
+        };
+        let replaced = if S::REUSES { self.table.slot(kind, bucket, slot) } else { 0 };
+        self.change_slot(kind, bucket, slot, replaced, value);
+        Ok(self.note_stored(replaced))
+    }
+
+    #[inline(always)]
+    fn note_stored(&mut self, replaced: u64) -> Stored {
+        if replaced != 0 {
+            return Stored::Over(self.tag(replaced));
+        }
+        self.set_items(self.items + 1);
+        Stored::Free
+    }
+
+    /// Makes room for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
+    /// colliding copies. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
-    fn relocate_unless_saturated<S: OwnShape, P: Place>(
+    fn relocate<S: Shape, P: Place>(
         &mut self,
         bucket: u64,
         value: u64,
-    ) -> Result<bool, NoPath> {
-        let kind = self.table.kind::<S, P>();
-        let probe = kind.place.probe_from(bucket, value);
+        kind: Kind<S, P>,
+    ) -> Result<Stored, NoPath> {
+        let probe = Probe { value, buckets: [kind.place.other(bucket, value), bucket] };
         if self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
-            return Ok(false);
+            return Ok(Stored::Saturated);
         }
-        self.relocate(kind, probe)?;
-        self.table.set_items(self.items() + 1);
-        Ok(true)
-    }
-
-    /// Inserts a slot value from another table; `bucket` is one of its two buckets in this one.
-    pub(super) fn insert_value(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
-        with_any_kind!(self.table.plan, S, P => self.insert_value_in::<S, P>(bucket, value))
-    }
-
-    #[inline(never)]
-    fn insert_value_in<S: OwnShape, P: Place>(&mut self, bucket: u64, value: u64) -> Result<(), NoPath> {
-        let kind = self.table.kind::<S, P>();
-        self.place(kind, &kind.place.probe_from(bucket, value))
-    }
-
-    /// Removes one copy of an item, if there is one, and returns its slot value.
-    #[inline(always)]
-    pub(super) fn remove(&mut self, digest: Digest) -> Option<u64> {
-        (self.remove)(self, digest)
-    }
-
-    fn remove_in<S: OwnShape, P: Place>(&mut self, digest: Digest) -> Option<u64> {
-        let kind = self.table.kind::<S, P>();
-        self.take(kind, &kind.place.probe(digest))
-    }
-
-    /// Changes the state of an item of a strict table in place, and returns the slot value from before.
-    pub(super) fn set_state(&mut self, digest: Digest, state: u64) -> Option<u64> {
-        let kind = self.table.strict_kind();
-        let probe = kind.place.probe(digest);
-        let (bucket, slot, held) = self.table.locate(kind, &probe)?;
-        self.change_slot(kind, bucket, slot, held, probe.values[0] | state);
-        Some(held)
-    }
-
-    /// Frees a slot.
-    pub(super) fn free_slot(&mut self, bucket: u64, slot: u32) {
-        with_any_kind!(self.table.plan, S, P => self.free_slot_in::<S, P>(bucket, slot));
-    }
-
-    #[inline(never)]
-    fn free_slot_in<S: OwnShape, P: Place>(&mut self, bucket: u64, slot: u32) {
-        let kind = self.table.kind::<S, P>();
-        let held = self.table.slot(kind, bucket, slot);
-        self.change_slot(kind, bucket, slot, held, 0);
-        self.table.set_items(self.items() - 1);
-    }
-
-    #[inline(always)]
-    fn take<S: Shape, P: Place>(&mut self, kind: TableKind<S, P>, probe: &Probe) -> Option<u64> {
-        let (bucket, slot, held) = self.table.locate(kind, probe)?;
-        self.change_slot(kind, bucket, slot, held, 0);
-        self.table.set_items(self.items() - 1);
-        Some(held)
-    }
-
-    #[inline(always)]
-    fn place<S: Shape, P: Place>(&mut self, kind: TableKind<S, P>, probe: &Probe) -> Result<(), NoPath> {
-        self.place_at(kind, probe, self.table.vacant_of_pair(kind, probe))
-    }
-
-    /// [`Self::place`] where the table has said what [`Table::vacant_of_pair`] says.
-    #[inline(always)]
-    fn place_at<S: Shape, P: Place>(
-        &mut self,
-        kind: TableKind<S, P>,
-        probe: &Probe,
-        vacant: Option<(u64, u32, u64)>,
-    ) -> Result<(), NoPath> {
-        if let Some((bucket, slot, value)) = vacant {
-            self.change_slot(kind, bucket, slot, 0, value);
-        } else {
-            self.relocate(kind, *probe)?;
-        }
-        self.table.set_items(self.items() + 1);
-        Ok(())
-    }
-
-    /// Makes room for an item along the shortest path to a vacant slot. The last item of the path moves first, into the vacant slot; then
-    /// each moves into the slot that the one behind it has left. So every item is always in one of its two buckets. Returns what was in
-    /// the vacant slot.
-    #[inline(never)]
-    pub(super) fn relocate<S: Shape, P: Place>(
-        &mut self,
-        kind: TableKind<S, P>,
-        probe: Probe,
-    ) -> Result<u64, NoPath> {
-        let mut nodes = std::mem::take(&mut self.nodes);
-        let (mut node, mut free) = match self.search(kind, &probe, &mut nodes) {
-            Some(found) => found,
-            None => {
-                self.nodes = nodes;
-                return Err(NoPath);
-            }
+        let mut nodes = NODES.take();
+        let stored = match self.search(kind, &probe, &mut nodes) {
+            Some((node, free)) => Ok(self.move_along(kind, &probe, &nodes, node, free)),
+            None => Err(NoPath),
         };
+        NODES.set(nodes);
+        stored
+    }
+
+    /// Moves the items of a path. The last item moves first, into the vacant slot; then each moves into the slot that the one behind it
+    /// has left. So every item is always in one of its two buckets.
+    fn move_along<S: Shape, P: Place>(
+        &mut self,
+        kind: Kind<S, P>,
+        probe: &Probe,
+        nodes: &[Node],
+        mut node: Node,
+        mut free: u32,
+    ) -> Stored {
         let replaced = self.table.slot(kind, node.bucket, free);
         let mut there = replaced;
         self.table.step_version();
         while node.parent != ROOT {
             let parent = nodes[node.parent as usize];
             let moving = self.table.slot(kind, parent.bucket, node.slot);
-            let (_, moved) = kind.place.other(parent.bucket, moving);
-            self.change_slot(kind, node.bucket, free, there, moved);
+            self.change_slot(kind, node.bucket, free, there, moving);
             (free, there, node) = (node.slot, moving, parent);
         }
-        let root = usize::from(node.bucket != probe.buckets[0]);
-        self.change_slot(kind, node.bucket, free, there, probe.values[root]);
+        self.change_slot(kind, node.bucket, free, there, probe.value);
         self.table.step_version();
-        self.nodes = nodes;
-        Ok(replaced)
+        self.note_stored(replaced)
     }
 
     /// Finds the shortest path to a vacant slot by breadth-first search. Returns its last node, and the vacant slot of that bucket.
     ///
     /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
-    /// so far has a vacant slot: most searches end early, and what lies in a vacant slot is never moved.
+    /// so far has a vacant slot: most searches end early, and the content of a vacant slot is never moved.
     fn search<S: Shape, P: Place>(
         &self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         probe: &Probe,
         nodes: &mut Vec<Node>,
     ) -> Option<(Node, u32)> {
@@ -320,7 +400,7 @@ impl TableWriter {
         while let Some(&node) = nodes.get(next) {
             let first = nodes.len();
             for slot in 0..lanes.slots {
-                let (other, _) = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
+                let other = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
                 if nodes.len() <= self.max_search as usize && !on_path(nodes, next, other) {
                     self.table.prefetch_bucket(kind, other);
                     nodes.push(Node { bucket: other, parent: next as u32, slot });
@@ -336,11 +416,50 @@ impl TableWriter {
         None
     }
 
-    /// Replaces the value `held` of a slot by another. A slot may begin in one word and end in the next.
+    /// Inserts an item into a strict table with this tag. If it is there already, returns its slot value instead.
+    pub(crate) fn insert_strict(&mut self, digest: Digest, tag: u64) -> Result<Option<u64>, NoPath> {
+        let kind = self.table.strict_kind();
+        let probe = kind.place.probe(digest);
+        match self.table.get_and_vacant(&probe) {
+            (Some(held), _) => return Ok(Some(held)),
+            (None, Some((bucket, slot))) => {
+                self.change_slot(kind, bucket, slot, 0, probe.value | tag);
+                self.set_items(self.items + 1);
+            }
+            (None, None) => _ = self.relocate(probe.buckets[1], probe.value | tag, kind)?,
+        }
+        Ok(None)
+    }
+
+    /// Removes an item from a strict table.
+    pub(crate) fn remove_strict(&mut self, digest: Digest) {
+        self.change_strict(digest, None);
+    }
+
+    /// Changes the tag of an item of a strict table in place.
+    pub(crate) fn set_tag(&mut self, digest: Digest, tag: u64) {
+        self.change_strict(digest, Some(tag));
+    }
+
+    fn change_strict(&mut self, digest: Digest, tag: Option<u64>) {
+        let kind = self.table.strict_kind();
+        let probe = kind.place.probe(digest);
+        let Some(held) = self.table.get(digest) else { return };
+        // The complete value is in one slot only.
+        let at = self.table.locate(kind, &Probe { value: held, ..probe });
+        match tag {
+            Some(tag) => at.into_iter().for_each(|(bucket, slot, _)| {
+                self.change_slot(kind, bucket, slot, held, probe.value | tag);
+            }),
+            None => _ = self.take(kind, at),
+        }
+    }
+
+    /// Replaces the value `held` of a slot by another. A slot may start in one word and end in the next.
     #[inline(always)]
-    pub(super) fn change_slot<S: Shape, P: Place>(
+    fn change_slot<S: Shape, P: Place>(
         &mut self,
-        kind: TableKind<S, P>,
+        kind: Kind<S, P>,
         bucket: u64,
         slot: u32,
         held: u64,
@@ -350,59 +469,138 @@ impl TableWriter {
         let lanes = kind.shape.lanes();
         let (word, shift) = lanes.position(bucket, slot);
         let change = held ^ value;
-        let before = self.table.words[word].load(Relaxed);
-        self.set_word(word, before, before ^ (change << shift));
+        self.change_word(word, change << shift);
         if lanes.straddles() && shift + lanes.bits > 64 {
-            let before = self.table.words[word + 1].load(Relaxed);
-            self.set_word(word + 1, before, before ^ (change >> (64 - shift)));
+            self.change_word(word + 1, change >> (64 - shift));
+        }
+        if self.watch.is_some() {
+            self.after_watched_change(bucket, held, value);
         }
     }
 
     #[inline(always)]
-    fn set_word(&mut self, word: usize, before: u64, value: u64) {
+    fn change_word(&mut self, word: usize, change: u64) {
+        let before = self.table.words[word].load(Relaxed);
         self.changes = self.changes.wrapping_add(1);
-        if self.undo.is_some() {
+        if self.watch.is_some() {
             self.keep_for_undo(word, before);
         }
-        self.table.words[word].store(value, Release);
+        self.table.words[word].store(before ^ change, Release);
     }
 
-    /// Adds a word's old value to the undo log. It is a function of its own so that the usual case needs no stack.
+    /// Adds a word's old value to the undo log. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
     fn keep_for_undo(&mut self, word: usize, before: u64) {
-        if let Some(undo) = &self.undo {
+        if let Some(watch) = &mut self.watch
+            && let Some(undo) = &watch.undo
+        {
             undo.push(word, before);
             if Arc::strong_count(undo) == 1 {
-                // The snapshot has let go of it.
-                self.undo = None;
+                // The snapshot has released it.
+                watch.undo = None;
             }
+        }
+    }
+
+    /// Copies what has changed of a bucket that was copied already. Stops to watch a table that is neither copied nor in a snapshot.
+    #[inline(never)]
+    fn after_watched_change(&mut self, bucket: u64, held: u64, value: u64) {
+        let Some(watch) = &self.watch else { return };
+        if watch.copy.is_none() && watch.undo.is_none() {
+            self.watch = None;
+        } else if let Some((to, done)) = &watch.copy
+            && bucket < *done
+        {
+            [held, value]
+                .into_iter()
+                .filter(|value| *value != 0)
+                .for_each(|value| self.table.split_again(to, bucket, value));
+        }
+    }
+
+    /// Starts to copy the table to a larger one.
+    pub(crate) fn start_copy(&mut self, to: Table) {
+        self.watch.get_or_insert_default().copy = Some((Arc::new(to), 0));
+    }
+
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copy().is_some()
+    }
+
+    /// The plan of the table that this one is copied to, and how many buckets were copied.
+    pub(crate) fn copy(&self) -> Option<(TablePlan, u64)> {
+        let (to, done) = self.watch.as_ref()?.copy.as_ref()?;
+        Some((to.plan, *done))
+    }
+
+    pub(crate) fn copy_bytes(&self) -> u64 {
+        self.copy().map_or(0, |(plan, _)| plan.memory_bytes())
+    }
+
+    pub(crate) fn drop_copy(&mut self) -> Option<Arc<Table>> {
+        let watch = self.watch.as_mut()?;
+        let copy = watch.copy.take();
+        if watch.undo.is_none() {
+            self.watch = None;
+        }
+        copy.map(|(to, _)| to)
+    }
+
+    /// Copies this many more buckets. Returns the larger table once it is complete.
+    pub(crate) fn copy_on(&mut self, buckets: u64) -> Option<Arc<Table>> {
+        let (to, done) = self.watch.as_mut()?.copy.as_mut()?;
+        let last = self.table.plan.buckets().min(done.saturating_add(buckets));
+        self.table.split_into(to, *done..last);
+        *done = last;
+        if last < self.table.plan.buckets() {
+            return None;
+        }
+        self.drop_copy()
+    }
+
+    /// Copies buckets that an image filled in, as far as they count as copied.
+    pub(crate) fn copy_filled(&mut self, buckets: Range<u64>) {
+        if let Some(watch) = &self.watch
+            && let Some((to, done)) = &watch.copy
+        {
+            self.table.split_into(to, buckets.start.min(*done)..buckets.end.min(*done));
+        }
+    }
+
+    /// Counts the buckets of a copy as copied that an image fills in later.
+    pub(crate) fn expect_copied(&mut self, buckets: u64) {
+        if let Some(watch) = &mut self.watch
+            && let Some((_, done)) = &mut watch.copy
+        {
+            *done = buckets;
         }
     }
 
     /// Sets words of a table that is being filled, in which they are zero so far.
-    pub(super) fn fill(&mut self, first: usize, words: &[[u8; 8]]) {
+    pub(crate) fn fill(&mut self, first: usize, words: &[[u8; 8]]) {
         for (word, bytes) in (first..).zip(words) {
             let value = u64::from_le_bytes(*bytes);
             if value != 0 {
-                self.set_word(word, 0, value);
+                self.change_word(word, value);
             }
         }
     }
 
-    /// Whether a snapshot needs the table.
-    pub(super) fn is_frozen(&self) -> bool {
-        self.undo.as_ref().is_some_and(|undo| Arc::strong_count(undo) > 1)
+    /// Returns whether a snapshot needs the table.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let undo = self.watch.as_ref().and_then(|watch| watch.undo.as_ref());
+        undo.is_some_and(|undo| Arc::strong_count(undo) > 1)
     }
 
     /// Freezes the table for a snapshot. `copied` counts the bytes of the undo log.
-    pub(super) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> FrozenTable {
+    pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> FrozenTable {
         let (frozen, undo) = FrozenTable::new(self.id, self.changes, self.table.clone(), copied.clone());
-        self.undo = Some(undo);
+        self.watch.get_or_insert_default().undo = Some(undo);
         frozen
     }
 }
 
-/// Whether a bucket lies on the path to a node: a path must not cross itself.
+/// Returns whether a bucket is on the path to a node: a path must not cross itself.
 fn on_path(nodes: &[Node], node: usize, bucket: u64) -> bool {
     let mut node = nodes[node];
     loop {

@@ -148,7 +148,7 @@ fn a_filter_is_what_it_was_reserved_as() {
     ok(client, "CF.RESERVE odd 1000 BUCKETSIZE 3");
     assert_eq!(service.view(Kind::Campaign, "odd").layout.bucket_size, 4);
     integer(client, "CF.ADD made u1", 1);
-    assert_eq!(service.view(Kind::Campaign, "made").spec.capacity, 65_536);
+    assert_eq!(service.view(Kind::Campaign, "made").spec.capacity, 1_024);
     assert_eq!(client.call("CF.INSERT chosen CAPACITY 5000 ITEMS u1"), Reply::integers(&[1]));
     assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
     // Of a filter that is there, the capacity stays.

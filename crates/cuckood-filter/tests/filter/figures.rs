@@ -2,7 +2,7 @@
 //! much memory an item takes. Digests are drawn from fixed numbers, so every run measures the same.
 
 use cuckood_filter::layout::MAX_SEARCH_DEFAULT;
-use cuckood_filter::{CompactFilter, Digest, Expansion, Growth, Layout};
+use cuckood_filter::{Digest, Filter, Growth, Layout, Mode};
 
 fn scrambled(number: u64) -> Digest {
     Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
@@ -14,7 +14,7 @@ fn a_table_is_nearly_full_when_an_insert_first_fails() {
     for (bucket_size, least) in [(2, 0.84), (4, 0.955), (8, 0.985)] {
         let layout =
             Layout::compact_with(1_000_000, 16, bucket_size, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap();
-        let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
+        let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
         let fit = (0..).take_while(|&number| filter.insert(scrambled(number), false).is_ok()).count();
         let fill = fit as f64 / layout.slots() as f64;
         println!("{bucket_size} slots: {fill:.4} full");
@@ -32,18 +32,18 @@ fn the_error_rate_is_that_of_the_formula() {
         for bits in 4..=32 {
             let layout =
                 Layout::compact_with(50_000, bits, bucket_size, MAX_SEARCH_DEFAULT, Growth::Auto).unwrap();
-            let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
+            let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
             // The shortest fingerprints give no path to the last slots; the formula knows no more than the load.
             let _ = (0..layout.capacity())
                 .try_for_each(|number| filter.insert(scrambled(number), false).map(drop));
-            let items = filter.reader().view().items();
+            let items = filter.items();
             let expected = layout.error_rate_at(items as f64 / layout.slots() as f64);
             if expected * STRANGERS_MAX < 2_000.0 {
                 continue;
             }
             let strangers = (2_000.0 / expected).ceil() as u64;
             let reader = filter.reader();
-            let view = reader.view();
+            let view = reader.view(0);
             let (mut wrong, mut found) = (0, Vec::new());
             for from in (0..strangers).step_by(1 << 12) {
                 let asked: Vec<Digest> = (from..strangers.min(from + (1 << 12)))
@@ -103,7 +103,7 @@ fn a_planned_filter_holds_its_capacity_at_any_error_rate() {
     for capacity in [1_000, 50_000, 1_000_000] {
         for error_rate in [0.5, 0.2, 0.1, 0.05] {
             let layout = Layout::compact(capacity, error_rate, Growth::Fixed).unwrap();
-            let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
+            let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
             let full = (0..capacity).find(|&number| filter.insert(scrambled(number), false).is_err());
             assert_eq!(full, None, "{capacity} at {error_rate}: {layout:?}");
         }

@@ -6,7 +6,7 @@
 use cuckood_filter::layout::{
     FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT,
 };
-use cuckood_filter::{CompactFilter, Digest, Expansion, Growth, Insert, Layout, LayoutError, StrictFilter};
+use cuckood_filter::{Digest, Filter, Growth, Insert, Layout, LayoutError, Mode};
 use proptest::prelude::*;
 use std::num::NonZero;
 use std::ops::Range;
@@ -36,13 +36,13 @@ fn items(filling: u64, capacity: u64) -> impl Iterator<Item = Digest> {
 }
 
 fn compact_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
-    let mut filter = CompactFilter::new(layout, Growth::Fixed, Expansion::Doubling);
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
     items.all(|digest| filter.insert(digest, false) == Ok(Insert::Added))
 }
 
 fn strict_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
-    let mut filter = StrictFilter::new(layout, Growth::Fixed);
-    items.all(|digest| filter.insert(digest) == Ok(Insert::Added))
+    let mut filter = Filter::new(Mode::Strict, layout, Growth::Fixed, None);
+    items.all(|digest| filter.insert(digest, false) == Ok(Insert::Added))
 }
 
 #[test]

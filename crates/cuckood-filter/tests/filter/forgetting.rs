@@ -1,50 +1,17 @@
 //! Filters that forget against a model that knows every copy and its step.
 
-use cuckood_filter::{
-    Digest, FilterImage, ForgettingFilter, Growth, Insert, Layout, RestoreError, Restoring, SlotState,
-    TableId,
-};
+use super::{digest, restarted, restored, sent, snapshot, snapshot_while};
+use cuckood_filter::{Digest, Filter, Growth, Insert, Layout, Mode, Reader, RestoreError, SlotState};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Chunks = HashMap<(TableId, u32), Vec<u8>>;
-
-fn digest(number: u64) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
-}
-
 fn digests(from: u64, count: u64) -> Vec<Digest> {
-    (from..from + count).map(digest).collect()
+    super::digests(from, from + count)
 }
 
-fn restored(image: &FilterImage, chunks: &Chunks) -> Result<ForgettingFilter, RestoreError<Infallible>> {
-    ForgettingFilter::restore(image, &mut |table: &Restoring<'_>| {
-        table.load(0..table.chunks(), |chunk, out| {
-            out.clone_from(&chunks[&(table.id(), chunk)]);
-            Ok(())
-        })
-    })
-}
-
-fn snapshot(
-    filter: &mut ForgettingFilter,
-    mut meanwhile: impl FnMut(&mut ForgettingFilter),
-) -> (FilterImage, Chunks) {
-    let (image, frozen) = filter.freeze(&Default::default());
-    let mut chunks = Chunks::new();
-    for mut table in frozen {
-        for chunk in 0.. {
-            meanwhile(filter);
-            let mut bytes = Vec::new();
-            if !table.next_chunk(&mut bytes) {
-                break;
-            }
-            chunks.insert((table.id(), chunk), bytes);
-        }
-    }
-    (image, chunks)
+fn forgetting(layout: Layout, growth: Growth, kept: u32) -> Filter {
+    Filter::new(Mode::Compact, layout, growth, Some(kept))
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +35,7 @@ enum Operation {
     Raise(u64),
     Snapshot,
     Restart,
+    Send,
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -85,6 +53,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         1 => (1_u64..700).prop_map(Operation::Raise),
         2 => Just(Operation::Snapshot),
         1 => Just(Operation::Restart),
+        1 => Just(Operation::Send),
     ];
     proptest::collection::vec(operation, 1..80)
 }
@@ -120,7 +89,7 @@ impl Model {
     }
 }
 
-fn apply(filter: &mut ForgettingFilter, model: &mut Model, operation: &Operation) {
+fn apply(filter: &mut Filter, model: &mut Model, operation: &Operation) {
     match *operation {
         Operation::Insert { from, count, if_absent } => {
             let outcomes = filter.insert_many(&digests(from, count), if_absent).unwrap_or_default();
@@ -128,7 +97,7 @@ fn apply(filter: &mut ForgettingFilter, model: &mut Model, operation: &Operation
                 let copies = model.count(item, model.now);
                 let expected = match copies {
                     1.. if if_absent => Insert::Present(SlotState::Available),
-                    _ if copies == filter.copies_max() => Insert::Saturated,
+                    _ if u64::from(copies) == filter.copies_max() => Insert::Saturated,
                     _ => Insert::Added,
                 };
                 assert_eq!(outcome, expected);
@@ -141,7 +110,7 @@ fn apply(filter: &mut ForgettingFilter, model: &mut Model, operation: &Operation
         Operation::Remove { from, count, all } => {
             for item in from..from + count {
                 let removed = if all {
-                    filter.remove_all(digest(item))
+                    filter.remove_many(&[digest(item)], true)[0]
                 } else {
                     u32::from(filter.remove(digest(item)))
                 };
@@ -168,21 +137,22 @@ fn apply(filter: &mut ForgettingFilter, model: &mut Model, operation: &Operation
             model.copies.clear();
         }
         Operation::Raise(capacity) => drop(filter.raise(with_capacity(filter, capacity))),
-        Operation::Snapshot | Operation::Restart => {}
+        Operation::Snapshot | Operation::Restart | Operation::Send => {}
     }
 }
 
 /// The layout of a filter of this kind and capacity.
-fn with_capacity(filter: &ForgettingFilter, capacity: u64) -> Layout {
+fn with_capacity(filter: &Filter, capacity: u64) -> Layout {
     let Layout { fingerprint_bits, bucket_size, .. } = filter.tables().layout();
-    layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, filter.kept())
+    layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, filter.steps_kept().unwrap())
 }
 
 /// Readers see what the model has, by clocks that are right, ahead and behind.
-fn compare(filter: &ForgettingFilter, model: &Model, has_been_turned_back: bool) {
+fn compare(filter: &Filter, model: &Model, has_been_turned_back: bool) {
     let items: Vec<Digest> = digests(0, 760);
     for now in [model.now, model.now + 1, model.now + model.kept, model.now + model.kept + 1] {
-        let (view, mut found) = (filter.reader().view(now), Vec::new());
+        let (reader, mut found) = (filter.reader(), Vec::new());
+        let view = reader.view(now);
         view.contains_many(&items, &mut found);
         let mut sum = 0;
         for (item, &found) in found.iter().enumerate() {
@@ -194,13 +164,14 @@ fn compare(filter: &ForgettingFilter, model: &Model, has_been_turned_back: bool)
             sum += u64::from(seen);
         }
         assert_eq!(view.items(), sum);
-        assert!(view.steps().iter().all(|step| step.items > 0 && step.step + model.kept >= now));
-        assert!(view.steps().is_sorted_by_key(|step| step.step));
+        assert!(view.stats().steps.iter().all(|step| step.items > 0 && step.step + model.kept >= now));
+        assert!(view.stats().steps.is_sorted_by_key(|step| step.step));
         assert!(view.segments().iter().map(|segment| segment.items).sum::<u64>() >= sum);
     }
-    let behind = filter.reader().view(model.now.saturating_sub(3));
+    let reader = filter.reader();
+    let behind = reader.view(model.now.saturating_sub(3));
     assert!(model.copies.iter().all(|(&item, copies)| behind.count(digest(item)) as usize >= copies.len()));
-    assert_eq!(filter.items(), filter.reader().view(model.now).items());
+    assert_eq!(filter.items(), reader.view(model.now).items());
 }
 
 fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, kept: u32) -> Layout {
@@ -223,7 +194,7 @@ proptest! {
     ) {
         let growth = if is_fixed == 0 { Growth::Fixed } else { Growth::Auto };
         let layout = layout(capacity, 28, bucket_size, growth, kept);
-        let mut filter = ForgettingFilter::new(layout, growth, kept);
+        let mut filter = forgetting(layout, growth, kept);
         let mut model = Model { now: begin, kept: u64::from(kept), ..Model::default() };
         filter.advance(begin);
         let (mut turned_back, mut left) = (0, operations.iter());
@@ -234,21 +205,18 @@ proptest! {
             turned_back += u32::from(matches!(operation, Operation::TurnBack(_)));
             apply(&mut filter, &mut model, operation);
             match operation {
-                Operation::Restart => {
-                    let (image, chunks) = snapshot(&mut filter, |_| ());
-                    filter = restored(&image, &chunks).unwrap();
-                    prop_assert!(snapshot(&mut filter, |_| ()) == (image, chunks));
-                }
+                Operation::Restart => filter = restarted(filter),
+                Operation::Send => filter = sent(filter),
                 Operation::Snapshot => {
                     let mut before = model.clone();
-                    let (image, chunks) = snapshot(&mut filter, |filter| {
+                    let (image, chunks) = snapshot_while(&mut filter, |filter| {
                         let next = left.next().filter(|operation| !matches!(operation, Operation::Raise(_)));
                         if let Some(operation) = next {
                             turned_back += u32::from(matches!(operation, Operation::TurnBack(_)));
                             apply(filter, &mut model, operation);
                         }
                     });
-                    let mut then = restored(&image, &chunks).unwrap();
+                    let mut then = restored(Mode::Compact, &image, &chunks).unwrap();
                     compare(&then, &before, turned_back > 0);
                     // What was restored goes on by itself.
                     apply(&mut then, &mut before, &Operation::Pass(1));
@@ -261,7 +229,7 @@ proptest! {
         // Nothing forgotten is left in the tables in the end.
         filter.retire(u64::MAX);
         prop_assert!(!filter.is_retiring() && filter.retire(u64::MAX) == 0);
-        let held: u64 = filter.reader().view(model.now).segments().iter().map(|segment| segment.items).sum();
+        let held: u64 = filter.reader().stats(model.now).segments.iter().map(|segment| segment.items).sum();
         prop_assert_eq!(held, filter.items());
     }
 
@@ -272,7 +240,7 @@ proptest! {
         rounds in proptest::collection::vec((0_u64..3, 1_u64..400), 1..40),
         kept in 2_u32..=9,
     ) {
-        let mut filter = ForgettingFilter::new(layout(200, bits, 8, Growth::Auto, kept), Growth::Auto, kept);
+        let mut filter = forgetting(layout(200, bits, 8, Growth::Auto, kept), Growth::Auto, kept);
         let (mut now, mut next, mut added) = (0, 0, Vec::new());
         for (pause, count) in rounds {
             now += pause;
@@ -281,12 +249,14 @@ proptest! {
             added.extend((next..).zip(outcomes).filter(|(_, o)| *o == Insert::Added).map(|(item, _)| (item, now)));
             next += count;
             filter.retire(100);
-            let view = filter.reader().view(now);
+            let reader = filter.reader();
+            let view = reader.view(now);
             added.retain(|(_, step)| step + u64::from(kept) >= now);
             prop_assert!(added.iter().all(|(item, _)| view.contains(digest(*item))));
             prop_assert_eq!(view.items(), added.len() as u64);
         }
-        let view = filter.reader().view(now + u64::from(kept) + 1);
+        let reader = filter.reader();
+        let view = reader.view(now + u64::from(kept) + 1);
         prop_assert!(!(0..next).any(|item| view.contains(digest(item))));
     }
 }
@@ -295,7 +265,7 @@ proptest! {
 #[test]
 fn the_error_holds_for_the_sum_of_the_steps() {
     let layout = Layout::forgetting(1_000, 0.01, Growth::Auto, 8).unwrap();
-    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 8);
+    let mut filter = forgetting(layout, Growth::Auto, 8);
     let strangers = 200_000;
     let mut items = 0;
     for step in 0..25_u64 {
@@ -305,20 +275,21 @@ fn the_error_holds_for_the_sum_of_the_steps() {
         filter.insert_many(&digests(items, count), false).unwrap();
         items += count;
         filter.retire(1_000);
-        let view = filter.reader().view(step);
+        let reader = filter.reader();
+        let view = reader.view(step);
         let wrong = (0..strangers).filter(|number| view.contains(digest(1 << 40 | number))).count();
         assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers} in step {step}");
     }
-    assert!(filter.reader().view(24).segments().len() > 6);
+    assert!(filter.reader().stats(24).segments.len() >= 2);
 }
 
 /// A segment that was needed once goes when what is in it is forgotten.
 #[test]
 fn a_segment_is_dropped_when_its_items_are_forgotten() {
     let layout = Layout::forgetting(1_000, 0.001, Growth::Auto, 4).unwrap();
-    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 4);
+    let mut filter = forgetting(layout, Growth::Auto, 4);
     filter.insert_many(&digests(0, 20_000), false).unwrap();
-    assert!(filter.reader().view(0).segments().len() > 3);
+    assert!(filter.reader().stats(0).segments.len() >= 2);
     for step in 1..=12 {
         filter.advance(step);
         filter.insert_many(&digests(20_000 + 20 * step, 20), false).unwrap();
@@ -326,14 +297,14 @@ fn a_segment_is_dropped_when_its_items_are_forgotten() {
             assert!(filter.retire(50) > 0);
         }
     }
-    assert_eq!((filter.reader().view(12).segments().len(), filter.items()), (1, 100));
+    assert_eq!((filter.reader().stats(12).segments.len(), filter.items()), (1, 100));
 }
 
 /// Users who come again and again: a filter of the capacity that was asked for has room for them, step after step.
 #[test]
 fn copies_of_one_item_do_not_crowd_others_out() {
     let layout = Layout::forgetting(30_000, 0.001, Growth::Auto, 8).unwrap();
-    let mut filter = ForgettingFilter::new(layout, Growth::Auto, 8);
+    let mut filter = forgetting(layout, Growth::Auto, 8);
     for step in 0..60_u64 {
         filter.advance(step);
         // Three copies of each, over three steps: 27 000 copies in nine steps.
@@ -342,7 +313,7 @@ fn copies_of_one_item_do_not_crowd_others_out() {
         }
         filter.retire(200);
     }
-    assert_eq!(filter.reader().view(59).segments().len(), 1);
+    assert_eq!(filter.reader().stats(59).segments.len(), 1);
     assert_eq!(filter.items(), 27_000);
 }
 
@@ -350,7 +321,7 @@ fn copies_of_one_item_do_not_crowd_others_out() {
 #[test]
 fn a_reader_misses_nothing_while_steps_come_and_go() {
     let kept = 5;
-    let mut filter = ForgettingFilter::new(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
+    let mut filter = forgetting(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
     // All steps before this one are whole.
     let (begun, reader) = (AtomicU64::new(0), filter.reader());
     std::thread::scope(|scope| {
@@ -388,20 +359,23 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
 }
 
 /// The newest step that a reader knows of.
-fn filter_step(reader: &cuckood_filter::ForgettingReader) -> u64 {
-    reader.view(0).steps().last().map_or(0, |step| step.step)
+fn filter_step(reader: &Reader) -> u64 {
+    reader.stats(0).steps.last().map_or(0, |step| step.step)
 }
 
 /// Tables with items of a step that the image knows nothing of are refused.
 #[test]
 fn an_image_that_contradicts_its_tables_is_refused() {
-    let mut filter = ForgettingFilter::new(layout(100, 12, 8, Growth::Auto, 3), Growth::Auto, 3);
+    let mut filter = forgetting(layout(100, 12, 8, Growth::Auto, 3), Growth::Auto, 3);
     filter.advance(1);
     filter.insert_many(&digests(0, 50), false).unwrap();
-    let (image, chunks) = snapshot(&mut filter, |_| ());
+    let (image, chunks) = snapshot(&mut filter);
     filter.advance(2);
     filter.insert_many(&digests(50, 10), false).unwrap();
-    let (later_image, later_chunks) = snapshot(&mut filter, |_| ());
-    assert!(restored(&image, &chunks).is_ok() && restored(&later_image, &later_chunks).is_ok());
-    assert!(matches!(restored(&image, &later_chunks), Err(RestoreError::Image(_))));
+    let (later_image, later_chunks) = snapshot(&mut filter);
+    assert!(
+        restored(Mode::Compact, &image, &chunks).is_ok()
+            && restored(Mode::Compact, &later_image, &later_chunks).is_ok()
+    );
+    assert!(matches!(restored(Mode::Compact, &image, &later_chunks), Err(RestoreError::Image(_))));
 }

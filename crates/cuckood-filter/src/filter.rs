@@ -1,0 +1,446 @@
+//! A filter, as its writer sees it.
+
+use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, chunks, decode_chunk};
+use crate::frozen::FrozenTable;
+use crate::hash::Digest;
+use crate::image::{FillError, Filled, FilterImage, Load, RestoreError};
+use crate::layout::{Growth, Layout, Mode};
+use crate::memory::MemoryNeed;
+use crate::multiset::Multiset;
+use crate::plan::TablePlan;
+use crate::reader::Reader;
+use crate::set::{Set, Walk};
+use crate::tables::{Dropped, Full, Tables};
+use crate::tags::{Insert, SlotState, StateCounts};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The writer's side of a filter. One thread owns it; any number of threads look items up in its [`Reader`]s.
+pub struct Filter(Kind);
+
+enum Kind {
+    /// Fingerprints, and perhaps when they were added.
+    Multiset(Multiset),
+    /// Digests and states.
+    Set(Set),
+}
+
+impl Filter {
+    /// An empty filter. A compact one may forget its items after this many steps.
+    ///
+    /// # Panics
+    /// If the layout has no bits for as many steps: [`Layout::with_steps`] adds them.
+    pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
+        Self(match mode {
+            Mode::Compact => {
+                let step_bits =
+                    forget_steps.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
+                assert_eq!(step_bits, Ok(layout.step_bits), "the layout is made for these steps");
+                Kind::Multiset(Multiset::new(layout, growth, forget_steps))
+            }
+            Mode::Strict => Kind::Set(Set::new(layout, growth)),
+        })
+    }
+
+    /// Restores a filter from its snapshot. It continues exactly as the one that the snapshot was taken of.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or misplaced, or the image contradicts itself.
+    pub fn restore<E>(
+        mode: Mode,
+        image: &FilterImage,
+        load: &mut Load<'_, E>,
+    ) -> Result<Self, RestoreError<E>> {
+        let mut filter = Self::over(image, Tables::restore(mode, image, Some(load))?)?;
+        let has_tags = filter.mode() == Mode::Strict || image.step_bits() > 0;
+        for (table, of) in image.tables.iter().enumerate() {
+            if has_tags {
+                let counted = filter.count_in(table, 0..of.plan.buckets());
+                counted.map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
+            } else {
+                let table = &mut filter.tables_mut().tables[table];
+                table.set_items(of.items);
+                table.copy_filled(0..of.plan.buckets());
+            }
+        }
+        filter.finish_counting();
+        Ok(filter)
+    }
+
+    /// A filter with the tables of this image, which are empty: [`Self::fill`] fills them.
+    ///
+    /// # Errors
+    /// When the image contradicts itself.
+    pub fn hollow(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
+        Self::over(image, Tables::restore(mode, image, None)?)
+    }
+
+    /// Restores a filter that was being filled from its snapshot.
+    ///
+    /// # Errors
+    /// As for [`Self::restore`].
+    pub fn restore_filling<E>(
+        mode: Mode,
+        image: &FilterImage,
+        filled: Filled,
+        load: &mut Load<'_, E>,
+    ) -> Result<Self, RestoreError<E>> {
+        let mut filter = Self::over(image, Tables::restore(mode, image, Some(load))?)?;
+        for table in 0..filter.tables().tables.len().min(filled.table as usize + 1) {
+            let plan = *filter.tables().tables[table].plan();
+            let words = if table < filled.table as usize { u64::MAX } else { words_before(filled.chunk) };
+            filter
+                .count_in(table, 0..buckets_in(&plan, words))
+                .map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
+        }
+        Ok(filter)
+    }
+
+    fn over<E>(image: &FilterImage, tables: Tables) -> Result<Self, RestoreError<E>> {
+        Ok(Self(match tables.mode {
+            Mode::Compact => Kind::Multiset(Multiset::restore(image, tables).map_err(RestoreError::Image)?),
+            Mode::Strict => Kind::Set(Set::restore(image, tables)),
+        }))
+    }
+
+    /// Fills in the next chunk.
+    ///
+    /// # Errors
+    /// [`FillError`]. The filter is worthless then.
+    pub fn fill(&mut self, filled: &mut Filled, bytes: &[u8]) -> Result<(), FillError> {
+        let index = filled.table as usize;
+        let table = self.tables_mut().tables.get_mut(index).ok_or(FillError::TooMany)?;
+        let (plan, first) = (*table.plan(), words_before(filled.chunk));
+        let words = decode_chunk(bytes, table.id, filled.chunk)?;
+        let last = (first + CHUNK_WORDS as u64).min(plan.words());
+        if words.len() as u64 != last - first {
+            return Err(BadChunk::Length.into());
+        }
+        if let ChunkWords::Written(words) = words {
+            table.fill(first as usize, words);
+        }
+        self.count_in(index, buckets_in(&plan, first)..buckets_in(&plan, last))?;
+        filled.chunk += 1;
+        if filled.chunk == chunks(plan.words()) {
+            *filled = Filled { table: filled.table + 1, chunk: 0 };
+        }
+        Ok(())
+    }
+
+    /// Completes the filling: the filter holds what the image says.
+    ///
+    /// # Errors
+    /// [`FillError::Contradiction`] if it does not.
+    pub fn finish_filling(&mut self, filled: Filled, items: &[u64]) -> Result<(), FillError> {
+        let tables = &self.tables().tables;
+        if filled.table as usize != tables.len()
+            || !tables.iter().map(|table| table.items()).eq(items.iter().copied())
+        {
+            return Err(FillError::Contradiction);
+        }
+        self.finish_counting();
+        Ok(())
+    }
+
+    /// Counts the contents of some buckets of a table, and copies what counts as copied already.
+    fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Result<(), FillError> {
+        let counted = match &self.0 {
+            Kind::Multiset(filter) => {
+                filter.count_in(table, buckets.clone()).ok_or(FillError::Contradiction)?
+            }
+            Kind::Set(filter) => filter.count_in(buckets.clone()),
+        };
+        let table = &mut self.tables_mut().tables[table];
+        table.copy_filled(buckets);
+        table.set_items(table.items() + counted);
+        Ok(())
+    }
+
+    fn finish_counting(&mut self) {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.finish_counting(),
+            Kind::Set(filter) => filter.finish_counting(),
+        }
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        self.tables().mode
+    }
+
+    /// A reader's side.
+    pub fn reader(&self) -> Reader {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.reader(),
+            Kind::Set(filter) => filter.reader(),
+        }
+    }
+
+    /// Its tables, for snapshots and statistics.
+    pub fn tables(&self) -> &Tables {
+        match &self.0 {
+            Kind::Multiset(filter) => &filter.tables,
+            Kind::Set(filter) => &filter.tables,
+        }
+    }
+
+    /// Its tables, for snapshots.
+    pub fn tables_mut(&mut self) -> &mut Tables {
+        match &mut self.0 {
+            Kind::Multiset(filter) => &mut filter.tables,
+            Kind::Set(filter) => &mut filter.tables,
+        }
+    }
+
+    /// All its tables, as dropped.
+    pub fn into_dropped(self) -> Dropped {
+        match self.0 {
+            Kind::Multiset(filter) => filter.tables.into_dropped(),
+            Kind::Set(filter) => filter.tables.into_dropped(),
+        }
+    }
+
+    /// Freezes it as it is now, for a snapshot. The image describes everything except the contents of the tables. `copied` counts the bytes
+    /// that only the snapshot needs.
+    pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.freeze(copied),
+            Kind::Set(filter) => filter.freeze(copied),
+        }
+    }
+
+    /// How many items it holds; in a compact filter, every copy counts.
+    pub fn items(&self) -> u64 {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.items(),
+            Kind::Set(filter) => filter.counts().all(),
+        }
+    }
+
+    /// Items by state; none in a compact filter, which has no states.
+    pub fn counts(&self) -> Option<StateCounts> {
+        match &self.0 {
+            Kind::Multiset(_) => None,
+            Kind::Set(filter) => Some(filter.counts()),
+        }
+    }
+
+    /// Copies of an item. Never too low; in a compact filter, colliding items count too.
+    pub fn count(&self, digest: Digest) -> u32 {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.count(digest),
+            Kind::Set(filter) => u32::from(filter.get(digest).is_some()),
+        }
+    }
+
+    /// The most copies that an item can have, together with colliding ones.
+    pub fn copies_max(&self) -> u64 {
+        match &self.0 {
+            Kind::Multiset(filter) => u64::from(filter.copies_max()),
+            Kind::Set(_) => 1,
+        }
+    }
+
+    /// Adds many items, all or none. A strict filter holds no item twice, so `if_absent` makes no difference there.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
+    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.insert_many(digests, if_absent),
+            Kind::Set(filter) => filter.insert_many(digests),
+        }
+    }
+
+    /// Adds one item: [`Self::insert_many`] of one.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert_many`].
+    #[inline]
+    pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.insert(digest, if_absent),
+            Kind::Set(filter) => filter.insert(digest),
+        }
+    }
+
+    /// Removes one copy of an item, whatever its state: the newest one if it forgets. Returns whether there was one.
+    #[inline]
+    pub fn remove(&mut self, digest: Digest) -> bool {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.remove(digest),
+            Kind::Set(filter) => filter.remove(digest).is_some(),
+        }
+    }
+
+    /// Removes one copy of each item, or all of them, whatever their states. Returns how many copies of each were removed.
+    pub fn remove_many(&mut self, digests: &[Digest], all: bool) -> Vec<u32> {
+        match &mut self.0 {
+            Kind::Multiset(filter) if all => {
+                digests.iter().map(|&digest| filter.remove_all(digest)).collect()
+            }
+            Kind::Multiset(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
+            Kind::Set(filter) => {
+                filter.remove_many(digests).into_iter().map(|state| u32::from(state.is_some())).collect()
+            }
+        }
+    }
+
+    /// Removes everything except held and redeemed items, immediately. Returns how many items were removed. Memory is released if nothing
+    /// is left; otherwise slots are freed a few with every later change.
+    pub fn clear(&mut self) -> u64 {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.clear(),
+            Kind::Set(filter) => filter.clear(),
+        }
+    }
+
+    /// The memory that [`Self::clear`] needs before it releases any, and a remove that empties the filter as well.
+    pub fn clearing(&self) -> MemoryNeed {
+        MemoryNeed::table(self.tables().first.memory_bytes()).passing()
+    }
+
+    /// Makes room for as many items as a filter of this layout starts with. From now on it also starts with this layout when it is
+    /// cleared. If it is compact, the layout must have its error rate.
+    ///
+    /// # Errors
+    /// [`Full`] if no table can be that large. Then nothing has changed.
+    pub fn raise(&mut self, to: Layout) -> Result<(), Full> {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.raise(to),
+            Kind::Set(filter) => filter.raise(to),
+        }
+    }
+
+    /// The state of an item; none if it is absent, and in a compact filter, which has no states.
+    pub fn state(&self, digest: Digest) -> Option<SlotState> {
+        match &self.0 {
+            Kind::Multiset(_) => None,
+            Kind::Set(filter) => filter.get(digest),
+        }
+    }
+
+    /// [`Self::state`] of many, faster.
+    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        self.reader().states(digests)
+    }
+
+    /// Changes the state of an item that is in a strict filter, and returns the state from before.
+    pub fn set_state(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
+        match &mut self.0 {
+            Kind::Multiset(_) => None,
+            Kind::Set(filter) => filter.set(digest, state),
+        }
+    }
+
+    /// Adds an item to a strict filter unless it is present, and sets its state.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::insert_many`].
+    pub fn put(&mut self, digest: Digest, state: SlotState) -> Result<(), Full> {
+        if let Kind::Set(filter) = &mut self.0
+            && filter.get(digest) != Some(state)
+        {
+            filter.insert(digest)?;
+            filter.set(digest, state);
+        }
+        Ok(())
+    }
+
+    /// Continues a walk over a strict filter: calls `visit` with the items of up to this many more buckets. Returns how many buckets
+    /// that were; none at the end.
+    pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
+        match &self.0 {
+            Kind::Multiset(_) => 0,
+            Kind::Set(filter) => filter.walk(walk, buckets, visit),
+        }
+    }
+
+    /// Returns whether a table is being copied, or slots of cleared items are being freed. Changes of the filter continue with that, and so
+    /// does [`Self::move_items`].
+    pub fn is_moving(&self) -> bool {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.tables.newest().is_copying(),
+            Kind::Set(filter) => filter.is_moving(),
+        }
+    }
+
+    /// Continues with that, in this many more buckets.
+    pub fn move_items(&mut self, buckets: u64) {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.copy_on(buckets),
+            Kind::Set(filter) => filter.move_items(buckets),
+        }
+    }
+
+    /// Returns whether another [`Self::clear`] would first have to free many slots of items that were cleared before.
+    pub fn has_much_to_sweep(&self) -> bool {
+        match &self.0 {
+            Kind::Multiset(_) => false,
+            Kind::Set(filter) => filter.has_much_to_sweep(),
+        }
+    }
+
+    /// For how many steps after their own it keeps items, if it forgets.
+    pub fn steps_kept(&self) -> Option<u32> {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.steps.as_ref().map(|steps| steps.kept()),
+            Kind::Set(_) => None,
+        }
+    }
+
+    /// If it forgets: the oldest step that has items which are not forgotten.
+    pub fn oldest_step(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.steps.as_ref()?.oldest(),
+            Kind::Set(_) => None,
+        }
+    }
+
+    /// Advances to a step, unless a later one has come already. Cheap, however many items are forgotten. Returns how many.
+    pub fn advance(&mut self, step: u64) -> u64 {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.advance(step),
+            Kind::Set(_) => 0,
+        }
+    }
+
+    /// Returns to an earlier step. Items that were added in later ones count as added in this one; forgotten ones stay forgotten.
+    pub fn turn_back(&mut self, step: u64) {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.turn_back(step),
+            Kind::Set(_) => {}
+        }
+    }
+
+    /// Returns whether [`Self::retire`] has something to do.
+    pub fn is_retiring(&self) -> bool {
+        match &self.0 {
+            Kind::Multiset(filter) => filter.is_retiring(),
+            Kind::Set(_) => false,
+        }
+    }
+
+    /// Frees the slots of forgotten items, in this many more words or a few more. Returns how many words that were; none if
+    /// nothing is left to do.
+    pub fn retire(&mut self, words: u64) -> u64 {
+        match &mut self.0 {
+            Kind::Multiset(filter) => filter.retire(words),
+            Kind::Set(_) => 0,
+        }
+    }
+}
+
+/// How many of a table's buckets are in its first words.
+fn buckets_in(plan: &TablePlan, words: u64) -> u64 {
+    if words >= plan.words() {
+        return plan.buckets();
+    }
+    let lanes = plan.lanes();
+    (words * 64 / u64::from(lanes.slots * lanes.bits)).min(plan.buckets())
+}
+
+fn words_before(chunk: u32) -> u64 {
+    u64::from(chunk) * CHUNK_WORDS as u64
+}

@@ -1,0 +1,293 @@
+//! The reader's side of a filter, which takes no lock.
+//!
+//! The writer replaces a table by a larger one in one store. A reader that still looks at the old one finds there what the filter held
+//! at that moment: no item ever moves between tables that a reader sees.
+
+use crate::hash::Digest;
+use crate::layout::Mode;
+use crate::plan::TablePlan;
+use crate::slots::{LiveTags, STATE_MASK};
+use crate::table::{SegmentStats, Table};
+use crate::tags::{Known, SlotState, StateCounts, StepStats};
+use arc_swap::{ArcSwap, Guard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What the writer shows its readers in one piece.
+pub(crate) struct Shown {
+    /// The largest table: it is looked at first.
+    pub(crate) first: Arc<Table>,
+    pub(crate) others: Box<[Arc<Table>]>,
+    /// The plan of the table that the newest one is being copied to.
+    pub(crate) copy: Option<TablePlan>,
+    /// If items are forgotten.
+    pub(crate) steps: Option<Box<Known>>,
+}
+
+impl Shown {
+    pub(crate) fn new(
+        mut tables: Vec<Arc<Table>>,
+        copy: Option<TablePlan>,
+        steps: Option<Box<Known>>,
+    ) -> Self {
+        let largest = (0..tables.len()).rev().max_by_key(|&at| tables[at].plan.buckets()).unwrap_or(0);
+        let first = tables.remove(largest);
+        Self { first, others: tables.into(), copy, steps }
+    }
+
+    #[inline]
+    fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+/// What the readers of a filter share with its writer.
+pub(crate) struct Shared {
+    pub(crate) shown: ArcSwap<Shown>,
+    /// Of a strict filter: items by tag.
+    pub(crate) counts: Box<[AtomicU64]>,
+}
+
+impl Shared {
+    /// Items of a strict filter by state.
+    pub(crate) fn state_counts(&self, available_tag: u64) -> StateCounts {
+        let count = |state: SlotState| {
+            self.counts.get(state.tag(available_tag) as usize).map_or(0, |count| count.load(Relaxed))
+        };
+        StateCounts {
+            available: count(SlotState::Available),
+            held: count(SlotState::Held),
+            redeemed: count(SlotState::Redeemed),
+        }
+    }
+}
+
+/// The statistics of a filter at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilterStats {
+    /// Items in all tables.
+    pub items: u64,
+    /// Bytes of all tables.
+    pub memory_bytes: u64,
+    /// The tables, oldest first.
+    pub segments: Vec<SegmentStats>,
+    /// Items by state; none in a compact filter, which has no states.
+    pub states: Option<StateCounts>,
+    /// The maximum result of [`Reader::count`].
+    pub copies_max: u32,
+    /// If it forgets: the steps that have items, oldest first.
+    pub steps: Vec<StepStats>,
+}
+
+/// The reader's side of a filter. Takes no lock; clones are cheap.
+#[derive(Clone)]
+pub struct Reader(pub(crate) Arc<Shared>);
+
+/// A view of a filter in one step, for one request. It finds everything that was added before it was taken.
+pub struct View<'a> {
+    shared: &'a Shared,
+    shown: Guard<Arc<Shown>>,
+    step: u64,
+    live: LiveTags,
+}
+
+impl Reader {
+    /// A view of the filter as it is now. If it forgets, it is seen in this step.
+    #[inline]
+    pub fn view(&self, step: u64) -> View<'_> {
+        let shown = self.0.shown.load();
+        let live = shown.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
+        View { shared: &self.0, shown, step, live }
+    }
+
+    /// Returns whether the filter holds an item, in a strict filter also whether `accepts` returns true for its state. A compact filter may
+    /// take another item for it, but never misses one that it holds. If it forgets, it is seen in this step.
+    #[inline]
+    pub fn contains(&self, digest: Digest, step: u64, accepts: impl FnOnce(SlotState) -> bool) -> bool {
+        let view = self.view(step);
+        match view.mode() {
+            Mode::Compact => view.contains(digest),
+            Mode::Strict => view.state(digest).is_some_and(accepts),
+        }
+    }
+
+    /// [`Self::contains`] for many, faster; `found` is cleared first.
+    pub fn contains_many(
+        &self,
+        digests: &[Digest],
+        step: u64,
+        found: &mut Vec<bool>,
+        accepts: impl Fn(Digest, SlotState) -> bool,
+    ) {
+        let view = self.view(step);
+        match view.mode() {
+            Mode::Compact => view.contains_many(digests, found),
+            Mode::Strict => {
+                found.clear();
+                found.reserve(digests.len());
+                let mut digests_left = digests.iter();
+                view.report_states(digests, |state| {
+                    let digest = digests_left.next();
+                    found.push(digest.zip(state).is_some_and(|(&digest, state)| accepts(digest, state)));
+                });
+            }
+        }
+    }
+
+    /// Copies of an item. Never too low; in a compact filter, colliding items count too. If it forgets, it is seen in this step.
+    pub fn count(&self, digest: Digest, step: u64) -> u32 {
+        self.view(step).count(digest)
+    }
+
+    /// The maximum result of [`Self::count`].
+    pub fn copies_max(&self) -> u32 {
+        self.view(0).copies_max()
+    }
+
+    /// Prefetches the cache lines in which an item may be stored, so that a lookup soon after finds them in the cache.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.0.shown.load().tables().for_each(|table| table.prefetch(digest));
+    }
+
+    /// The state of an item; none if it is absent, and in a compact filter, which has no states.
+    pub fn state(&self, digest: Digest) -> Option<SlotState> {
+        self.view(0).state(digest)
+    }
+
+    /// [`Self::state`] of many items, faster.
+    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        let mut states = Vec::with_capacity(digests.len());
+        self.view(0).report_states(digests, |state| states.push(state));
+        states
+    }
+
+    /// Its statistics. If it forgets, it is seen in this step.
+    pub fn stats(&self, step: u64) -> FilterStats {
+        self.view(step).stats()
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        self.view(0).memory_bytes()
+    }
+}
+
+impl View<'_> {
+    #[inline]
+    fn mode(&self) -> Mode {
+        self.shown.first.plan.mode
+    }
+
+    /// Returns whether the filter holds an item, or a colliding one. Never false for an item that it holds.
+    #[inline]
+    pub fn contains(&self, digest: Digest) -> bool {
+        match self.mode() {
+            Mode::Compact => {
+                self.shown.first.contains(digest, self.live)
+                    || self.shown.others.iter().any(|table| table.contains(digest, self.live))
+            }
+            Mode::Strict => self.state(digest).is_some(),
+        }
+    }
+
+    /// [`Self::contains`] for many, faster; `found` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
+        found.clear();
+        match self.mode() {
+            Mode::Compact => {
+                found.resize(digests.len(), false);
+                self.shown.tables().for_each(|table| table.contains_many(digests, self.live, found));
+            }
+            Mode::Strict => self.report_states(digests, |state| found.push(state.is_some())),
+        }
+    }
+
+    /// Copies of an item. Never too low; in a compact filter, colliding items count too.
+    pub fn count(&self, digest: Digest) -> u32 {
+        match self.mode() {
+            Mode::Compact => self.shown.tables().map(|table| table.count(digest, self.live)).sum(),
+            Mode::Strict => u32::from(self.state(digest).is_some()),
+        }
+    }
+
+    /// The state of an item; none if it is absent, and in a compact filter.
+    #[inline]
+    pub fn state(&self, digest: Digest) -> Option<SlotState> {
+        let table = &self.shown.first;
+        match self.mode() {
+            Mode::Compact => None,
+            Mode::Strict => state_in(table, table.get(digest)),
+        }
+    }
+
+    fn report_states(&self, digests: &[Digest], mut report: impl FnMut(Option<SlotState>)) {
+        let table = &self.shown.first;
+        match self.mode() {
+            Mode::Compact => digests.iter().for_each(|_| report(None)),
+            Mode::Strict => table.get_many(digests, |held| report(state_in(table, held))),
+        }
+    }
+
+    fn copies_max(&self) -> u32 {
+        match self.mode() {
+            Mode::Compact => 2 * u32::from(self.shown.first.plan.bucket_size),
+            Mode::Strict => 1,
+        }
+    }
+
+    /// Items, every copy counted.
+    pub fn items(&self) -> u64 {
+        match (self.mode(), &self.shown.steps) {
+            (Mode::Strict, _) => self.states().unwrap_or_default().all(),
+            (Mode::Compact, Some(steps)) => steps.stats(self.step).iter().map(|step| step.items).sum(),
+            (Mode::Compact, None) => self.shown.tables().map(|table| table.items()).sum(),
+        }
+    }
+
+    /// Items by state, in a strict filter.
+    pub fn states(&self) -> Option<StateCounts> {
+        let of_strict = || self.shared.state_counts(self.shown.first.available_tag());
+        (self.mode() == Mode::Strict).then(of_strict)
+    }
+
+    /// Bytes of all tables.
+    pub fn memory_bytes(&self) -> u64 {
+        let tables: u64 = self.shown.tables().map(|table| table.memory_bytes()).sum();
+        tables + self.shown.copy.map_or(0, |plan| plan.memory_bytes())
+    }
+
+    /// The statistics of each table, oldest first. The slots of forgotten and cleared items that are not free yet are counted.
+    pub fn segments(&self) -> Vec<SegmentStats> {
+        let mut tables: Vec<&Arc<Table>> = self.shown.tables().collect();
+        tables.sort_by_key(|table| table.plan.number);
+        let mut segments: Vec<SegmentStats> = tables.iter().map(|table| table.stats()).collect();
+        if let Some((newest, copy)) = segments.last_mut().zip(self.shown.copy) {
+            newest.capacity = copy.capacity();
+        }
+        if let (Some(counts), [only]) = (self.states(), &mut segments[..]) {
+            only.items = counts.all();
+        }
+        segments
+    }
+
+    /// Its statistics.
+    pub fn stats(&self) -> FilterStats {
+        FilterStats {
+            items: self.items(),
+            memory_bytes: self.memory_bytes(),
+            segments: self.segments(),
+            states: self.states(),
+            copies_max: self.copies_max(),
+            steps: self.shown.steps.as_ref().map_or_else(Vec::new, |steps| steps.stats(self.step)),
+        }
+    }
+}
+
+/// The state of an item of which a strict table holds this slot value.
+#[inline]
+pub(crate) fn state_in(table: &Table, held: Option<u64>) -> Option<SlotState> {
+    // The tag is loaded after the slot: a reader that sees an item added since a clear sees the clear too.
+    held.and_then(|held| SlotState::of(held & STATE_MASK, table.available_tag()))
+}

@@ -1,0 +1,425 @@
+//! The tables of a filter: how they grow, are numbered, replaced and snapshotted, which is the same in all filters.
+//!
+//! A full filter doubles its newest table: the table is copied to one of twice the size, a few buckets with every change, and then replaced
+//! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead.
+
+use crate::chunk::TableId;
+use crate::frozen::FrozenTable;
+use crate::hash::Digest;
+use crate::image::{FilterImage, Load, RestoreError, TableImage, restore_table};
+use crate::layout::{Growth, Layout, Mode};
+use crate::memory::{MemoryNeed, Remains};
+use crate::plan::TablePlan;
+use crate::table::Table;
+use crate::writer::TableWriter;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Buckets that every change copies.
+pub(crate) const BUCKETS_COPIED: u64 = 16;
+
+/// Tables of up to this many buckets are copied at once.
+const BUCKETS_AT_ONCE: u64 = 1 << 10;
+
+/// The tables of one filter, as its writer sees them.
+///
+/// A snapshot owns the tables that it [freezes](FrozenTable). A table that the filter drops lives on until the snapshot releases it.
+pub struct Tables {
+    pub(crate) mode: Mode,
+    /// The layout that the filter starts with once it is empty: another one if its capacity was raised.
+    pub(crate) first: Layout,
+    pub(crate) growth: Growth,
+    /// The number of the next table; none is used twice.
+    next_table: u64,
+    /// Oldest first; never empty.
+    pub(crate) tables: Vec<TableWriter>,
+    /// Tables that the filter has dropped.
+    dropped: Option<Box<Dropped>>,
+}
+
+/// The filter can't take all the items, and has changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the filter is full")]
+pub struct Full;
+
+/// What it takes to raise a filter's capacity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Raise {
+    /// The tables are large enough.
+    Nothing,
+    /// The filter is empty, and starts over.
+    StartOver,
+    /// Each bucket of the newest table is split into `2^times`.
+    Double(u8),
+    /// A table of this plan.
+    Append(TablePlan),
+}
+
+/// The table that comes after the newest one if that holds this many items and is full, or has no place for an item.
+///
+/// If it is less than half full, copies of a few items crowd their buckets there, which a doubling does not part. So it is doubled only
+/// until it has half of all buckets; then another table, which takes as many items as there are, parts them.
+fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) -> Option<TablePlan> {
+    let is_crowded = newest.mode == Mode::Compact && 2 * held < newest.capacity();
+    let doubled = newest.doubled(1).filter(|_| !is_crowded || 2 * newest.buckets() < all_buckets);
+    doubled.or_else(|| newest.appended(all_buckets, items_min))
+}
+
+impl Tables {
+    pub(crate) fn new(mode: Mode, first: Layout, growth: Growth) -> Self {
+        let mut tables =
+            Self { mode, first, growth, next_table: 0, tables: Vec::with_capacity(1), dropped: None };
+        tables.push(Table::new(TablePlan::first(mode, &first)), 0);
+        tables
+    }
+
+    fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
+        let id = TableId(self.next_table);
+        self.next_table += 1;
+        self.tables.push(TableWriter::new(id, table, items, 0, self.first.max_search));
+    }
+
+    /// The layout that the filter starts with.
+    pub fn layout(&self) -> Layout {
+        self.first
+    }
+
+    pub(crate) fn newest(&self) -> &TableWriter {
+        self.tables.last().expect("there is always a table")
+    }
+
+    pub(crate) fn newest_mut(&mut self) -> &mut TableWriter {
+        self.tables.last_mut().expect("there is always a table")
+    }
+
+    /// Items in all tables, forgotten and cleared ones included.
+    pub(crate) fn items(&self) -> u64 {
+        self.tables.iter().map(TableWriter::items).sum()
+    }
+
+    /// Buckets of all tables, the newest one counted as it will be once it is copied.
+    fn buckets(&self) -> u64 {
+        let older = &self.tables[..self.tables.len() - 1];
+        older.iter().map(|table| table.plan().buckets()).sum::<u64>() + self.newest_plan().buckets()
+    }
+
+    /// The plan of the newest table, or of the one that it is copied to.
+    fn newest_plan(&self) -> TablePlan {
+        self.newest().copy().map_or(*self.newest().plan(), |(plan, _)| plan)
+    }
+
+    /// The plan that the newest table is copied to.
+    pub(crate) fn copy_plan(&self) -> Option<TablePlan> {
+        self.newest().copy().map(|(plan, _)| plan)
+    }
+
+    /// Prefetches the cache lines in which an item may be stored.
+    #[inline]
+    pub(crate) fn prefetch(&self, digest: Digest) {
+        self.tables.iter().for_each(|table| table.table.prefetch(digest));
+    }
+
+    /// Bytes of all tables, including the one that is being copied to.
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.table.memory_bytes() + table.copy_bytes()).sum()
+    }
+
+    /// Returns whether the filter has its first table only, as it was created.
+    pub(crate) fn is_as_created(&self) -> bool {
+        self.tables.len() == 1 && self.newest_plan() == TablePlan::first(self.mode, &self.first)
+    }
+
+    /// Replaces all tables by an empty one of this layout.
+    pub(crate) fn start_over(&mut self, first: Layout) {
+        self.first = first;
+        let replaced = std::mem::replace(&mut self.tables, Vec::with_capacity(1));
+        self.push(Table::new(TablePlan::first(self.mode, &first)), 0);
+        replaced.into_iter().for_each(|table| self.retire(table));
+    }
+
+    /// Grows, because the newest table is full or has no place for an item. What is being copied is completed first.
+    ///
+    /// # Errors
+    /// [`Full`] if there can be no such table. Then nothing has changed.
+    pub(crate) fn grow(&mut self, items_min: u64) -> Result<(), Full> {
+        if self.copy_on(u64::MAX) {
+            return Ok(());
+        }
+        let newest = self.newest();
+        let (plan, held, room) = (*newest.plan(), newest.items(), newest.room());
+        let next = match self.growth {
+            Growth::Fixed => None,
+            Growth::Auto => successor(&plan, held, self.buckets(), items_min),
+        };
+        match next.ok_or(Full)? {
+            next if next.number > plan.number => self.push(Table::new(next), 0),
+            next => {
+                self.newest_mut().start_copy(Table::new(next));
+                // An item that has no place now needs the table complete.
+                if room > 0 || plan.buckets() <= BUCKETS_AT_ONCE {
+                    self.copy_on(u64::MAX);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies this many more buckets of the newest table, if it is being copied. Returns whether it was replaced.
+    pub(crate) fn copy_on(&mut self, buckets: u64) -> bool {
+        let Some(copy) = self.newest_mut().copy_on(buckets) else { return false };
+        let Some(old) = self.tables.pop() else { return false };
+        copy.set_available_tag(old.table.available_tag());
+        self.push(copy, old.items());
+        self.retire(old);
+        true
+    }
+
+    /// Drops what was copied of the newest table.
+    pub(crate) fn drop_copy(&mut self) {
+        if let Some(copy) = self.newest_mut().drop_copy() {
+            self.dropped.get_or_insert_default().push(false, copy);
+        }
+    }
+
+    /// Drops a table that holds nothing.
+    pub(crate) fn drop_empty(&mut self, index: usize) {
+        let empty = self.tables.remove(index);
+        debug_assert_eq!(empty.items(), 0);
+        self.retire(empty);
+    }
+
+    fn retire(&mut self, mut table: TableWriter) {
+        let dropped = self.dropped.get_or_insert_default();
+        table.drop_copy().into_iter().for_each(|copy| dropped.push(false, copy));
+        dropped.push(table.is_frozen(), table.table);
+    }
+
+    /// The tables that were dropped since the last call. The caller releases their memory; until then it is held.
+    pub fn take_dropped(&mut self) -> Dropped {
+        self.dropped.take().map_or_else(Dropped::default, |dropped| *dropped)
+    }
+
+    /// All tables, as dropped.
+    pub(crate) fn into_dropped(mut self) -> Dropped {
+        std::mem::take(&mut self.tables).into_iter().for_each(|table| self.retire(table));
+        self.take_dropped()
+    }
+
+    /// Returns what it takes to make room for as many items as a filter of this layout starts with. The items of older tables may be
+    /// forgotten, so those do not count in a filter that forgets.
+    fn plan_raise(&self, to: &Layout) -> Result<Raise, Full> {
+        if self.items() == 0 {
+            let is_right = self.is_as_created() && self.first == *to;
+            return Ok(if is_right { Raise::Nothing } else { Raise::StartOver });
+        }
+        let (newest, wanted) = (self.newest_plan(), to.capacity());
+        let older = if self.first.step_bits > 0 { &[] } else { &self.tables[..self.tables.len() - 1] };
+        let missing = wanted.saturating_sub(older.iter().map(|table| table.plan().capacity()).sum());
+        if newest.capacity() >= missing {
+            return Ok(Raise::Nothing);
+        }
+        let current = self.newest().plan();
+        let is_large_enough =
+            |times: &u8| current.doubled(*times).is_some_and(|plan| plan.capacity() >= missing);
+        if let Some(times) = (1..32).find(is_large_enough) {
+            return Ok(Raise::Double(times));
+        }
+        let missing = if self.first.step_bits > 0 { missing } else { missing - current.capacity() };
+        current.appended(self.buckets(), missing).map(Raise::Append).ok_or(Full)
+    }
+
+    /// Makes room for as many items as a filter of this layout starts with. Returns whether the filter has started over.
+    ///
+    /// # Errors
+    /// [`Full`] if no table can be that large. Then nothing has changed.
+    pub(crate) fn raise(&mut self, to: Layout) -> Result<bool, Full> {
+        let raise = self.plan_raise(&to)?;
+        match raise {
+            Raise::Nothing => {}
+            Raise::StartOver => self.start_over(to),
+            Raise::Double(times) => {
+                self.drop_copy();
+                let newest = self.newest_mut();
+                if let Some(plan) = newest.plan().doubled(times) {
+                    newest.start_copy(Table::new(plan));
+                }
+                if self.newest().plan().buckets() <= BUCKETS_AT_ONCE {
+                    self.copy_on(u64::MAX);
+                }
+            }
+            Raise::Append(plan) => {
+                self.drop_copy();
+                self.push(Table::new(plan), 0);
+            }
+        }
+        self.first = to;
+        Ok(raise == Raise::StartOver)
+    }
+
+    /// The memory that [`Self::raise`] needs. If the filter is emptied before, it may start over instead.
+    ///
+    /// # Errors
+    /// [`Full`] as for [`Self::raise`].
+    pub fn raising(&self, to: &Layout) -> Result<MemoryNeed, Full> {
+        let start_over = MemoryNeed::table(to.memory_bytes());
+        let table = match self.plan_raise(to)? {
+            Raise::Nothing => None,
+            Raise::StartOver => return Ok(start_over),
+            Raise::Double(times) => self.newest().plan().doubled(times),
+            Raise::Append(plan) => Some(plan),
+        };
+        let mut need = table.map_or_else(MemoryNeed::default, |plan| MemoryNeed::table(plan.memory_bytes()));
+        if self.first.step_bits > 0 {
+            need += start_over.beyond(&need).passing();
+        }
+        Ok(need)
+    }
+
+    /// The most memory that this many more items can make the filter need. The tables for fewer items are among those for more.
+    pub fn growth(&self, items: u64) -> MemoryNeed {
+        self.forecast(self.newest_plan(), self.newest().items(), self.buckets(), items)
+    }
+
+    /// [`Self::growth`] of the filter once it is empty, its first table included.
+    pub fn growth_from_empty(&self, items: u64) -> MemoryNeed {
+        let first = TablePlan::first(self.mode, &self.first);
+        let mut need = MemoryNeed::table(first.memory_bytes());
+        need += self.forecast(first, 0, first.buckets(), items);
+        need
+    }
+
+    fn forecast(&self, mut newest: TablePlan, mut held: u64, mut buckets: u64, mut items: u64) -> MemoryNeed {
+        let mut need = MemoryNeed::default();
+        while self.growth == Growth::Auto && items > 0 && held.saturating_add(items) > newest.sure_items() {
+            let Some(next) = successor(&newest, newest.capacity(), buckets, self.appended_items_min()) else {
+                break;
+            };
+            if next.number > newest.number {
+                items -= items.min(newest.sure_items().saturating_sub(held));
+                (held, buckets) = (0, buckets + next.buckets());
+            } else {
+                buckets += next.buckets() - newest.buckets();
+            }
+            need += MemoryNeed::table(next.memory_bytes());
+            newest = next;
+        }
+        need
+    }
+
+    /// Items for which an appended table has room at least: where the older ones empty, the capacity that was asked for.
+    pub(crate) fn appended_items_min(&self) -> u64 {
+        if self.first.step_bits > 0 { self.first.capacity() } else { 1 }
+    }
+
+    /// Freezes the tables as they are now, for a snapshot. The image describes everything except the contents of the chunks. `copied`
+    /// counts the bytes that only the snapshot needs.
+    pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
+        let frozen = self.tables.iter_mut().map(|table| table.freeze(copied)).collect();
+        let tables = self.tables.iter().map(|table| TableImage {
+            id: table.id,
+            plan: *table.plan(),
+            items: table.items(),
+            changes: table.changes(),
+        });
+        let newest = self.newest();
+        let image = FilterImage {
+            first: self.first,
+            growth: self.growth,
+            next_table: self.next_table,
+            tables: tables.collect(),
+            copy: newest.copy().map(|(plan, done)| (plan.doublings - newest.plan().doublings, done)),
+            steps: None,
+            sweep: None,
+            available_tag: newest.table.available_tag(),
+        };
+        (image, frozen)
+    }
+
+    /// Builds the tables of an image, with contents if they can be loaded. Items are yet to be counted.
+    ///
+    /// # Errors
+    /// When a chunk is missing, damaged or misplaced, or the image contradicts itself.
+    pub(crate) fn restore<E>(
+        mode: Mode,
+        image: &FilterImage,
+        mut load: Option<&mut Load<'_, E>>,
+    ) -> Result<Self, RestoreError<E>> {
+        image.check(mode).map_err(RestoreError::Image)?;
+        let &FilterImage { first, growth, next_table, available_tag, .. } = image;
+        let mut tables = Vec::with_capacity(image.tables.len());
+        for of in &image.tables {
+            let table = match &mut load {
+                Some(load) => restore_table(of, load)?,
+                None => Table::try_new(of.plan)?,
+            };
+            table.set_available_tag(available_tag);
+            let changes = if load.is_some() { of.changes } else { 0 };
+            tables.push(TableWriter::new(of.id, table, 0, changes, first.max_search));
+        }
+        let mut tables = Self { mode, first, growth, next_table, tables, dropped: None };
+        if let (Some(plan), Some((_, done))) = (image.copy_plan(), image.copy) {
+            let newest = tables.newest_mut();
+            newest.start_copy(Table::try_new(plan)?);
+            newest.expect_copied(done);
+        }
+        Ok(tables)
+    }
+}
+
+/// Large tables that filters have dropped. To release one takes long, so it is done incrementally.
+#[derive(Default)]
+pub struct Dropped {
+    /// Readers may still look at them.
+    tables: VecDeque<Arc<Table>>,
+    /// No reader looks at them.
+    remains: Vec<Remains>,
+}
+
+impl Dropped {
+    /// Adds a table. A small one is released immediately, unless a snapshot needs it.
+    fn push(&mut self, is_frozen: bool, table: Arc<Table>) {
+        if table.words.is_mapped() || is_frozen {
+            self.tables.push_back(table);
+        }
+    }
+
+    /// Adds the contents of another, which is empty then.
+    pub fn append(&mut self, other: &mut Self) {
+        self.tables.append(&mut other.tables);
+        self.remains.append(&mut other.remains);
+    }
+
+    /// Returns whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.remains.is_empty()
+    }
+
+    /// Bytes that were not released yet.
+    pub fn memory_bytes(&self) -> u64 {
+        let tables: u64 = self.tables.iter().map(|table| table.memory_bytes()).sum();
+        tables + self.remains.iter().map(Remains::bytes).sum::<u64>()
+    }
+
+    /// Releases about this many bytes, and returns their number. It is zero only if readers still look at all that is left.
+    pub fn give_back(&mut self, bytes_max: u64) -> u64 {
+        if bytes_max == 0 {
+            return 0;
+        }
+        for _ in 0..self.tables.len() {
+            match self.tables.pop_front().map(Arc::try_unwrap) {
+                Some(Ok(table)) => self.remains.extend(table.words.into_remains()),
+                Some(Err(table)) => self.tables.push_back(table),
+                None => break,
+            }
+        }
+        let mut given = 0;
+        while let Some(last) = self.remains.last_mut().filter(|_| given < bytes_max) {
+            given += last.release(bytes_max - given);
+            if last.bytes() == 0 {
+                self.remains.pop();
+            }
+        }
+        given
+    }
+}

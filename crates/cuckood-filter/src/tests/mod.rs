@@ -1,0 +1,6 @@
+//! Tests of the parts that an embedding program does not see.
+
+#[cfg(test)]
+mod race;
+#[cfg(test)]
+mod tables;

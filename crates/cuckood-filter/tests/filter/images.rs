@@ -1,0 +1,206 @@
+//! Snapshots and images: what is damaged is refused, what is restored continues as before.
+
+use super::*;
+use std::collections::HashSet;
+
+#[test]
+fn snapshots_are_as_of_their_start() {
+    let digests = digests(0, 200_000);
+    let layout = Layout::compact(20_000, 0.001, Growth::Auto).unwrap();
+    for (mut filter, items) in [(strict(50_000), 49_000), (compact(layout), 50_000)] {
+        filter.insert_many(&digests[..items], false).unwrap();
+        let expected = snapshot(&mut filter);
+        let mut next = items;
+        // The filter grows meanwhile, is copied and loses items.
+        let taken = snapshot_while(&mut filter, |filter| {
+            filter.insert_many(&digests[next..next + 500], false).unwrap();
+            filter.remove_many(&digests[next - items..next - items + 250], false);
+            next += 500;
+        });
+        assert!(taken == expected);
+    }
+}
+
+/// A filter whose table is being copied.
+fn copying(layout: Layout) -> (Filter, u64) {
+    let mut filter = compact(layout);
+    let mut next = 0;
+    while !filter.is_moving() {
+        filter.insert_many(&digests(next, next + 100), false).unwrap();
+        next += 100;
+    }
+    (filter, next)
+}
+
+/// An image of a filter in the middle of a copy comes in by chunks, and continues as the original.
+#[test]
+fn images_continue_in_the_middle_of_a_copy() {
+    let (mut filter, mut next) = copying(Layout::compact_with(30_000, 14, 4, 500, Growth::Auto).unwrap());
+    let (image, chunks) = snapshot(&mut filter);
+    let mut original = restored(Mode::Compact, &image, &chunks).unwrap();
+    let mut copy = sent(filter);
+    assert!(copy.is_moving());
+    let mut rounds = 0;
+    while original.is_moving() {
+        for filter in [&mut original, &mut copy] {
+            filter.insert_many(&digests(next, next + 5), false).unwrap();
+            filter.remove_many(&digests(next - 1_000, next - 995), false);
+            filter.move_items(10);
+        }
+        assert_eq!(original.is_moving(), copy.is_moving());
+        (next, rounds) = (next + 5, rounds + 1);
+    }
+    let [original, copy] = [original, copy].map(|mut filter| {
+        snapshot(&mut filter).1.into_values().map(|chunk| chunk[24..].to_vec()).collect::<HashSet<_>>()
+    });
+    assert!(original == copy && original.len() > 10 && rounds > 5);
+}
+
+/// Whatever number in an image is changed, it is refused or makes a filter that works.
+#[test]
+fn damaged_images_do_no_harm() {
+    let (mut compact, _) = copying(Layout::compact_with(3_000, 10, 4, 500, Growth::Auto).unwrap());
+    let mut sweeping = strict(20_000);
+    sweeping.insert_many(&digests(0, 15_000), false).unwrap();
+    sweeping.set_state(digest(3), cuckood_filter::SlotState::Held);
+    sweeping.clear();
+    sweeping.move_items(100);
+    let forgetting = Layout::compact_with(100, 12, 8, 500, Growth::Auto).unwrap().with_steps(3).unwrap();
+    let mut forgetting = Filter::new(Mode::Compact, forgetting, Growth::Auto, Some(3));
+    for step in 0..3 {
+        forgetting.advance(step);
+        forgetting.insert_many(&digests(step * 100, step * 100 + 90), false).unwrap();
+    }
+    for filter in [&mut compact, &mut sweeping, &mut forgetting] {
+        let (image, chunks) = snapshot(filter);
+        assert!(restored(filter.mode(), &image, &chunks).is_ok());
+        let whole = serde_json::to_value(&image).unwrap();
+        let mut paths = Vec::new();
+        numbers_in(&whole, String::new(), &mut paths);
+        // Items are counted when another server's image comes in.
+        paths.retain(|path| !path.ends_with("/changes") && !path.ends_with("/items"));
+        assert!(paths.len() > 12, "{paths:?}");
+        for path in &paths {
+            for value in [0, 1, 2, 3, 31, 32, 63, 64, 255, 1 << 31, 1 << 32, 1 << 33, u64::MAX / 2, u64::MAX]
+            {
+                let mut damaged = whole.clone();
+                *damaged.pointer_mut(path).unwrap() = value.into();
+                let Ok(image) = serde_json::from_value::<FilterImage>(damaged) else { continue };
+                // A server would refuse tables beyond its memory.
+                if image.memory().is_ok_and(|need| need.bytes > 1 << 30) {
+                    continue;
+                }
+                if let Ok(mut filter) = restored(filter.mode(), &image, &chunks) {
+                    let _ = filter.insert_many(&digests(0, 50), false);
+                    filter.remove_many(&digests(0, 50), false);
+                    filter.move_items(100);
+                    filter.retire(1_000);
+                }
+            }
+        }
+    }
+}
+
+/// The paths of all numbers in a document.
+fn numbers_in(value: &serde_json::Value, path: String, paths: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Number(_) => paths.push(path),
+        serde_json::Value::Array(values) => {
+            for (at, value) in values.iter().enumerate() {
+                numbers_in(value, format!("{path}/{at}"), paths);
+            }
+        }
+        serde_json::Value::Object(values) => {
+            for (name, value) in values {
+                numbers_in(value, format!("{path}/{name}"), paths);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A chunk with any bit flipped, and one cut short anywhere, is refused: full or empty.
+#[test]
+fn damaged_chunks_are_refused() {
+    let mut filter = compact(Layout::compact_with(200, 8, 4, 500, Growth::Auto).unwrap());
+    let empty = snapshot(&mut filter);
+    filter.insert_many(&digests(0, 150), false).unwrap();
+    for (image, chunks) in [empty, snapshot(&mut filter)] {
+        for (key, whole) in &chunks {
+            let refused = |bytes: Vec<u8>| {
+                let mut damaged = chunks.clone();
+                damaged.insert(*key, bytes);
+                restored(Mode::Compact, &image, &damaged).is_err()
+            };
+            for bit in 0..whole.len() * 8 {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(refused(bytes), "bit {bit}");
+            }
+            assert!((0..whole.len()).all(|length| refused(whole[..length].to_vec())));
+            assert!(!refused(whole.clone()));
+        }
+    }
+}
+
+/// An empty chunk takes next to no space in a snapshot, and is still required.
+#[test]
+fn empty_chunks_are_small_and_required() {
+    let layout = Layout::compact_with(100_000, 16, 4, 500, Growth::Fixed).unwrap();
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
+    let (image, chunks) = snapshot(&mut filter);
+    assert!(chunks.len() > 20 && chunks.values().all(|chunk| chunk.len() <= 64));
+    filter.insert(digest(1), false).unwrap();
+    let (image_of_one, chunks_of_one) = snapshot(&mut filter);
+    assert_eq!(chunks_of_one.values().filter(|chunk| chunk.len() > 64).count(), 1);
+
+    for (image, chunks, items) in [(&image, &chunks, 0), (&image_of_one, &chunks_of_one, 1)] {
+        let mut restored = restored(Mode::Compact, image, chunks).unwrap();
+        assert_eq!(restored.items(), items);
+        assert_eq!(restored.reader().view(0).contains(digest(1)), items == 1);
+        assert!(snapshot(&mut restored).1 == *chunks);
+    }
+    for key in chunks_of_one.keys() {
+        let mut without = chunks_of_one.clone();
+        without.insert(*key, Vec::new());
+        assert!(restored(Mode::Compact, &image_of_one, &without).is_err(), "{key:?} is missing");
+        // Nor is another's taken for it, however similar they are inside.
+        let other = (key.0, (key.1 + 1) % chunks.len() as u32);
+        without.insert(*key, chunks_of_one[&other].clone());
+        assert!(restored(Mode::Compact, &image_of_one, &without).is_err(), "{key:?} is another");
+    }
+}
+
+/// The chunks of a table come in any order and from several threads; without one of them there is no table.
+#[test]
+fn tables_load_in_any_order_but_complete() {
+    let items = digests(0, 40_000);
+    let layout = Layout::compact_with(50_000, 16, 4, 500, Growth::Fixed).unwrap();
+    let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
+    filter.insert_many(&items, false).unwrap();
+    let (image, chunks) = snapshot(&mut filter);
+    let restore = |leave_out: Option<u32>| {
+        Filter::restore::<Infallible>(Mode::Compact, &image, &mut |table| {
+            let load = |chunk| {
+                table.load(chunk..chunk + 1, |chunk, out| {
+                    out.clone_from(&chunks[&(table.id(), chunk)]);
+                    Ok(())
+                })
+            };
+            let wanted = |chunk: &u32| Some(*chunk) != leave_out;
+            let middle = table.chunks() / 2;
+            std::thread::scope(|scope| {
+                let second = scope.spawn(|| (middle..table.chunks()).rev().filter(wanted).try_for_each(load));
+                (0..middle).rev().filter(wanted).try_for_each(load)?;
+                second.join().unwrap()
+            })
+        })
+    };
+    let restored = restore(None).unwrap();
+    assert!(chunks.len() > 10);
+    assert_eq!(restored.items(), 40_000);
+    assert!(items.iter().all(|item| restored.reader().view(0).contains(*item)));
+    for chunk in 0..chunks.len() as u32 {
+        assert!(matches!(restore(Some(chunk)), Err(RestoreError::Image(_))), "chunk {chunk}");
+    }
+}

@@ -193,7 +193,7 @@ fn every_build_comes_to_the_same_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 282_762_026_760_830_085_874_951_451_146_655_267_621)
+        (Seq(54), 211_380_116_759_177_144_029_700_359_213_353_716_782)
     );
 }
 
@@ -248,7 +248,7 @@ fn filters_that_double_are_the_same_on_every_node() {
     );
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(466), 83_766_031_141_543_812_774_206_730_892_457_901_653)
+        (Seq(466), 146_587_950_589_618_612_312_002_611_681_963_723_342)
     );
 }
 

@@ -1,5 +1,7 @@
 //! The filter as an embedding program sees it: against models, over random logs, and measured.
 
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
+
 mod figures;
 mod fill;
 mod forgetting;

@@ -126,6 +126,13 @@ impl Writes {
         self.write(200, "POST", &format!("{codes}/remove"), list(&["F"]), list(&["A"]));
         let pair = |to: &str| json!({ "replacements": [{ "from": "G", "to": to }] });
         self.write(200, "POST", &format!("{codes}/replace"), pair("H"), pair("I"));
+        // Several commands; one of the codes is withdrawn since.
+        let generate = |count: u64| json!({ "count": count, "pattern": "SPRING-########" });
+        let generated =
+            self.write(200, "POST", &format!("{codes}/generate"), generate(5_000), generate(5_001));
+        let generated: Vec<&str> = generated.as_str().unwrap().split_terminator("\r\n").collect();
+        assert_eq!((generated.len(), generated[0]), (5_001, "code"));
+        self.plain("POST", &format!("{codes}/remove"), list(&generated[1..2]));
 
         // Used, and given back since.
         let used = self.redeem(201, "A", "order-1", 0);
@@ -172,6 +179,9 @@ impl Writes {
     }
 }
 
+/// The parameter that the document's operations share.
+const KEY: &str = "#/components/parameters/Idempotency-Key";
+
 /// The writes that take a key, by the document that the service gives of itself, as `POST /v1/campaigns/*/users`.
 fn documented(client: &Client) -> BTreeSet<String> {
     let document = client.get("/openapi.json").unwrap().body;
@@ -179,7 +189,7 @@ fn documented(client: &Client) -> BTreeSet<String> {
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let parameters = operation["parameters"].as_array().into_iter().flatten();
-            if parameters.into_iter().any(|parameter| parameter["name"] == "Idempotency-Key") {
+            if parameters.into_iter().any(|parameter| parameter["$ref"] == KEY) {
                 let steps = path.split('/').map(|step| if step.starts_with('{') { "*" } else { step });
                 writes.insert(format!("{} {}", method.to_uppercase(), steps.collect::<Vec<_>>().join("/")));
             }

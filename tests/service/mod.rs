@@ -43,6 +43,7 @@ pub struct Client {
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
+    /// The JSON of the body, or its text as a string; null if it is empty.
     pub body: Value,
     /// Whether it is an earlier request's answer.
     pub replayed: bool,
@@ -337,7 +338,12 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::
     let position = response.headers().get("x-cuckood-position");
     let position = position.and_then(|position| position.to_str().ok()?.parse().ok());
     let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
-    Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default(), replayed, position })
+    let body = match serde_json::from_str(&text) {
+        Ok(body) => body,
+        Err(_) if text.is_empty() => Value::Null,
+        Err(_) => Value::String(text),
+    };
+    Ok(Answer { status, body, replayed, position })
 }
 
 fn text(value: &Value) -> &str {

@@ -118,7 +118,7 @@ impl<P: Page> Paged<P> {
         if let Some(page) = self.pages.pop_back() {
             self.let_go(&page);
         }
-        if self.pages.len() < self.pages.capacity() / 4 {
+        if self.pages.len() <= self.pages.capacity() / 4 {
             self.pages.shrink_to(2 * self.pages.len());
         }
     }

@@ -330,7 +330,7 @@ mod tests {
                 prop_assert!(census(&slab) as u64 <= slab.memory_bytes());
             }
             (0..slots(&slab)).for_each(|slot| drop(slab.remove(slot)));
-            prop_assert_eq!((slab.len(), slab.memory_bytes()), (0, 0));
+            prop_assert_eq!((slab.len(), slab.memory_bytes(), census(&slab)), (0, 0, 0));
         }
     }
 

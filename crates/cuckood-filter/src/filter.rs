@@ -1,7 +1,6 @@
 //! A filter, as its writer sees it.
 
-use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, chunks, decode_chunk};
-use crate::frozen::FrozenTable;
+use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, FrozenTable, chunks, decode_chunk};
 use crate::hash::Digest;
 use crate::image::{FillError, Filled, FilterImage, Load, RestoreError};
 use crate::layout::{Growth, Layout, Mode};

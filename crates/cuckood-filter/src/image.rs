@@ -1,12 +1,12 @@
 //! The snapshot of a filter: a small image, and its tables as chunks ([`super::chunk`]).
 
+use crate::AtomicU64;
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, TableId, chunks, decode_chunk};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::{MemoryNeed, OutOfMemory};
 use crate::plan::TablePlan;
 use crate::table::Table;
 use crate::tags::StepsImage;
-use crate::words::AtomicU64;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;

@@ -47,7 +47,6 @@
 
 pub mod chunk;
 mod filter;
-mod frozen;
 pub mod hash;
 mod image;
 pub mod layout;
@@ -64,12 +63,18 @@ mod tables;
 mod tags;
 #[cfg(test)]
 mod tests;
+#[cfg(loom)]
+#[path = "tests/words.rs"]
 mod words;
 mod writer;
 
-pub use chunk::TableId;
+#[cfg(loom)]
+use words::{AtomicU64, Words};
+#[cfg(not(loom))]
+use {memory::Words, std::sync::atomic::AtomicU64};
+
+pub use chunk::{FrozenTable, TableId};
 pub use filter::Filter;
-pub use frozen::FrozenTable;
 pub use hash::{Digest, Secret};
 pub use image::{FillError, Filled, FilterImage, Load, RestoreError, Restoring};
 pub use layout::{FIXED_SEARCH_MIN, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};

@@ -11,7 +11,7 @@
 //! forgotten, its items are no longer found, and inserts may take their slots. The other slots are freed incrementally
 //! ([`Multiset::retire`]), before their tag is given to another step; an older table is dropped once it is empty.
 
-use crate::frozen::FrozenTable;
+use crate::chunk::FrozenTable;
 use crate::hash::Digest;
 use crate::image::FilterImage;
 use crate::layout::{Growth, Layout, Mode};

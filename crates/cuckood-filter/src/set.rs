@@ -4,8 +4,7 @@
 //! A filter has one table. To clear it, another tag becomes that of available items ([`super::tags`]): those that were available are gone
 //! at once, and their slots are freed a few with every later change. Held and redeemed items stay where they are.
 
-use crate::chunk::TableId;
-use crate::frozen::FrozenTable;
+use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
 use crate::image::FilterImage;
 use crate::layout::{Growth, Layout, Mode};

@@ -15,8 +15,9 @@ use crate::layout::{self, Mode};
 use crate::memory::OutOfMemory;
 use crate::place::{Dimensions, Nested, Place, Probe, Whole};
 use crate::plan::TablePlan;
-use crate::slots::{Lanes, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape};
-use crate::words::{AtomicU64, Words};
+use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged};
+use crate::writer::{NoPath, Stored, TableWriter};
+use crate::{AtomicU64, Words};
 
 /// One table of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,12 @@ struct Header {
     available: AtomicU64,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How long a lookup pauses between its two loads: that makes races likely.
+    pub(crate) static PAUSE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// A table that one writer changes and any number of readers look at.
 pub(crate) struct Table {
     pub(crate) words: Words,
@@ -54,108 +61,232 @@ pub(crate) struct Table {
     pub(crate) plan: TablePlan,
     /// While all items are live, and while some are forgotten. To choose the code for each lookup would take a fifth of its
     /// instructions.
-    kernels: [&'static ReadKernel; 2],
+    kernels: [&'static Kernel; 2],
     header: Header,
 }
 
-/// How items are looked up, compiled for one kind of table.
-struct ReadKernel {
+/// How items are looked up and changed, compiled for one kind of table. What a kind never needs compiles to nothing.
+pub(crate) struct Kernel {
     contains: fn(&Table, Digest, LiveTags) -> bool,
     contains_many: fn(&Table, &[Digest], LiveTags, &mut [bool]),
     count: fn(&Table, Digest, LiveTags) -> u32,
     prefetch: fn(&Table, Digest),
+    pub(crate) insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
+    pub(crate) insert_free: fn(&mut TableWriter, Digest) -> bool,
+    pub(crate) insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
+    pub(crate) remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
+    pub(crate) remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
+    pub(crate) free_forgotten: fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64)),
 }
 
-impl ReadKernel {
-    fn of<S: Shape, P: Place>() -> &'static Self {
+impl Kernel {
+    fn of<K: Kind>() -> &'static Self {
         const {
             &Self {
-                contains: Table::contains_in::<S, P>,
-                contains_many: Table::contains_many_in::<S, P>,
-                count: Table::count_in::<S, P>,
-                prefetch: Table::prefetch_in::<S, P>,
+                contains: Table::contains_in::<K>,
+                contains_many: Table::contains_many_in::<K>,
+                count: Table::count_in::<K>,
+                prefetch: Table::prefetch_in::<K>,
+                insert: TableWriter::insert_in::<K>,
+                insert_free: TableWriter::insert_free_in::<K>,
+                insert_many: TableWriter::insert_many_in::<K>,
+                remove: TableWriter::remove_in::<K>,
+                remove_many: TableWriter::remove_many_in::<K>,
+                free_forgotten: TableWriter::free_forgotten_in::<K>,
+            }
+        }
+    }
+
+    /// Returns the functions for tables of this plan.
+    ///
+    /// Buckets of four slots are the usual ones, and a filter that grows passes through many widths, so there is a kind for each usual
+    /// width. Other buckets have kinds for some widths. One kind serves the rest.
+    fn choose(plan: &TablePlan, some_are_forgotten: bool) -> &'static Self {
+        macro_rules! with_widths {
+            ($place:ty, $width:expr, $wrap:ident, $($slots:literal: $($bits:literal)+),+) => {
+                match (u32::from(plan.bucket_size), u32::from($width)) {
+                    $($(($slots, $bits) => Self::of::<KindOf<$wrap<Fixed<$bits, $slots>>, $place>>(),)+)+
+                    _ => Self::of::<KindOf<$wrap<Lanes>, $place>>(),
+                }
+            };
+        }
+        type Plain<S> = S;
+        let untagged_bits = plan.bits + plan.spare_bits;
+        let slot_bits = untagged_bits + plan.tag_bits;
+        match (plan.mode, plan.tag_bits, plan.is_first()) {
+            (Mode::Strict, ..) => Self::of::<KindOf<StrictShape, Whole>>(),
+            (Mode::Compact, 0, true) => with_widths!(
+                Nested<true, false>, untagged_bits, Plain,
+                4: 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 32, 2: 8 12 16 32, 8: 8 12 16 32
+            ),
+            (Mode::Compact, 0, false) => with_widths!(
+                Nested<false, false>, untagged_bits, Plain,
+                4: 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28, 2: 8 12 16 32, 8: 8 12 16 32
+            ),
+            (Mode::Compact, _, true) if !some_are_forgotten => {
+                with_widths!(Nested<true, true>, slot_bits, Tagged, 8: 16 17 18 19 20 21 22 23)
+            }
+            (Mode::Compact, ..) => {
+                with_widths!(Nested<false, true>, slot_bits, Live, 8: 16 17 18 19 20 21 22 23)
             }
         }
     }
 }
 
-/// Binds two type names to the kind of a table (how its slots are compared, and how it places items), and evaluates an expression with
-/// them: as a rule, a choice of functions that are compiled for each kind.
-///
-/// Buckets of four slots are the usual ones, and a filter that grows passes through many widths, so there is a kind for each usual
-/// width. Other buckets have kinds for some widths. One kind serves the rest.
-macro_rules! with_kind {
-    ($plan:expr, $some_are_forgotten:expr, $shape:ident, $place:ident => $body:expr) => {{
-        use $crate::layout::Mode;
-        use $crate::place::{Nested, Whole};
-        use $crate::slots::{Fixed, Lanes, Live, StrictShape, Tagged};
-        let plan: $crate::plan::TablePlan = $plan;
-        match (plan.mode, plan.tag_bits, plan.is_first()) {
-            (Mode::Strict, ..) => {
-                type $shape = StrictShape;
-                type $place = Whole;
-                $body
-            }
-            (Mode::Compact, 0, true) => {
-                type $place = Nested<true, false>;
-                with_kind!(@sizes plan, $shape => $body, 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 32)
-            }
-            (Mode::Compact, 0, false) => {
-                type $place = Nested<false, false>;
-                with_kind!(@sizes plan, $shape => $body, 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28)
-            }
-            (Mode::Compact, _, true) if !$some_are_forgotten => {
-                type $place = Nested<true, true>;
-                with_kind!(@tagged plan, Tagged, $shape => $body)
-            }
-            (Mode::Compact, ..) => {
-                type $place = Nested<false, true>;
-                with_kind!(@tagged plan, Live, $shape => $body)
-            }
-        }
-    }};
-    (@sizes $plan:ident, $shape:ident => $body:expr, $($bits:literal)+) => {
-        match $plan.bucket_size {
-            4 => with_kind!(@widths $plan, $shape => $body, 4: $($bits)+),
-            2 => with_kind!(@widths $plan, $shape => $body, 2: 8 12 16 32),
-            _ => with_kind!(@widths $plan, $shape => $body, 8: 8 12 16 32),
-        }
-    };
-    (@widths $plan:ident, $shape:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
-        match $plan.bits + $plan.spare_bits {
-            $($bits => {
-                type $shape = Fixed<$bits, $slots>;
-                $body
-            })+
-            _ => {
-                type $shape = Lanes;
-                $body
-            }
-        }
-    };
-    (@tagged $plan:ident, $tagged:ident, $shape:ident => $body:expr) => {
-        with_kind!(@tagged $plan, $tagged, $shape => $body, 8: 16 17 18 19 20 21 22 23)
-    };
-    (@tagged $plan:ident, $tagged:ident, $shape:ident => $body:expr, $slots:literal: $($bits:literal)+) => {
-        match ($plan.bucket_size, $plan.bits + $plan.spare_bits + $plan.tag_bits) {
-            $(($slots, $bits) => {
-                type $shape = $tagged<Fixed<$bits, $slots>>;
-                $body
-            })+
-            _ => {
-                type $shape = $tagged<Lanes>;
-                $body
-            }
-        }
-    };
-}
-pub(crate) use with_kind;
+/// A kind of table: how its slots are compared, and how it places items. What depends on the kind is compiled for each.
+pub(crate) trait Kind: Copy {
+    type Shape: Shape;
+    type Place: Place;
 
-/// A kind of table, with the numbers of one table.
+    fn of(table: &Table, live: LiveTags) -> Self;
+
+    fn shape(&self) -> &Self::Shape;
+
+    fn place(&self) -> &Self::Place;
+
+    #[inline(always)]
+    fn lanes(&self) -> Lanes {
+        self.shape().lanes()
+    }
+
+    /// Prefetches the cache lines of an item's buckets.
+    #[inline(always)]
+    fn prefetch(&self, words: &Words, probe: &Probe) {
+        probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(words, bucket));
+    }
+
+    /// Prefetches a bucket's cache line.
+    #[inline(always)]
+    fn prefetch_bucket(&self, words: &Words, bucket: u64) {
+        let lanes = self.lanes();
+        words.prefetch(lanes.position(bucket, 0).0);
+        if lanes.slots * lanes.bits > 64 {
+            words.prefetch(lanes.position(bucket, lanes.slots - 1).0);
+        }
+    }
+
+    /// One part of a bucket.
+    #[inline(always)]
+    fn part(&self, words: &[AtomicU64], bucket: u64, part: u32) -> u64 {
+        part_of(words, self.lanes(), bucket, part)
+    }
+
+    /// Copies of a value in a bucket pair.
+    #[inline(always)]
+    fn copies(&self, words: &[AtomicU64], probe: &Probe) -> u32 {
+        let lanes = self.lanes();
+        let mut copies = 0;
+        for bucket in probe.buckets {
+            for part in 0..lanes.parts() {
+                copies += self.shape().held(self.part(words, bucket, part), probe.value).count_ones();
+            }
+        }
+        copies
+    }
+
+    /// The bucket and the slot where an item is stored, and the slot's value. Which of the two buckets it is can't be predicted,
+    /// so they are told apart without a branch.
+    #[inline(always)]
+    fn locate(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32, u64)> {
+        let lanes = self.lanes();
+        let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
+        for this_bucket in probe.buckets.into_iter().rev() {
+            for this_part in (0..lanes.parts()).rev() {
+                let these_bits = self.part(words, this_bucket, this_part);
+                let these_marks = self.shape().held(these_bits, probe.value);
+                let here = these_marks != 0;
+                marks = select_unpredictable(here, these_marks, marks);
+                bits = select_unpredictable(here, these_bits, bits);
+                bucket = select_unpredictable(here, this_bucket, bucket);
+                part = select_unpredictable(here, this_part, part);
+            }
+        }
+        if marks == 0 {
+            return None;
+        }
+        let lane = lanes.lowest(marks);
+        let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
+        Some((bucket, part * lanes.part_slots + lane, held))
+    }
+
+    /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
+    #[inline(always)]
+    fn first_vacant(&self, words: &[AtomicU64], bucket: u64) -> u32 {
+        let lanes = self.lanes();
+        let mut slot = lanes.slots;
+        for part in (0..lanes.parts()).rev() {
+            let marks = self.shape().vacant(self.part(words, bucket, part));
+            slot = select_unpredictable(marks != 0, part * lanes.part_slots + lanes.lowest(marks), slot);
+        }
+        slot
+    }
+
+    /// The first vacant slot of a bucket, if there is one.
+    #[inline(always)]
+    fn vacant(&self, words: &[AtomicU64], bucket: u64) -> Option<u32> {
+        let slot = self.first_vacant(words, bucket);
+        (slot < self.lanes().slots).then_some(slot)
+    }
+
+    /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
+    /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
+    #[inline(always)]
+    fn vacant_of_pair(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32)> {
+        let [first, second] = probe.buckets.map(|bucket| self.first_vacant(words, bucket));
+        let in_second = second < first;
+        let slot = select_unpredictable(in_second, second, first);
+        let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
+        (slot < self.lanes().slots).then_some((bucket, slot))
+    }
+
+    /// The value of a slot; zero if it is free.
+    #[inline(always)]
+    fn slot(&self, words: &[AtomicU64], bucket: u64, slot: u32) -> u64 {
+        slot_of(words, self.lanes(), bucket, slot)
+    }
+
+    /// Returns whether a bucket holds `value`.
+    #[inline(always)]
+    fn holds(&self, words: &[AtomicU64], bucket: u64, value: u64) -> bool {
+        (0..self.lanes().parts())
+            .fold(false, |found, part| found | self.shape().any_held(self.part(words, bucket, part), value))
+    }
+
+    /// Returns whether a bucket pair holds a value. No branch: which of the two buckets has it can't be predicted.
+    #[inline(always)]
+    fn holds_either(&self, words: &[AtomicU64], probe: &Probe) -> bool {
+        let first = self.holds(words, probe.buckets[0], probe.value);
+        #[cfg(test)]
+        (0..PAUSE.get()).for_each(|_| std::hint::spin_loop());
+        first | self.holds(words, probe.buckets[1], probe.value)
+    }
+}
+
+/// A kind, with the numbers of one table.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind<S, P> {
-    pub(crate) shape: S,
-    pub(crate) place: P,
+pub(crate) struct KindOf<S, P> {
+    shape: S,
+    place: P,
+}
+
+impl<S: Shape, P: Place> Kind for KindOf<S, P> {
+    type Shape = S;
+    type Place = P;
+
+    #[inline(always)]
+    fn of(table: &Table, live: LiveTags) -> Self {
+        Self { shape: S::of(&table.lanes, table.plan.tag_bits, live), place: P::of(&table.dimensions) }
+    }
+
+    #[inline(always)]
+    fn shape(&self) -> &S {
+        &self.shape
+    }
+
+    #[inline(always)]
+    fn place(&self) -> &P {
+        &self.place
+    }
 }
 
 fn words(plan: &TablePlan) -> usize {
@@ -177,32 +308,25 @@ impl Table {
     }
 
     fn over(words: Words, plan: TablePlan) -> Self {
-        let kernel =
-            |some_are_forgotten: bool| with_kind!(plan, some_are_forgotten, S, P => ReadKernel::of::<S, P>());
         Self {
             words,
             lanes: plan.lanes(),
             dimensions: plan.dimensions(),
             plan,
-            kernels: [kernel(false), kernel(true)],
+            kernels: [false, true].map(|some_are_forgotten| Kernel::choose(&plan, some_are_forgotten)),
             header: Header::default(),
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn kind<S: Shape, P: Place>(&self, live: LiveTags) -> Kind<S, P> {
-        Kind { shape: S::of(&self.lanes, self.plan.tag_bits, live), place: P::of(&self.dimensions) }
-    }
-
     /// The kind of a strict table.
     #[inline(always)]
-    pub(crate) fn strict_kind(&self) -> Kind<StrictShape, Whole> {
+    pub(crate) fn strict_kind(&self) -> KindOf<StrictShape, Whole> {
         debug_assert!(self.plan.mode == Mode::Strict);
-        self.kind(LiveTags::NONE)
+        Kind::of(self, LiveTags::NONE)
     }
 
     #[inline(always)]
-    fn kernel(&self, live: LiveTags) -> &'static ReadKernel {
+    pub(crate) fn kernel(&self, live: LiveTags) -> &'static Kernel {
         self.kernels[usize::from(!live.all)]
     }
 
@@ -271,41 +395,20 @@ impl Table {
         (self.kernel(live).contains)(self, digest, live)
     }
 
-    fn contains_in<S: Shape, P: Place>(&self, digest: Digest, live: LiveTags) -> bool {
-        self.contains_with::<S, P>(digest, live, || ())
-    }
-
-    /// [`Table::contains`] with a pause between the two loads: a test needs it to make the race likely.
-    #[cfg(test)]
-    pub(crate) fn contains_slowly(&self, digest: Digest, pause: impl Fn() + Copy) -> bool {
-        with_kind!(self.plan, false, S, P => self.contains_with::<S, P>(digest, LiveTags::NONE, pause))
-    }
-
-    #[inline(always)]
-    fn contains_with<S: Shape, P: Place>(
-        &self,
-        digest: Digest,
-        live: LiveTags,
-        pause: impl Fn() + Copy,
-    ) -> bool {
-        let kind = self.kind::<S, P>(live);
+    fn contains_in<K: Kind>(&self, digest: Digest, live: LiveTags) -> bool {
+        let kind = K::of(self, live);
         let before = self.version();
-        let hit = self.holds_either(kind, &kind.place.probe(digest), pause);
-        hit || (!self.is_sure(before) && self.contains_moving::<S, P>(digest, live, pause))
+        let hit = kind.holds_either(&self.words, &kind.place().probe(digest));
+        hit || (!self.is_sure(before) && self.contains_moving::<K>(digest, live))
     }
 
     /// [`Table::contains`] while items move. It is a separate function so that the usual case needs no stack.
     #[cold]
     #[inline(never)]
-    fn contains_moving<S: Shape, P: Place>(
-        &self,
-        digest: Digest,
-        live: LiveTags,
-        pause: impl Fn() + Copy,
-    ) -> bool {
-        let kind = self.kind::<S, P>(live);
-        let probe = kind.place.probe(digest);
-        self.look(|| self.holds_either(kind, &probe, pause).then_some(())).is_some()
+    fn contains_moving<K: Kind>(&self, digest: Digest, live: LiveTags) -> bool {
+        let kind = K::of(self, live);
+        let probe = kind.place().probe(digest);
+        self.look(|| kind.holds_either(&self.words, &probe).then_some(())).is_some()
     }
 
     /// Copies of the item, and of colliding ones. Never too low: the copies are counted again if items moved during the count.
@@ -313,18 +416,18 @@ impl Table {
         (self.kernel(live).count)(self, digest, live)
     }
 
-    fn count_in<S: Shape, P: Place>(&self, digest: Digest, live: LiveTags) -> u32 {
-        let kind = self.kind::<S, P>(live);
-        let probe = kind.place.probe(digest);
+    fn count_in<K: Kind>(&self, digest: Digest, live: LiveTags) -> u32 {
+        let kind = K::of(self, live);
+        let probe = kind.place().probe(digest);
         let mut most = 0;
         loop {
             let before = self.version();
-            let count = self.copies(kind, &probe);
+            let count = kind.copies(&self.words, &probe);
             most = most.max(count);
             if before == self.version() {
                 // Within one odd version a copy moves at most once. So the first count may have missed one copy or
                 // counted it twice, but the greater of two counts is not too low.
-                return if before & 1 == 0 { count } else { most.max(self.copies(kind, &probe)) };
+                return if before & 1 == 0 { count } else { most.max(kind.copies(&self.words, &probe)) };
             }
         }
     }
@@ -335,20 +438,19 @@ impl Table {
         (self.kernel(live).contains_many)(self, digests, live, found);
     }
 
-    fn contains_many_in<S: Shape, P: Place>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
-        let kind = self.kind::<S, P>(live);
+    fn contains_many_in<K: Kind>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
+        let kind = K::of(self, live);
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
             let found = found.next().unwrap_or_default();
             let before = self.version();
             let words = &*self.words;
             for (found, probe) in found.iter_mut().zip(probes) {
-                *found |= holds(words, kind, probe.buckets[0], probe.value)
-                    | holds(words, kind, probe.buckets[1], probe.value);
+                *found |= kind.holds_either(words, probe);
             }
             if !self.is_sure(before) {
                 for (found, probe) in found.iter_mut().zip(probes) {
-                    let holds = || self.holds_either(kind, probe, || ()).then_some(());
+                    let holds = || kind.holds_either(words, probe).then_some(());
                     *found = *found || self.look(holds).is_some();
                 }
             }
@@ -359,9 +461,9 @@ impl Table {
     /// Calls `work` with the probes of many items, group by group, until it breaks. The next group's cache lines are prefetched while one is worked on,
     /// so that the memory is never idle.
     #[inline(always)]
-    pub(crate) fn for_each_group<S: Shape, P: Place>(
+    pub(crate) fn for_each_group<K: Kind>(
         &self,
-        kind: Kind<S, P>,
+        kind: K,
         digests: &[Digest],
         mut work: impl FnMut(&[Probe]) -> ControlFlow<()>,
     ) {
@@ -380,15 +482,10 @@ impl Table {
 
     /// Computes the probes of a group and prefetches their cache lines. Returns how many there are.
     #[inline(always)]
-    fn probe_group<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        digests: &[Digest],
-        probes: &mut [Probe; GROUP],
-    ) -> usize {
+    fn probe_group<K: Kind>(&self, kind: K, digests: &[Digest], probes: &mut [Probe; GROUP]) -> usize {
         for (probe, &digest) in probes.iter_mut().zip(digests) {
-            *probe = kind.place.probe(digest);
-            self.prefetch_probe(kind, probe);
+            *probe = kind.place().probe(digest);
+            kind.prefetch(&self.words, probe);
         }
         digests.len()
     }
@@ -417,127 +514,15 @@ impl Table {
         }
     }
 
-    #[inline(always)]
-    fn holds_either<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe, pause: impl Fn()) -> bool {
-        // No branch: which of the two buckets has the item can't be predicted.
-        let words = &*self.words;
-        let first = holds(words, kind, probe.buckets[0], probe.value);
-        pause();
-        first | holds(words, kind, probe.buckets[1], probe.value)
-    }
-
     /// Prefetches the cache lines of an item's buckets.
     #[inline]
     pub(crate) fn prefetch(&self, digest: Digest) {
         (self.kernels[0].prefetch)(self, digest);
     }
 
-    fn prefetch_in<S: Shape, P: Place>(&self, digest: Digest) {
-        let kind = self.kind::<S, P>(LiveTags::NONE);
-        self.prefetch_probe(kind, &kind.place.probe(digest));
-    }
-
-    #[inline(always)]
-    fn prefetch_probe<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) {
-        probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(kind, bucket));
-    }
-
-    /// Prefetches a bucket's cache line.
-    #[inline(always)]
-    pub(crate) fn prefetch_bucket<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) {
-        let lanes = kind.shape.lanes();
-        self.words.prefetch(lanes.position(bucket, 0).0);
-        if lanes.slots * lanes.bits > 64 {
-            self.words.prefetch(lanes.position(bucket, lanes.slots - 1).0);
-        }
-    }
-
-    /// One part of a bucket.
-    #[inline(always)]
-    pub(crate) fn part<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64, part: u32) -> u64 {
-        part_of(&self.words, kind.shape.lanes(), bucket, part)
-    }
-
-    /// Copies of a value in a bucket pair.
-    #[inline(always)]
-    pub(crate) fn copies<S: Shape, P: Place>(&self, kind: Kind<S, P>, probe: &Probe) -> u32 {
-        let lanes = kind.shape.lanes();
-        let mut copies = 0;
-        for bucket in probe.buckets {
-            for part in 0..lanes.parts() {
-                copies += kind.shape.held(self.part(kind, bucket, part), probe.value).count_ones();
-            }
-        }
-        copies
-    }
-
-    /// The bucket and the slot where an item is stored, and the slot's value. Which of the two buckets it is can't be predicted,
-    /// so they are told apart without a branch.
-    #[inline(always)]
-    pub(crate) fn locate<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        probe: &Probe,
-    ) -> Option<(u64, u32, u64)> {
-        let lanes = kind.shape.lanes();
-        let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
-        for this_bucket in probe.buckets.into_iter().rev() {
-            for this_part in (0..lanes.parts()).rev() {
-                let these_bits = self.part(kind, this_bucket, this_part);
-                let these_marks = kind.shape.held(these_bits, probe.value);
-                let here = these_marks != 0;
-                marks = select_unpredictable(here, these_marks, marks);
-                bits = select_unpredictable(here, these_bits, bits);
-                bucket = select_unpredictable(here, this_bucket, bucket);
-                part = select_unpredictable(here, this_part, part);
-            }
-        }
-        if marks == 0 {
-            return None;
-        }
-        let lane = lanes.lowest(marks);
-        let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
-        Some((bucket, part * lanes.part_slots + lane, held))
-    }
-
-    /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
-    #[inline(always)]
-    fn first_vacant<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) -> u32 {
-        let lanes = kind.shape.lanes();
-        let mut slot = lanes.slots;
-        for part in (0..lanes.parts()).rev() {
-            let marks = kind.shape.vacant(self.part(kind, bucket, part));
-            slot = select_unpredictable(marks != 0, part * lanes.part_slots + lanes.lowest(marks), slot);
-        }
-        slot
-    }
-
-    /// The first vacant slot of a bucket, if there is one.
-    #[inline(always)]
-    pub(crate) fn vacant<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64) -> Option<u32> {
-        let slot = self.first_vacant(kind, bucket);
-        (slot < kind.shape.lanes().slots).then_some(slot)
-    }
-
-    /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
-    /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
-    #[inline(always)]
-    pub(crate) fn vacant_of_pair<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        probe: &Probe,
-    ) -> Option<(u64, u32)> {
-        let [first, second] = probe.buckets.map(|bucket| self.first_vacant(kind, bucket));
-        let in_second = second < first;
-        let slot = select_unpredictable(in_second, second, first);
-        let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
-        (slot < kind.shape.lanes().slots).then_some((bucket, slot))
-    }
-
-    /// The value of a slot; zero if it is free.
-    #[inline(always)]
-    pub(crate) fn slot<S: Shape, P: Place>(&self, kind: Kind<S, P>, bucket: u64, slot: u32) -> u64 {
-        slot_of(&self.words, kind.shape.lanes(), bucket, slot)
+    fn prefetch_in<K: Kind>(&self, digest: Digest) {
+        let kind = K::of(self, LiveTags::NONE);
+        kind.prefetch(&self.words, &kind.place().probe(digest));
     }
 
     /// Calls `visit` with the bucket, number and value of every taken slot in these buckets, in order.
@@ -699,14 +684,6 @@ fn slot_of(words: &[AtomicU64], lanes: Lanes, bucket: u64, slot: u32) -> u64 {
     (part >> (slot % lanes.part_slots * lanes.bits)) & lanes.slot_mask()
 }
 
-/// Returns whether a bucket holds `value`.
-#[inline(always)]
-fn holds<S: Shape, P: Place>(words: &[AtomicU64], kind: Kind<S, P>, bucket: u64, value: u64) -> bool {
-    let lanes = kind.shape.lanes();
-    (0..lanes.parts())
-        .fold(false, |found, part| found | kind.shape.any_held(part_of(words, lanes, bucket, part), value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -768,10 +745,10 @@ mod tests {
             let kind = table.strict_kind();
             let digests = slots.iter().flatten().map(|slot| slot.0);
             for digest in digests.chain([4, LAST / 2 - 1, LAST / 2 + 2, LAST - 2, stranger, 0]) {
-                let probe = kind.place.probe(Digest(digest));
+                let probe = kind.place().probe(Digest(digest));
                 let held = slots.iter().map(value).find(|held| held >> 2 == (digest & LAST).max(1));
                 prop_assert_eq!(table.get(Digest(digest)), held);
-                prop_assert_eq!(table.get_and_vacant(&probe), (held, table.vacant_of_pair(kind, &probe)));
+                prop_assert_eq!(table.get_and_vacant(&probe), (held, kind.vacant_of_pair(&table.words, &probe)));
             }
         }
     }

@@ -3,8 +3,7 @@
 //! A full filter doubles its newest table: the table is copied to one of twice the size, a few buckets with every change, and then replaced
 //! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead.
 
-use crate::chunk::TableId;
-use crate::frozen::FrozenTable;
+use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
 use crate::image::{FilterImage, Load, RestoreError, TableImage, restore_table};
 use crate::layout::{Growth, Layout, Mode};

@@ -1,13 +1,12 @@
 //! The writer's side of a table: it inserts by breadth-first search, removes, fills the undo log of a running snapshot, and copies the
 //! table to a larger one.
 
-use crate::chunk::TableId;
-use crate::frozen::{FrozenTable, Undo};
+use crate::chunk::{FrozenTable, TableId, Undo};
 use crate::hash::Digest;
 use crate::place::{Place, Probe};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, Shape};
-use crate::table::{Kind, Table, with_kind};
+use crate::table::{Kind, Table};
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -65,36 +64,7 @@ pub(crate) struct TableWriter {
     /// Items that the table takes before it counts as full.
     limit: u64,
     max_search: u32,
-    kernels: [&'static WriteKernel; 2],
     watch: Option<Box<Watch>>,
-}
-
-/// Frees the slots of forgotten items in these buckets, and passes on each of their tags.
-type FreeForgotten = fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64));
-
-/// How items are changed, compiled for one kind of table. What a kind never needs compiles to nothing.
-struct WriteKernel {
-    insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
-    insert_free: fn(&mut TableWriter, Digest) -> bool,
-    insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
-    remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
-    remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
-    free_forgotten: FreeForgotten,
-}
-
-impl WriteKernel {
-    fn of<S: Shape, P: Place>() -> &'static Self {
-        const {
-            &Self {
-                insert: TableWriter::insert_in::<S, P>,
-                insert_free: TableWriter::insert_free_in::<S, P>,
-                insert_many: TableWriter::insert_many_in::<S, P>,
-                remove: TableWriter::remove_in::<S, P>,
-                remove_many: TableWriter::remove_many_in::<S, P>,
-                free_forgotten: TableWriter::free_forgotten_in::<S, P>,
-            }
-        }
-    }
 }
 
 impl TableWriter {
@@ -106,16 +76,9 @@ impl TableWriter {
         max_search: u32,
     ) -> Self {
         let table = table.into();
-        let plan = table.plan;
-        let kernel = |some_are_forgotten: bool| with_kind!(plan, some_are_forgotten, S, P => WriteKernel::of::<S, P>());
         table.set_items(items);
-        let kernels = [kernel(false), kernel(true)];
-        Self { id, items, changes, limit: plan.limit(), max_search, kernels, watch: None, table }
-    }
-
-    #[inline(always)]
-    fn kernel(&self, live: LiveTags) -> &'static WriteKernel {
-        self.kernels[usize::from(!live.all)]
+        let limit = table.plan.limit();
+        Self { id, items, changes, limit, max_search, watch: None, table }
     }
 
     pub(crate) fn plan(&self) -> &TablePlan {
@@ -145,31 +108,31 @@ impl TableWriter {
     /// Inserts an item with this tag, unless both its buckets are full of colliding copies.
     #[inline(always)]
     pub(crate) fn insert(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
-        (self.kernel(live).insert)(self, digest, tag, live)
+        (self.table.kernel(live).insert)(self, digest, tag, live)
     }
 
-    fn insert_in<S: Shape, P: Place>(
+    pub(crate) fn insert_in<K: Kind>(
         &mut self,
         digest: Digest,
         tag: u64,
         live: LiveTags,
     ) -> Result<Stored, NoPath> {
-        let kind = self.table.kind::<S, P>(live);
-        self.store(kind, kind.place.probe(digest), tag)
+        let kind = K::of(&self.table, live);
+        self.store(kind, kind.place().probe(digest), tag)
     }
 
     /// Inserts an item without a tag if one of its buckets has a free slot. Returns whether it did.
     pub(crate) fn insert_free(&mut self, digest: Digest) -> bool {
-        (self.kernels[0].insert_free)(self, digest)
+        (self.table.kernel(LiveTags::NONE).insert_free)(self, digest)
     }
 
-    fn insert_free_in<S: Shape, P: Place>(&mut self, digest: Digest) -> bool {
-        if P::AGES {
+    pub(crate) fn insert_free_in<K: Kind>(&mut self, digest: Digest) -> bool {
+        if K::Place::AGES {
             return false;
         }
-        let kind = self.table.kind::<S, P>(LiveTags::NONE);
-        let probe = kind.place.probe(digest);
-        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else { return false };
+        let kind = K::of(&self.table, LiveTags::NONE);
+        let probe = kind.place().probe(digest);
+        let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else { return false };
         self.change_slot(kind, bucket, slot, 0, probe.value);
         self.set_items(self.items + 1);
         true
@@ -183,10 +146,10 @@ impl TableWriter {
         live: LiveTags,
         stored: &mut Vec<Stored>,
     ) {
-        (self.kernel(live).insert_many)(self, digests, tag, live, stored);
+        (self.table.kernel(live).insert_many)(self, digests, tag, live, stored);
     }
 
-    fn insert_many_in<S: Shape, P: Place>(
+    pub(crate) fn insert_many_in<K: Kind>(
         &mut self,
         digests: &[Digest],
         tag: u64,
@@ -194,7 +157,7 @@ impl TableWriter {
         stored: &mut Vec<Stored>,
     ) {
         let table = self.table.clone();
-        let kind = table.kind::<S, P>(live);
+        let kind = K::of(&table, live);
         table.for_each_group(kind, digests, |probes| {
             for probe in probes {
                 match self.store(kind, *probe, tag) {
@@ -209,36 +172,42 @@ impl TableWriter {
     /// Removes the newest live copy of an item, if there is one, and returns its tag.
     #[inline(always)]
     pub(crate) fn remove(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
-        (self.kernel(live).remove)(self, digest, live)
+        (self.table.kernel(live).remove)(self, digest, live)
     }
 
-    fn remove_in<S: Shape, P: Place>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
-        let kind = self.table.kind::<S, P>(live);
-        let probe = kind.place.probe(digest);
-        let found = if P::AGES { self.newest(kind, &probe, live) } else { self.table.locate(kind, &probe) };
+    pub(crate) fn remove_in<K: Kind>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
+        let kind = K::of(&self.table, live);
+        let probe = kind.place().probe(digest);
+        let found = if K::Place::AGES {
+            self.newest(kind, &probe, live)
+        } else {
+            kind.locate(&self.table.words, &probe)
+        };
         self.take(kind, found)
     }
 
     /// [`Self::remove`] for many without tags. It reports for each whether there was a copy.
     pub(crate) fn remove_many(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
-        (self.kernels[0].remove_many)(self, digests, removed);
+        (self.table.kernel(LiveTags::NONE).remove_many)(self, digests, removed);
     }
 
-    fn remove_many_in<S: Shape, P: Place>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
-        if P::AGES {
+    pub(crate) fn remove_many_in<K: Kind>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
+        if K::Place::AGES {
             return;
         }
         let table = self.table.clone();
-        let kind = table.kind::<S, P>(LiveTags::NONE);
+        let kind = K::of(&table, LiveTags::NONE);
         table.for_each_group(kind, digests, |probes| {
-            removed.extend(probes.iter().map(|probe| self.take(kind, table.locate(kind, probe)).is_some()));
+            removed.extend(
+                probes.iter().map(|probe| self.take(kind, kind.locate(&table.words, probe)).is_some()),
+            );
             ControlFlow::Continue(())
         });
     }
 
     /// Frees a slot, and returns the tag that it had.
     #[inline(always)]
-    fn take<S: Shape, P: Place>(&mut self, kind: Kind<S, P>, found: Option<(u64, u32, u64)>) -> Option<u64> {
+    fn take<K: Kind>(&mut self, kind: K, found: Option<(u64, u32, u64)>) -> Option<u64> {
         let (bucket, slot, held) = found?;
         self.change_slot(kind, bucket, slot, held, 0);
         self.set_items(self.items - 1);
@@ -251,18 +220,13 @@ impl TableWriter {
     }
 
     /// The live copy of an item that was added last: the bucket, the slot and its value.
-    fn newest<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        probe: &Probe,
-        live: LiveTags,
-    ) -> Option<(u64, u32, u64)> {
-        let lanes = kind.shape.lanes();
+    fn newest<K: Kind>(&self, kind: K, probe: &Probe, live: LiveTags) -> Option<(u64, u32, u64)> {
+        let lanes = kind.lanes();
         let mut newest: Option<(u64, (u64, u32, u64))> = None;
         for bucket in probe.buckets {
             for part in 0..lanes.parts() {
-                let bits = self.table.part(kind, bucket, part);
-                let mut marks = kind.shape.held(bits, probe.value);
+                let bits = kind.part(&self.table.words, bucket, part);
+                let mut marks = kind.shape().held(bits, probe.value);
                 while marks != 0 {
                     let lane = lanes.lowest(marks);
                     let value = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
@@ -284,24 +248,24 @@ impl TableWriter {
         live: LiveTags,
         report: &mut dyn FnMut(u64),
     ) {
-        (self.kernels[1].free_forgotten)(self, buckets, live, report);
+        (self.table.kernel(LiveTags { all: false, ..live }).free_forgotten)(self, buckets, live, report);
     }
 
-    fn free_forgotten_in<S: Shape, P: Place>(
+    pub(crate) fn free_forgotten_in<K: Kind>(
         &mut self,
         buckets: Range<u64>,
         live: LiveTags,
         report: &mut dyn FnMut(u64),
     ) {
-        if !S::REUSES {
+        if !K::Shape::REUSES {
             return;
         }
-        let kind = self.table.kind::<S, P>(live);
-        let lanes = kind.shape.lanes();
+        let kind = K::of(&self.table, live);
+        let lanes = kind.lanes();
         for bucket in buckets {
             for part in 0..lanes.parts() {
-                let bits = self.table.part(kind, bucket, part);
-                let mut marks = kind.shape.vacant(bits) & !lanes.zero(bits);
+                let bits = kind.part(&self.table.words, bucket, part);
+                let mut marks = kind.shape().vacant(bits) & !lanes.zero(bits);
                 while marks != 0 {
                     let lane = lanes.lowest(marks);
                     let value = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
@@ -316,17 +280,12 @@ impl TableWriter {
 
     /// Stores an item with this tag unless both its buckets are full of colliding copies.
     #[inline(always)]
-    fn store<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        probe: Probe,
-        tag: u64,
-    ) -> Result<Stored, NoPath> {
+    fn store<K: Kind>(&mut self, kind: K, probe: Probe, tag: u64) -> Result<Stored, NoPath> {
         let value = probe.value | tag;
-        let Some((bucket, slot)) = self.table.vacant_of_pair(kind, &probe) else {
+        let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else {
             return self.relocate(probe.buckets[1], value, kind);
         };
-        let replaced = if S::REUSES { self.table.slot(kind, bucket, slot) } else { 0 };
+        let replaced = if K::Shape::REUSES { kind.slot(&self.table.words, bucket, slot) } else { 0 };
         self.change_slot(kind, bucket, slot, replaced, value);
         Ok(self.note_stored(replaced))
     }
@@ -343,14 +302,9 @@ impl TableWriter {
     /// Makes room for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
     /// colliding copies. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
-    fn relocate<S: Shape, P: Place>(
-        &mut self,
-        bucket: u64,
-        value: u64,
-        kind: Kind<S, P>,
-    ) -> Result<Stored, NoPath> {
-        let probe = Probe { value, buckets: [kind.place.other(bucket, value), bucket] };
-        if self.table.copies(kind, &probe) == 2 * kind.shape.lanes().slots {
+    fn relocate<K: Kind>(&mut self, bucket: u64, value: u64, kind: K) -> Result<Stored, NoPath> {
+        let probe = Probe { value, buckets: [kind.place().other(bucket, value), bucket] };
+        if kind.copies(&self.table.words, &probe) == 2 * kind.lanes().slots {
             return Ok(Stored::Saturated);
         }
         let mut nodes = NODES.take();
@@ -364,20 +318,20 @@ impl TableWriter {
 
     /// Moves the items of a path. The last item moves first, into the vacant slot; then each moves into the slot that the one behind it
     /// has left. So every item is always in one of its two buckets.
-    fn move_along<S: Shape, P: Place>(
+    fn move_along<K: Kind>(
         &mut self,
-        kind: Kind<S, P>,
+        kind: K,
         probe: &Probe,
         nodes: &[Node],
         mut node: Node,
         mut free: u32,
     ) -> Stored {
-        let replaced = self.table.slot(kind, node.bucket, free);
+        let replaced = kind.slot(&self.table.words, node.bucket, free);
         let mut there = replaced;
         self.table.step_version();
         while node.parent != ROOT {
             let parent = nodes[node.parent as usize];
-            let moving = self.table.slot(kind, parent.bucket, node.slot);
+            let moving = kind.slot(&self.table.words, parent.bucket, node.slot);
             self.change_slot(kind, node.bucket, free, there, moving);
             (free, there, node) = (node.slot, moving, parent);
         }
@@ -390,27 +344,22 @@ impl TableWriter {
     ///
     /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
     /// so far has a vacant slot: most searches end early, and the content of a vacant slot is never moved.
-    fn search<S: Shape, P: Place>(
-        &self,
-        kind: Kind<S, P>,
-        probe: &Probe,
-        nodes: &mut Vec<Node>,
-    ) -> Option<(Node, u32)> {
-        let lanes = kind.shape.lanes();
+    fn search<K: Kind>(&self, kind: K, probe: &Probe, nodes: &mut Vec<Node>) -> Option<(Node, u32)> {
+        let lanes = kind.lanes();
         nodes.clear();
         nodes.extend(probe.buckets.map(|bucket| Node { bucket, parent: ROOT, slot: 0 }));
         let mut next = 0;
         while let Some(&node) = nodes.get(next) {
             let first = nodes.len();
             for slot in 0..lanes.slots {
-                let other = kind.place.other(node.bucket, self.table.slot(kind, node.bucket, slot));
+                let other = kind.place().other(node.bucket, kind.slot(&self.table.words, node.bucket, slot));
                 if nodes.len() <= self.max_search as usize && !on_path(nodes, next, other) {
-                    self.table.prefetch_bucket(kind, other);
+                    kind.prefetch_bucket(&self.table.words, other);
                     nodes.push(Node { bucket: other, parent: next as u32, slot });
                 }
             }
             for &node in &nodes[first..] {
-                if let Some(free) = self.table.vacant(kind, node.bucket) {
+                if let Some(free) = kind.vacant(&self.table.words, node.bucket) {
                     return Some((node, free));
                 }
             }
@@ -422,7 +371,7 @@ impl TableWriter {
     /// Inserts an item into a strict table with this tag. If it is there already, returns its slot value instead.
     pub(crate) fn insert_strict(&mut self, digest: Digest, tag: u64) -> Result<Option<u64>, NoPath> {
         let kind = self.table.strict_kind();
-        let probe = kind.place.probe(digest);
+        let probe = kind.place().probe(digest);
         match self.table.get_and_vacant(&probe) {
             (Some(held), _) => return Ok(Some(held)),
             (None, Some((bucket, slot))) => {
@@ -446,10 +395,10 @@ impl TableWriter {
 
     fn change_strict(&mut self, digest: Digest, tag: Option<u64>) {
         let kind = self.table.strict_kind();
-        let probe = kind.place.probe(digest);
+        let probe = kind.place().probe(digest);
         let Some(held) = self.table.get(digest) else { return };
         // The complete value is in one slot only.
-        let at = self.table.locate(kind, &Probe { value: held, ..probe });
+        let at = kind.locate(&self.table.words, &Probe { value: held, ..probe });
         match tag {
             Some(tag) => at.into_iter().for_each(|(bucket, slot, _)| {
                 self.change_slot(kind, bucket, slot, held, probe.value | tag);
@@ -460,16 +409,9 @@ impl TableWriter {
 
     /// Replaces the value `held` of a slot by another. A slot may start in one word and end in the next.
     #[inline(always)]
-    fn change_slot<S: Shape, P: Place>(
-        &mut self,
-        kind: Kind<S, P>,
-        bucket: u64,
-        slot: u32,
-        held: u64,
-        value: u64,
-    ) {
-        debug_assert_eq!(self.table.slot(kind, bucket, slot), held);
-        let lanes = kind.shape.lanes();
+    fn change_slot<K: Kind>(&mut self, kind: K, bucket: u64, slot: u32, held: u64, value: u64) {
+        debug_assert_eq!(kind.slot(&self.table.words, bucket, slot), held);
+        let lanes = kind.lanes();
         let (word, shift) = lanes.position(bucket, slot);
         let change = held ^ value;
         self.change_word(word, change << shift);

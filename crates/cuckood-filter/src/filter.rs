@@ -9,6 +9,7 @@ use crate::multiset::Multiset;
 use crate::plan::TablePlan;
 use crate::reader::Reader;
 use crate::set::{Set, Walk};
+use crate::table::GROUP;
 use crate::tables::{Dropped, Full, Tables};
 use crate::tags::{Insert, SlotState, StateCounts};
 use std::ops::Range;
@@ -26,20 +27,16 @@ enum Kind {
 }
 
 impl Filter {
-    /// An empty filter. A compact one may forget its items after this many steps.
+    /// An empty filter. A compact one may forget its items after this many steps; items that are added before the first
+    /// [`Self::advance`] count as added in its step.
     ///
     /// # Panics
     /// If the layout has no bits for as many steps: [`Layout::with_steps`] adds them.
     pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
-        Self(match mode {
-            Mode::Compact => {
-                let step_bits =
-                    forget_steps.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
-                assert_eq!(step_bits, Ok(layout.step_bits), "the layout is made for these steps");
-                Kind::Multiset(Multiset::new(layout, growth, forget_steps))
-            }
-            Mode::Strict => Kind::Set(Set::new(layout, growth)),
-        })
+        let kept = forget_steps.filter(|_| mode == Mode::Compact);
+        let step_bits = kept.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
+        assert_eq!(step_bits, Ok(layout.step_bits), "the layout is made for these steps");
+        Self::over(Tables::new(mode, layout, growth, kept))
     }
 
     /// Restores a filter from its snapshot. It continues exactly as the one that the snapshot was taken of.
@@ -51,7 +48,7 @@ impl Filter {
         image: &FilterImage,
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
-        let mut filter = Self::over(image, Tables::restore(mode, image, Some(load))?)?;
+        let mut filter = Self::over(Tables::restore(mode, image, Some(load))?);
         let has_tags = filter.mode() == Mode::Strict || image.step_bits() > 0;
         for (table, of) in image.tables.iter().enumerate() {
             if has_tags {
@@ -72,7 +69,7 @@ impl Filter {
     /// # Errors
     /// When the image contradicts itself.
     pub fn hollow(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
-        Self::over(image, Tables::restore(mode, image, None)?)
+        Ok(Self::over(Tables::restore(mode, image, None)?))
     }
 
     /// Restores a filter that was being filled from its snapshot.
@@ -85,7 +82,7 @@ impl Filter {
         filled: Filled,
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
-        let mut filter = Self::over(image, Tables::restore(mode, image, Some(load))?)?;
+        let mut filter = Self::over(Tables::restore(mode, image, Some(load))?);
         for table in 0..filter.tables().tables.len().min(filled.table as usize + 1) {
             let plan = *filter.tables().tables[table].plan();
             let words = if table < filled.table as usize { u64::MAX } else { words_before(filled.chunk) };
@@ -96,11 +93,11 @@ impl Filter {
         Ok(filter)
     }
 
-    fn over<E>(image: &FilterImage, tables: Tables) -> Result<Self, RestoreError<E>> {
-        Ok(Self(match tables.mode {
-            Mode::Compact => Kind::Multiset(Multiset::restore(image, tables).map_err(RestoreError::Image)?),
-            Mode::Strict => Kind::Set(Set::restore(image, tables)),
-        }))
+    fn over(tables: Tables) -> Self {
+        Self(match tables.mode {
+            Mode::Compact => Kind::Multiset(Multiset { tables }),
+            Mode::Strict => Kind::Set(Set { tables }),
+        })
     }
 
     /// Fills in the next chunk.
@@ -156,11 +153,13 @@ impl Filter {
         Ok(())
     }
 
+    /// All items are counted: it is known which of them are forgotten or cleared.
     fn finish_counting(&mut self) {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.finish_counting(),
-            Kind::Set(filter) => filter.finish_counting(),
+        self.tables_mut().steps.iter_mut().for_each(|steps| steps.judge());
+        if let Kind::Set(filter) = &mut self.0 {
+            filter.finish_counting();
         }
+        self.tables().publish();
     }
 
     /// Its mode.
@@ -170,43 +169,48 @@ impl Filter {
 
     /// A reader's side.
     pub fn reader(&self) -> Reader {
-        match &self.0 {
-            Kind::Multiset(filter) => filter.reader(),
-            Kind::Set(filter) => filter.reader(),
-        }
+        Reader(self.tables().shared.clone())
     }
 
     /// Its tables, for snapshots and statistics.
     pub fn tables(&self) -> &Tables {
         match &self.0 {
-            Kind::Multiset(filter) => &filter.tables,
-            Kind::Set(filter) => &filter.tables,
+            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables,
         }
     }
 
     /// Its tables, for snapshots.
     pub fn tables_mut(&mut self) -> &mut Tables {
         match &mut self.0 {
-            Kind::Multiset(filter) => &mut filter.tables,
-            Kind::Set(filter) => &mut filter.tables,
+            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables,
+        }
+    }
+
+    fn set(&self) -> Option<&Set> {
+        match &self.0 {
+            Kind::Multiset(_) => None,
+            Kind::Set(filter) => Some(filter),
+        }
+    }
+
+    fn multiset_mut(&mut self) -> Option<&mut Multiset> {
+        match &mut self.0 {
+            Kind::Multiset(filter) => Some(filter),
+            Kind::Set(_) => None,
         }
     }
 
     /// All its tables, as dropped.
     pub fn into_dropped(self) -> Dropped {
         match self.0 {
-            Kind::Multiset(filter) => filter.tables.into_dropped(),
-            Kind::Set(filter) => filter.tables.into_dropped(),
+            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables.into_dropped(),
         }
     }
 
     /// Freezes it as it is now, for a snapshot. The image describes everything except the contents of the tables. `copied` counts the bytes
     /// that only the snapshot needs.
     pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.freeze(copied),
-            Kind::Set(filter) => filter.freeze(copied),
-        }
+        self.tables_mut().freeze(copied)
     }
 
     /// How many items it holds; in a compact filter, every copy counts.
@@ -219,10 +223,7 @@ impl Filter {
 
     /// Items by state; none in a compact filter, which has no states.
     pub fn counts(&self) -> Option<StateCounts> {
-        match &self.0 {
-            Kind::Multiset(_) => None,
-            Kind::Set(filter) => Some(filter.counts()),
-        }
+        self.set().map(Set::counts)
     }
 
     /// Copies of an item. Never too low; in a compact filter, colliding items count too.
@@ -246,10 +247,27 @@ impl Filter {
     /// # Errors
     /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.insert_many(digests, if_absent),
-            Kind::Set(filter) => filter.insert_many(digests),
+        let mut outcomes = Vec::with_capacity(digests.len());
+        if let Kind::Multiset(filter) = &mut self.0
+            && !if_absent
+        {
+            filter.insert_first(digests, &mut outcomes);
         }
+        for group in digests[outcomes.len()..].chunks(GROUP) {
+            group.iter().for_each(|&digest| self.tables().prefetch(digest));
+            for &digest in group {
+                match self.insert(digest, if_absent) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(full) => {
+                        let of = digests.iter().zip(&outcomes).rev();
+                        let added = of.filter(|(_, outcome)| **outcome == Insert::Added);
+                        added.for_each(|(&digest, _)| _ = self.remove(digest));
+                        return Err(full);
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Adds one item: [`Self::insert_many`] of one.
@@ -275,15 +293,20 @@ impl Filter {
 
     /// Removes one copy of each item, or all of them, whatever their states. Returns how many copies of each were removed.
     pub fn remove_many(&mut self, digests: &[Digest], all: bool) -> Vec<u32> {
-        match &mut self.0 {
-            Kind::Multiset(filter) if all => {
-                digests.iter().map(|&digest| filter.remove_all(digest)).collect()
-            }
-            Kind::Multiset(filter) => filter.remove_many(digests).into_iter().map(u32::from).collect(),
-            Kind::Set(filter) => {
-                filter.remove_many(digests).into_iter().map(|state| u32::from(state.is_some())).collect()
-            }
+        if let Kind::Multiset(filter) = &mut self.0
+            && !all
+            && let Some(removed) = filter.remove_many(digests)
+        {
+            return removed.into_iter().map(u32::from).collect();
         }
+        let most = if all { usize::MAX } else { 1 };
+        let mut removed = Vec::with_capacity(digests.len());
+        for group in digests.chunks(GROUP) {
+            group.iter().for_each(|&digest| self.tables().prefetch(digest));
+            let remove = |&digest| (0..most).take_while(|_| self.remove(digest)).count() as u32;
+            removed.extend(group.iter().map(remove));
+        }
+        removed
     }
 
     /// Removes everything except held and redeemed items, immediately. Returns how many items were removed. Memory is released if nothing
@@ -306,18 +329,12 @@ impl Filter {
     /// # Errors
     /// [`Full`] if no table can be that large. Then nothing has changed.
     pub fn raise(&mut self, to: Layout) -> Result<(), Full> {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.raise(to),
-            Kind::Set(filter) => filter.raise(to),
-        }
+        self.tables_mut().raise(to)
     }
 
     /// The state of an item; none if it is absent, and in a compact filter, which has no states.
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
-        match &self.0 {
-            Kind::Multiset(_) => None,
-            Kind::Set(filter) => filter.get(digest),
-        }
+        self.set()?.get(digest)
     }
 
     /// [`Self::state`] of many, faster.
@@ -350,10 +367,7 @@ impl Filter {
     /// Continues a walk over a strict filter: calls `visit` with the items of up to this many more buckets. Returns how many buckets
     /// that were; none at the end.
     pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
-        match &self.0 {
-            Kind::Multiset(_) => 0,
-            Kind::Set(filter) => filter.walk(walk, buckets, visit),
-        }
+        self.set().map_or(0, |filter| filter.walk(walk, buckets, visit))
     }
 
     /// Returns whether a table is being copied, or slots of cleared items are being freed. Changes of the filter continue with that, and so
@@ -368,49 +382,34 @@ impl Filter {
     /// Continues with that, in this many more buckets.
     pub fn move_items(&mut self, buckets: u64) {
         match &mut self.0 {
-            Kind::Multiset(filter) => filter.copy_on(buckets),
+            Kind::Multiset(filter) => _ = filter.tables.copy_on(buckets),
             Kind::Set(filter) => filter.move_items(buckets),
         }
     }
 
     /// Returns whether another [`Self::clear`] would first have to free many slots of items that were cleared before.
     pub fn has_much_to_sweep(&self) -> bool {
-        match &self.0 {
-            Kind::Multiset(_) => false,
-            Kind::Set(filter) => filter.has_much_to_sweep(),
-        }
+        self.set().is_some_and(Set::has_much_to_sweep)
     }
 
     /// For how many steps after their own it keeps items, if it forgets.
     pub fn steps_kept(&self) -> Option<u32> {
-        match &self.0 {
-            Kind::Multiset(filter) => filter.steps.as_ref().map(|steps| steps.kept()),
-            Kind::Set(_) => None,
-        }
+        self.tables().steps.as_ref().map(|steps| steps.kept())
     }
 
     /// If it forgets: the oldest step that has items which are not forgotten.
     pub fn oldest_step(&self) -> Option<u64> {
-        match &self.0 {
-            Kind::Multiset(filter) => filter.steps.as_ref()?.oldest(),
-            Kind::Set(_) => None,
-        }
+        self.tables().steps.as_ref()?.oldest()
     }
 
     /// Advances to a step, unless a later one has come already. Cheap, however many items are forgotten. Returns how many.
     pub fn advance(&mut self, step: u64) -> u64 {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.advance(step),
-            Kind::Set(_) => 0,
-        }
+        self.multiset_mut().map_or(0, |filter| filter.advance(step))
     }
 
     /// Returns to an earlier step. Items that were added in later ones count as added in this one; forgotten ones stay forgotten.
     pub fn turn_back(&mut self, step: u64) {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.turn_back(step),
-            Kind::Set(_) => {}
-        }
+        self.multiset_mut().into_iter().for_each(|filter| filter.turn_back(step));
     }
 
     /// Returns whether [`Self::retire`] has something to do.
@@ -424,10 +423,7 @@ impl Filter {
     /// Frees the slots of forgotten items, in this many more words or a few more. Returns how many words that were; none if
     /// nothing is left to do.
     pub fn retire(&mut self, words: u64) -> u64 {
-        match &mut self.0 {
-            Kind::Multiset(filter) => filter.retire(words),
-            Kind::Set(_) => 0,
-        }
+        self.multiset_mut().map_or(0, |filter| filter.retire(words))
     }
 }
 

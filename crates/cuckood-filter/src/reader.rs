@@ -50,6 +50,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new(mode: Mode, shown: Shown) -> Arc<Self> {
+        let tags = if mode == Mode::Strict { STATE_MASK + 1 } else { 0 };
+        let counts = (0..tags).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { shown: ArcSwap::from_pointee(shown), counts })
+    }
+
     /// Items of a strict filter by state.
     pub(crate) fn state_counts(&self, available_tag: u64) -> StateCounts {
         let count = |state: SlotState| {

@@ -4,22 +4,17 @@
 //! A filter has one table. To clear it, another tag becomes that of available items ([`super::tags`]): those that were available are gone
 //! at once, and their slots are freed a few with every later change. Held and redeemed items stay where they are.
 
-use crate::chunk::{FrozenTable, TableId};
+use crate::chunk::TableId;
 use crate::hash::Digest;
-use crate::image::FilterImage;
-use crate::layout::{Growth, Layout, Mode};
+use crate::layout::Growth;
 use crate::place::stored_digest;
-use crate::reader::{Reader, Shared, Shown, state_in};
+use crate::reader::state_in;
 use crate::slots::STATE_MASK;
-use crate::table::GROUP;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
 use crate::tags::{AVAILABLE_TAGS, Insert, SlotState, StateCounts};
 use crate::writer::NoPath;
-use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Buckets whose cleared items every change frees.
@@ -47,27 +42,9 @@ impl Walk {
 /// The writer's side of a strict filter.
 pub(crate) struct Set {
     pub(crate) tables: Tables,
-    /// While cleared items are still in slots: the bucket at which freeing them continues.
-    swept: Option<u64>,
-    shared: Arc<Shared>,
 }
 
 impl Set {
-    pub(crate) fn new(layout: Layout, growth: Growth) -> Self {
-        Self::over(Tables::new(Mode::Strict, layout, growth), None)
-    }
-
-    /// The filter of an image, over its tables. What they hold is yet to be counted.
-    pub(crate) fn restore(image: &FilterImage, tables: Tables) -> Self {
-        Self::over(tables, image.sweep.map(|(_, bucket)| bucket))
-    }
-
-    fn over(tables: Tables, swept: Option<u64>) -> Self {
-        let counts = (0..=STATE_MASK).map(|_| AtomicU64::new(0)).collect();
-        let shared = Arc::new(Shared { shown: ArcSwap::from_pointee(shown(&tables)), counts });
-        Self { tables, swept, shared }
-    }
-
     /// Counts the items in some buckets by their states. Returns how many slots are taken there.
     pub(crate) fn count_in(&self, buckets: Range<u64>) -> u64 {
         let mut taken = 0;
@@ -80,20 +57,12 @@ impl Set {
 
     /// All items are counted: it is known whether cleared ones are among them.
     pub(crate) fn finish_counting(&mut self) {
-        self.swept = (self.cleared() > 0).then_some(self.swept.unwrap_or(0));
+        self.sweep_from(self.tables.sweep.unwrap_or_default().1);
     }
 
-    pub(crate) fn reader(&self) -> Reader {
-        Reader(self.shared.clone())
-    }
-
-    fn publish(&self) {
-        self.shared.shown.store(Arc::new(shown(&self.tables)));
-    }
-
-    pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
-        let (image, frozen) = self.tables.freeze(copied);
-        (FilterImage { sweep: self.swept.map(|bucket| (0, bucket)), ..image }, frozen)
+    /// Continues to sweep at this bucket, if there are cleared items.
+    fn sweep_from(&mut self, bucket: u64) {
+        self.tables.sweep = (self.cleared() > 0).then_some((0, bucket));
     }
 
     /// The tag of available items.
@@ -103,11 +72,11 @@ impl Set {
 
     /// Items by state.
     pub(crate) fn counts(&self) -> StateCounts {
-        self.shared.state_counts(self.available())
+        self.tables.shared.state_counts(self.available())
     }
 
     fn count(&self, tag: u64, change: i64) {
-        let count = &self.shared.counts[tag as usize];
+        let count = &self.tables.shared.counts[tag as usize];
         count.store(count.load(Relaxed).wrapping_add_signed(change), Relaxed);
     }
 
@@ -144,20 +113,11 @@ impl Set {
 
     /// Frees slots of cleared items, or replaces the table.
     fn make_room(&mut self) -> Result<(), Full> {
-        if self.swept.is_some() {
+        if self.is_sweeping() {
             self.sweep(BUCKETS_AT_ONCE);
             return Ok(());
         }
-        let before = self.tables.newest().plan().doublings;
-        self.tables.grow(1)?;
-        self.after_growth(before);
-        Ok(())
-    }
-
-    fn after_growth(&mut self, doublings_before: u8) {
-        let times = self.tables.newest().plan().doublings - doublings_before;
-        self.swept = self.swept.map(|bucket| bucket << times);
-        self.publish();
+        self.tables.grow(1)
     }
 
     /// Copies more of the table and frees more slots of cleared items, because of a change.
@@ -174,12 +134,12 @@ impl Set {
     }
 
     fn is_sweeping(&self) -> bool {
-        self.swept.is_some()
+        self.tables.sweep.is_some()
     }
 
     /// Cleared items whose slots are not free yet.
     fn cleared(&self) -> u64 {
-        self.shared.counts[other_tag(self.available()) as usize].load(Relaxed)
+        self.tables.shared.counts[other_tag(self.available()) as usize].load(Relaxed)
     }
 
     pub(crate) fn has_much_to_sweep(&self) -> bool {
@@ -190,15 +150,12 @@ impl Set {
     #[inline(never)]
     pub(crate) fn move_items(&mut self, buckets: u64) {
         self.sweep(buckets);
-        let before = self.tables.newest().plan().doublings;
-        if self.tables.copy_on(buckets) {
-            self.after_growth(before);
-        }
+        self.tables.copy_on(buckets);
     }
 
     /// Frees the slots of cleared items in this many more buckets.
     fn sweep(&mut self, buckets: u64) {
-        let Some(first) = self.swept else { return };
+        let Some((_, first)) = self.tables.sweep else { return };
         let available = self.available();
         let table = &self.tables.newest().table;
         let all = table.plan.buckets();
@@ -214,36 +171,13 @@ impl Set {
             self.count(value & STATE_MASK, -1);
         }
         // Searches may have moved cleared items to buckets before this one. Then they are swept again.
-        self.swept = (self.cleared() > 0).then_some(if last < all { last } else { 0 });
+        self.sweep_from(if last < all { last } else { 0 });
     }
 
     fn retag(&mut self, digest: Digest, before: u64, tag: u64) {
         self.tables.newest_mut().set_tag(digest, tag);
         self.count(before, -1);
         self.count(tag, 1);
-    }
-
-    /// Adds many items, all or none. If all fit, the result is the same as one by one.
-    ///
-    /// # Errors
-    /// [`Full`] as for [`Self::insert`].
-    pub(crate) fn insert_many(&mut self, digests: &[Digest]) -> Result<Vec<Insert>, Full> {
-        let mut outcomes = Vec::with_capacity(digests.len());
-        for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.tables.prefetch(digest));
-            for &digest in group {
-                match self.insert(digest) {
-                    Ok(outcome) => outcomes.push(outcome),
-                    Err(full) => {
-                        let of = digests.iter().zip(&outcomes).rev();
-                        let added = of.filter(|(_, outcome)| **outcome == Insert::Added);
-                        added.for_each(|(&digest, _)| _ = self.remove(digest));
-                        return Err(full);
-                    }
-                }
-            }
-        }
-        Ok(outcomes)
     }
 
     /// Changes the state of an item that is present, and returns the state from before.
@@ -260,20 +194,8 @@ impl Set {
         self.tables.newest_mut().remove_strict(digest);
         self.count(state.tag(self.available()), -1);
         self.go_on();
-        if self.tables.items() == 0 && !self.tables.is_as_created() {
-            self.start_over(self.tables.first);
-        }
+        self.tables.shrink_if_empty();
         Some(state)
-    }
-
-    /// Removes many items, in order, and returns their states.
-    pub(crate) fn remove_many(&mut self, digests: &[Digest]) -> Vec<Option<SlotState>> {
-        let mut removed = Vec::with_capacity(digests.len());
-        for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.tables.prefetch(digest));
-            removed.extend(group.iter().map(|&digest| self.remove(digest)));
-        }
-        removed
     }
 
     /// Removes all available items. Returns how many there were. If none are left, the filter shrinks to its first table.
@@ -283,7 +205,7 @@ impl Set {
         let StateCounts { available, held, redeemed } = self.counts();
         if held + redeemed == 0 {
             if self.tables.items() > 0 || !self.tables.is_as_created() {
-                self.start_over(self.tables.first);
+                self.tables.start_over(self.tables.first);
             }
         } else if available > 0 {
             while self.is_sweeping() {
@@ -291,38 +213,12 @@ impl Set {
             }
             let tag = other_tag(self.available());
             self.tables.newest().table.set_available_tag(tag);
-            self.swept = Some(0);
-            self.publish();
+            self.tables.sweep = Some((0, 0));
             if self.tables.newest().plan().buckets() <= BUCKETS_AT_ONCE {
                 self.sweep(u64::MAX);
             }
         }
         available
-    }
-
-    fn start_over(&mut self, first: Layout) {
-        self.tables.start_over(first);
-        self.note_start_over();
-    }
-
-    fn note_start_over(&mut self) {
-        self.swept = None;
-        self.shared.counts.iter().for_each(|count| count.store(0, Relaxed));
-        self.publish();
-    }
-
-    /// Makes room for as many items as a filter of this layout starts with.
-    ///
-    /// # Errors
-    /// [`Full`] if no table can be that large. Then nothing has changed.
-    pub(crate) fn raise(&mut self, to: Layout) -> Result<(), Full> {
-        let before = self.tables.newest().plan().doublings;
-        if self.tables.raise(to)? {
-            self.note_start_over();
-        } else {
-            self.after_growth(before);
-        }
-        Ok(())
     }
 
     /// Continues a walk: calls `visit` with 62 bits of digest and the state of the items in up to this many more buckets. Returns how many
@@ -358,8 +254,4 @@ impl Set {
 /// The tag of cleared items, given that of available ones, and the other way round.
 fn other_tag(available: u64) -> u64 {
     AVAILABLE_TAGS[usize::from(available == AVAILABLE_TAGS[0])]
-}
-
-fn shown(tables: &Tables) -> Shown {
-    Shown::new(vec![tables.newest().table.clone()], tables.copy_plan(), None)
 }

@@ -1,4 +1,4 @@
-//! The tables of a filter: how they grow, are numbered, replaced and snapshotted, which is the same in all filters.
+//! The tables of a filter: how they grow, are numbered, replaced, shown to readers and snapshotted, which is the same in all filters.
 //!
 //! A full filter doubles its newest table: the table is copied to one of twice the size, a few buckets with every change, and then replaced
 //! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead.
@@ -9,11 +9,14 @@ use crate::image::{FilterImage, Load, RestoreError, TableImage, restore_table};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::{MemoryNeed, Remains};
 use crate::plan::TablePlan;
+use crate::reader::{Shared, Shown};
 use crate::table::Table;
+use crate::tags::Steps;
 use crate::writer::TableWriter;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Buckets that every change copies.
 pub(crate) const BUCKETS_COPIED: u64 = 16;
@@ -35,6 +38,12 @@ pub struct Tables {
     pub(crate) tables: Vec<TableWriter>,
     /// Tables that the filter has dropped.
     dropped: Option<Box<Dropped>>,
+    /// The steps of a filter that forgets.
+    pub(crate) steps: Option<Box<Steps>>,
+    /// The table and the bucket at which freeing the slots of forgotten items continues; in a strict filter, while there are any, of
+    /// cleared ones.
+    pub(crate) sweep: Option<(usize, u64)>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// The filter can't take all the items, and has changed nothing.
@@ -49,9 +58,9 @@ enum Raise {
     Nothing,
     /// The filter is empty, and starts over.
     StartOver,
-    /// Each bucket of the newest table is split into `2^times`.
-    Double(u8),
-    /// A table of this plan.
+    /// The newest table is copied to one of this plan.
+    Double(TablePlan),
+    /// A table of this plan is appended.
     Append(TablePlan),
 }
 
@@ -66,11 +75,19 @@ fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) ->
 }
 
 impl Tables {
-    pub(crate) fn new(mode: Mode, first: Layout, growth: Growth) -> Self {
-        let mut tables =
-            Self { mode, first, growth, next_table: 0, tables: Vec::with_capacity(1), dropped: None };
-        tables.push(Table::new(TablePlan::first(mode, &first)), 0);
-        tables
+    /// The first table, which is empty. If the filter forgets, it keeps items for this many steps after the one in which they were added.
+    pub(crate) fn new(mode: Mode, first: Layout, growth: Growth, kept: Option<u32>) -> Self {
+        let table = Table::new(TablePlan::first(mode, &first));
+        let tables = vec![TableWriter::new(TableId(0), table, 0, 0, first.max_search)];
+        let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
+        let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
+        let sweep = steps.as_ref().map(|_| (0, 0));
+        Self { mode, first, growth, next_table: 1, tables, dropped: None, steps, sweep, shared }
+    }
+
+    /// Shows readers the tables and steps as they are now.
+    pub(crate) fn publish(&self) {
+        self.shared.shown.store(Arc::new(shown(&self.tables, self.steps.as_deref())));
     }
 
     fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
@@ -108,11 +125,6 @@ impl Tables {
         self.newest().copy().map_or(*self.newest().plan(), |(plan, _)| plan)
     }
 
-    /// The plan that the newest table is copied to.
-    pub(crate) fn copy_plan(&self) -> Option<TablePlan> {
-        self.newest().copy().map(|(plan, _)| plan)
-    }
-
     /// Prefetches the cache lines in which an item may be stored.
     #[inline]
     pub(crate) fn prefetch(&self, digest: Digest) {
@@ -135,6 +147,17 @@ impl Tables {
         let replaced = std::mem::replace(&mut self.tables, Vec::with_capacity(1));
         self.push(Table::new(TablePlan::first(self.mode, &first)), 0);
         replaced.into_iter().for_each(|table| self.retire(table));
+        self.steps.iter_mut().for_each(|steps| steps.clear());
+        self.sweep = self.steps.as_ref().map(|_| (0, 0));
+        self.shared.counts.iter().for_each(|count| count.store(0, Relaxed));
+        self.publish();
+    }
+
+    /// Shrinks to the first table if no item is left.
+    pub(crate) fn shrink_if_empty(&mut self) {
+        if self.items() == 0 && !self.is_as_created() {
+            self.start_over(self.first);
+        }
     }
 
     /// Grows, because the newest table is full or has no place for an item. What is being copied is completed first.
@@ -161,16 +184,28 @@ impl Tables {
                 }
             }
         }
+        self.publish();
         Ok(())
     }
 
     /// Copies this many more buckets of the newest table, if it is being copied. Returns whether it was replaced.
+    #[inline]
     pub(crate) fn copy_on(&mut self, buckets: u64) -> bool {
+        self.newest().is_copying() && self.copy_more(buckets)
+    }
+
+    fn copy_more(&mut self, buckets: u64) -> bool {
         let Some(copy) = self.newest_mut().copy_on(buckets) else { return false };
         let Some(old) = self.tables.pop() else { return false };
         copy.set_available_tag(old.table.available_tag());
+        if let Some((table, bucket)) = &mut self.sweep
+            && *table == self.tables.len()
+        {
+            *bucket <<= copy.plan.doublings - old.plan().doublings;
+        }
         self.push(copy, old.items());
         self.retire(old);
+        self.publish();
         true
     }
 
@@ -186,6 +221,8 @@ impl Tables {
         let empty = self.tables.remove(index);
         debug_assert_eq!(empty.items(), 0);
         self.retire(empty);
+        self.sweep = Some((0, 0));
+        self.publish();
     }
 
     fn retire(&mut self, mut table: TableWriter) {
@@ -219,30 +256,25 @@ impl Tables {
             return Ok(Raise::Nothing);
         }
         let current = self.newest().plan();
-        let is_large_enough =
-            |times: &u8| current.doubled(*times).is_some_and(|plan| plan.capacity() >= missing);
-        if let Some(times) = (1..32).find(is_large_enough) {
-            return Ok(Raise::Double(times));
+        let mut doubled = (1..32).filter_map(|times| current.doubled(times));
+        if let Some(plan) = doubled.find(|plan| plan.capacity() >= missing) {
+            return Ok(Raise::Double(plan));
         }
         let missing = if self.first.step_bits > 0 { missing } else { missing - current.capacity() };
         current.appended(self.buckets(), missing).map(Raise::Append).ok_or(Full)
     }
 
-    /// Makes room for as many items as a filter of this layout starts with. Returns whether the filter has started over.
+    /// Makes room for as many items as a filter of this layout starts with.
     ///
     /// # Errors
     /// [`Full`] if no table can be that large. Then nothing has changed.
-    pub(crate) fn raise(&mut self, to: Layout) -> Result<bool, Full> {
-        let raise = self.plan_raise(&to)?;
-        match raise {
+    pub(crate) fn raise(&mut self, to: Layout) -> Result<(), Full> {
+        match self.plan_raise(&to)? {
             Raise::Nothing => {}
             Raise::StartOver => self.start_over(to),
-            Raise::Double(times) => {
+            Raise::Double(plan) => {
                 self.drop_copy();
-                let newest = self.newest_mut();
-                if let Some(plan) = newest.plan().doubled(times) {
-                    newest.start_copy(Table::new(plan));
-                }
+                self.newest_mut().start_copy(Table::new(plan));
                 if self.newest().plan().buckets() <= BUCKETS_AT_ONCE {
                     self.copy_on(u64::MAX);
                 }
@@ -253,7 +285,8 @@ impl Tables {
             }
         }
         self.first = to;
-        Ok(raise == Raise::StartOver)
+        self.publish();
+        Ok(())
     }
 
     /// The memory that [`Self::raise`] needs. If the filter is emptied before, it may start over instead.
@@ -265,8 +298,7 @@ impl Tables {
         let table = match self.plan_raise(to)? {
             Raise::Nothing => None,
             Raise::StartOver => return Ok(start_over),
-            Raise::Double(times) => self.newest().plan().doubled(times),
-            Raise::Append(plan) => Some(plan),
+            Raise::Double(plan) | Raise::Append(plan) => Some(plan),
         };
         let mut need = table.map_or_else(MemoryNeed::default, |plan| MemoryNeed::table(plan.memory_bytes()));
         if self.first.step_bits > 0 {
@@ -328,8 +360,8 @@ impl Tables {
             next_table: self.next_table,
             tables: tables.collect(),
             copy: newest.copy().map(|(plan, done)| (plan.doublings - newest.plan().doublings, done)),
-            steps: None,
-            sweep: None,
+            steps: self.steps.as_ref().map(|steps| steps.image()),
+            sweep: self.sweep.map(|(table, bucket)| (table as u64, bucket)),
             available_tag: newest.table.available_tag(),
         };
         (image, frozen)
@@ -356,14 +388,30 @@ impl Tables {
             let changes = if load.is_some() { of.changes } else { 0 };
             tables.push(TableWriter::new(of.id, table, 0, changes, first.max_search));
         }
-        let mut tables = Self { mode, first, growth, next_table, tables, dropped: None };
-        if let (Some(plan), Some((_, done))) = (image.copy_plan(), image.copy) {
-            let newest = tables.newest_mut();
+        if let (Some(plan), Some((_, done)), Some(newest)) =
+            (image.copy_plan(), image.copy, tables.last_mut())
+        {
             newest.start_copy(Table::try_new(plan)?);
             newest.expect_copied(done);
         }
-        Ok(tables)
+        let steps = match &image.steps {
+            None => None,
+            Some(steps) => Some(
+                Steps::restore(steps, first.step_bits)
+                    .ok_or(RestoreError::Image("its steps contradict each other"))?,
+            ),
+        };
+        let steps = steps.map(Box::new);
+        let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
+        let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
+        Ok(Self { mode, first, growth, next_table, tables, dropped: None, steps, sweep, shared })
     }
+}
+
+fn shown(tables: &[TableWriter], steps: Option<&Steps>) -> Shown {
+    let copy = tables.last().and_then(TableWriter::copy).map(|(plan, _)| plan);
+    let all = tables.iter().map(|table| table.table.clone()).collect();
+    Shown::new(all, copy, steps.map(|steps| Box::new(steps.known())))
 }
 
 /// Large tables that filters have dropped. To release one takes long, so it is done incrementally.

@@ -99,8 +99,8 @@ fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
     for (digest, found) in digests(64).into_iter().zip(found) {
         assert_eq!(view.count(digest) > 0, found);
     }
-    let states: Vec<Option<SlotState>> = digests(64).iter().map(|digest| reader.state(*digest)).collect();
-    assert_eq!(reader.states(&digests(64)), states);
+    let states: Vec<Option<SlotState>> = digests(64).iter().map(|digest| view.state(*digest)).collect();
+    assert_eq!(view.states(&digests(64)), states);
 }
 
 /// The image changes. That it asks for any amount of memory is for those to prevent who check the image's own checksum.
@@ -148,7 +148,7 @@ fn restore(
             Ok(())
         })
     };
-    Filter::restore(snapshot.mode, image, &mut load)
+    Filter::restore(snapshot.mode, image, None, &mut load)
 }
 
 fn digests(count: u64) -> Vec<Digest> {

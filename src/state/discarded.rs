@@ -119,7 +119,7 @@ mod tests {
         while discarded.free(100) > 0 {}
         assert_eq!(looked_at.read().len(), 10);
         assert!(discarded.records_bytes() > 0 && discarded.records_bytes() < 20 * REDEMPTION_BYTES);
-        assert_eq!(discarded.tables.memory_bytes(), reader.memory_bytes());
+        assert_eq!(discarded.tables.memory_bytes(), reader.view(0).memory_bytes());
         drop((looked_at, reader));
         while discarded.free(100) > 0 {}
         assert!(discarded.is_empty());

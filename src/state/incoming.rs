@@ -191,9 +191,9 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     let is_possible = head.spec.fits(kind, &head.layout)
         && head.window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
-        && head.tables.tables_had() <= TABLES_HAD_MAX
-        && head.tables.growth() == head.spec.growth
+        && head.tables.next_table <= TABLES_HAD_MAX
+        && head.tables.growth == head.spec.growth
         && head.tables.forgets_after() == head.spec.forget.map(|forget| forget.steps())
-        && head.tables.step_bits() == head.layout.step_bits;
+        && head.tables.first.step_bits == head.layout.step_bits;
     is_possible.then_some(()).ok_or(ImageFault::Contradiction)
 }

@@ -19,7 +19,7 @@ impl FilterView {
         if self.spec.mode == Mode::Compact {
             return None;
         }
-        let state = self.reader.state(digest);
+        let state = self.reader.view(0).state(digest);
         if state.is_none() && self.spec.stock.is_none() {
             return Some(Refusal::CodeUnknown);
         }

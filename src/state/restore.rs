@@ -133,17 +133,13 @@ fn restore_tables<S: Sections>(
     sections: &mut S,
 ) -> Result<Tables, RestoreStateError<S::Error>> {
     let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(epoch, table.id()), table);
-    let filter = match filled {
-        None => Filter::restore(spec.mode, image, &mut load),
-        // As far as the image has come.
-        Some(filled) => Filter::restore_filling(spec.mode, image, filled, &mut load),
-    };
-    let filter = filter.map_err(RestoreStateError::Tables)?;
-    if filter.steps_kept() != spec.forget.map(|forget| forget.steps()) {
+    if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
             "a filter forgets in other steps than its spec says",
         )));
     }
+    // If an image is arriving, the tables are filled as far as it has come.
+    let filter = Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
     Ok(Tables { epoch, filter })
 }
 

@@ -66,7 +66,7 @@ impl ImportTrial {
     fn append(&mut self, digest: Digest) -> Result<ItemOutcome, Full> {
         let view = &self.view;
         let live = match view.spec.mode {
-            Mode::Strict => match view.reader.states(&[digest])[..] {
+            Mode::Strict => match view.reader.view(0).states(&[digest])[..] {
                 [Some(SlotState::Redeemed)] => return Ok(ItemOutcome::AlreadyRedeemed),
                 [Some(_)] => return Ok(ItemOutcome::AlreadyPresent),
                 _ => 0,
@@ -86,7 +86,7 @@ impl ImportTrial {
     /// Adds items to those in place of the live ones.
     fn replace(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Full> {
         let inserted = self.filter.insert_many(digests, self.if_absent)?;
-        let states = self.view.reader.states(digests);
+        let states = self.view.reader.view(0).states(digests);
         let outcomes = inserted.into_iter().map(outcome).zip(states).map(|(outcome, live)| {
             let is_used = matches!(live, Some(SlotState::Held | SlotState::Redeemed));
             self.used += u64::from(is_used && outcome == ItemOutcome::Added);

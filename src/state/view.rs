@@ -103,8 +103,7 @@ impl FilterView {
         if self.spec.stock.is_some() {
             return self.lets_in(&[digest], now) == [true];
         }
-        self.answers(now)
-            && self.reader.contains(digest, self.step(now), |state| self.is_valid(digest, state, now))
+        self.answers(now) && self.tables_at(now).accepts(digest, |state| self.is_valid(digest, state, now))
     }
 
     /// [`Self::contains`] for a list; `out` is cleared first.
@@ -112,9 +111,7 @@ impl FilterView {
         if self.spec.stock.is_some() {
             *out = self.lets_in(digests, now);
         } else if self.answers(now) {
-            self.reader.contains_many(digests, self.step(now), out, |digest, state| {
-                self.is_valid(digest, state, now)
-            });
+            self.tables_at(now).accepts_many(digests, out, |digest, state| self.is_valid(digest, state, now));
         } else {
             out.clear();
             out.resize(digests.len(), false);
@@ -127,7 +124,7 @@ impl FilterView {
         if !self.answers(now) || !self.ledger.read().has_room(stock, now) {
             return vec![false; digests.len()];
         }
-        let states = self.reader.states(digests).into_iter().zip(digests);
+        let states = self.reader.view(0).states(digests).into_iter().zip(digests);
         states.map(|(state, &digest)| state.is_none_or(|state| self.is_valid(digest, state, now))).collect()
     }
 
@@ -143,12 +140,12 @@ impl FilterView {
 
     /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and items that look alike count too.
     pub fn count(&self, digest: Digest, now: Timestamp) -> u32 {
-        self.reader.count(digest, self.step(now))
+        self.tables_at(now).count(digest)
     }
 
     /// The most copies of an item that [`Self::count`] can tell.
     pub fn copies_max(&self) -> u32 {
-        self.reader.copies_max()
+        self.reader.view(0).copies_max()
     }
 
     /// Prefetches what a look-up of this item will need.
@@ -168,7 +165,7 @@ impl FilterView {
         let mut found = Vec::with_capacity(digests.len());
         for digests in digests.chunks(LOOKED_UP_MAX) {
             let ledger = self.ledger.read();
-            let states = self.reader.states(digests);
+            let states = self.reader.view(0).states(digests);
             found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
                 let current = ledger.current(*digest).filter(|current| !current.has_run_out(now));
                 match (state, current) {
@@ -234,7 +231,7 @@ impl FilterView {
     /// The campaign or coupon as its owner sees it at `now`.
     pub fn describe(&self, now: Timestamp) -> Description {
         let FilterStats { items, memory_bytes, segments, states, copies_max, steps } =
-            self.reader.stats(self.step(now));
+            self.tables_at(now).stats();
         let codes = states.map(|states| {
             let StateCounts { available, held, redeemed } = self.code_counts(states);
             CodeCounts { available, held, redeemed }
@@ -270,9 +267,10 @@ impl FilterView {
         }
     }
 
-    /// The step that a campaign that forgets is in at `now`.
-    fn step(&self, now: Timestamp) -> u64 {
-        self.spec.forget.map_or(0, |forget| forget.step_at(now))
+    /// A view of its tables. A campaign that forgets is seen in its step at `now`.
+    #[inline]
+    fn tables_at(&self, now: Timestamp) -> filter::View<'_> {
+        self.reader.view(self.spec.forget.map_or(0, |forget| forget.step_at(now)))
     }
 
     fn step_stats(&self, steps: &[filter::StepStats]) -> Vec<StepStats> {
@@ -304,7 +302,7 @@ impl FilterView {
 
     /// Bytes of its tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.reader.memory_bytes()
+        self.reader.view(0).memory_bytes()
     }
 
     /// The filter of a head, with these tables and this ledger.

@@ -64,7 +64,7 @@ fn curve(capacity: u64, most: u64) -> Vec<Point> {
             filter.insert_many(&digests, false).unwrap();
         }
         held = items;
-        let stats = filter.reader().stats(0);
+        let stats = filter.reader().view(0).stats();
         eprintln!("{capacity} x {factor:.2}: {} tables", stats.segments.len());
         let bits = stats.memory_bytes as f64 * 8.0 / items as f64;
         points.push(Point { factor, bits, nanoseconds: batched_check(&filter, items) });

@@ -72,7 +72,7 @@ pub(crate) fn encode_chunk(table: TableId, chunk: u32, words: &[u64], out: &mut 
 
 /// The content of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChunkWords<'a> {
+pub(crate) enum ChunkWords<'a> {
     /// This many words, all zero.
     Zero(usize),
     /// These words, little-endian.
@@ -81,16 +81,11 @@ pub enum ChunkWords<'a> {
 
 impl ChunkWords<'_> {
     /// How many words there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Zero(words) => *words,
             Self::Written(words) => words.len(),
         }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -98,7 +93,7 @@ impl ChunkWords<'_> {
 ///
 /// # Errors
 /// [`BadChunk`] if it is damaged, or another chunk. No bytes make it panic.
-pub fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWords<'_>, BadChunk> {
+pub(crate) fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWords<'_>, BadChunk> {
     if bytes.len() > CHUNK_BYTES_MAX {
         return Err(BadChunk::Length);
     }

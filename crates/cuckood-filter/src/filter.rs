@@ -39,28 +39,35 @@ impl Filter {
         Self::over(Tables::new(mode, layout, growth, kept))
     }
 
-    /// Restores a filter from its snapshot. It continues exactly as the one that the snapshot was taken of.
+    /// Restores a filter from its snapshot. It continues exactly as the one that the snapshot was taken of, which may have been filled so far
+    /// only.
     ///
     /// # Errors
     /// When a chunk is missing, damaged or misplaced, or the image contradicts itself.
     pub fn restore<E>(
         mode: Mode,
         image: &FilterImage,
+        filled: Option<Filled>,
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
         let mut filter = Self::over(Tables::restore(mode, image, Some(load))?);
-        let has_tags = filter.mode() == Mode::Strict || image.step_bits() > 0;
-        for (table, of) in image.tables.iter().enumerate() {
-            if has_tags {
-                let counted = filter.count_in(table, 0..of.plan.buckets());
-                counted.map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
-            } else {
+        let items_are_known = filled.is_none() && mode == Mode::Compact && image.first.step_bits == 0;
+        let end = filled.unwrap_or(Filled { table: u32::MAX, chunk: 0 });
+        for (table, of) in (0..=end.table).zip(&image.tables) {
+            let words = if table < end.table { u64::MAX } else { words_before(end.chunk) };
+            let (table, buckets) = (table as usize, 0..buckets_in(&of.plan, words));
+            if items_are_known {
                 let table = &mut filter.tables_mut().tables[table];
                 table.set_items(of.items);
-                table.copy_filled(0..of.plan.buckets());
+                table.copy_filled(buckets);
+            } else {
+                let counted = filter.count_in(table, buckets);
+                counted.map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
             }
         }
-        filter.finish_counting();
+        if filled.is_none() {
+            filter.finish_counting();
+        }
         Ok(filter)
     }
 
@@ -70,27 +77,6 @@ impl Filter {
     /// When the image contradicts itself.
     pub fn hollow(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
         Ok(Self::over(Tables::restore(mode, image, None)?))
-    }
-
-    /// Restores a filter that was being filled from its snapshot.
-    ///
-    /// # Errors
-    /// As for [`Self::restore`].
-    pub fn restore_filling<E>(
-        mode: Mode,
-        image: &FilterImage,
-        filled: Filled,
-        load: &mut Load<'_, E>,
-    ) -> Result<Self, RestoreError<E>> {
-        let mut filter = Self::over(Tables::restore(mode, image, Some(load))?);
-        for table in 0..filter.tables().tables.len().min(filled.table as usize + 1) {
-            let plan = *filter.tables().tables[table].plan();
-            let words = if table < filled.table as usize { u64::MAX } else { words_before(filled.chunk) };
-            filter
-                .count_in(table, 0..buckets_in(&plan, words))
-                .map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
-        }
-        Ok(filter)
     }
 
     fn over(tables: Tables) -> Self {
@@ -236,10 +222,7 @@ impl Filter {
 
     /// The most copies that an item can have, together with colliding ones.
     pub fn copies_max(&self) -> u64 {
-        match &self.0 {
-            Kind::Multiset(filter) => u64::from(filter.copies_max()),
-            Kind::Set(_) => 1,
-        }
+        u64::from(self.tables().newest().plan().copies_max())
     }
 
     /// Adds many items, all or none. A strict filter holds no item twice, so `if_absent` makes no difference there.
@@ -339,7 +322,7 @@ impl Filter {
 
     /// [`Self::state`] of many, faster.
     pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
-        self.reader().states(digests)
+        self.reader().view(0).states(digests)
     }
 
     /// Changes the state of an item that is in a strict filter, and returns the state from before.
@@ -390,11 +373,6 @@ impl Filter {
     /// Returns whether another [`Self::clear`] would first have to free many slots of items that were cleared before.
     pub fn has_much_to_sweep(&self) -> bool {
         self.set().is_some_and(Set::has_much_to_sweep)
-    }
-
-    /// For how many steps after their own it keeps items, if it forgets.
-    pub fn steps_kept(&self) -> Option<u32> {
-        self.tables().steps.as_ref().map(|steps| steps.kept())
     }
 
     /// If it forgets: the oldest step that has items which are not forgotten.

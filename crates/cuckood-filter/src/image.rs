@@ -20,10 +20,11 @@ const TABLES_EVER_MAX: u64 = 1 << 48;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FilterImage {
     /// The layout that the filter starts with once it is empty.
-    pub(crate) first: Layout,
-    pub(crate) growth: Growth,
-    /// The number of the next table.
-    pub(crate) next_table: u64,
+    pub first: Layout,
+    /// What the filter does when it is full.
+    pub growth: Growth,
+    /// The number of the next table: how many the filter has had.
+    pub next_table: u64,
     /// Oldest first.
     pub(crate) tables: Vec<TableImage>,
     /// If the newest table is being copied: how often each bucket is split, and how many were copied. What was copied follows.
@@ -45,11 +46,6 @@ pub(crate) struct TableImage {
 }
 
 impl FilterImage {
-    /// How many tables its filter has had.
-    pub fn tables_had(&self) -> u64 {
-        self.next_table
-    }
-
     /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
         // A damaged image is refused later. Here it must only do no harm.
@@ -77,19 +73,9 @@ impl FilterImage {
         self.tables.iter().map(|table| table.items).collect()
     }
 
-    /// What its filter does when it is full.
-    pub fn growth(&self) -> Growth {
-        self.growth
-    }
-
     /// After how many steps its filter forgets, if it does.
     pub fn forgets_after(&self) -> Option<u32> {
         self.steps.as_ref().map(StepsImage::kept)
-    }
-
-    /// Bits of a slot that hold the step in which its item was added.
-    pub fn step_bits(&self) -> u8 {
-        self.first.step_bits
     }
 
     /// The plan of the table that the newest one is being copied to.

@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::slots::{Lanes, STRICT_SLOT_BITS, STRICT_SLOTS};
+use crate::plan::TablePlan;
+use crate::slots::STRICT_SLOTS;
 
 /// The greatest capacity that a filter can be created with.
 pub const CAPACITY_MAX: u64 = 1 << 32;
@@ -159,7 +160,8 @@ impl Layout {
 
     /// Memory of the first table, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.lanes().words(self.buckets) * 8
+        let is_strict = self.fingerprint_bits == STRICT_FINGERPRINT_BITS;
+        TablePlan::first(if is_strict { Mode::Strict } else { Mode::Compact }, self).memory_bytes()
     }
 
     /// Bits of memory per item once the first table holds `items`.
@@ -174,14 +176,5 @@ impl Layout {
     pub fn error_rate_at(&self, load: f64) -> f64 {
         let fingerprints = f64::from(self.fingerprint_bits).exp2() - 1.0;
         -f64::exp_m1(2.0 * f64::from(self.bucket_size) * load * f64::ln_1p(-1.0 / fingerprints))
-    }
-
-    fn lanes(&self) -> Lanes {
-        if self.fingerprint_bits == STRICT_FINGERPRINT_BITS {
-            Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS)
-        } else {
-            let (fingerprint_bits, step_bits) = (u32::from(self.fingerprint_bits), u32::from(self.step_bits));
-            Lanes::new(fingerprint_bits + step_bits, u32::from(self.bucket_size))
-        }
     }
 }

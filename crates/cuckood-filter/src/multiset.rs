@@ -63,11 +63,6 @@ impl Multiset {
         self.tables.tables.iter().map(|table| table.table.count(digest, live)).sum()
     }
 
-    /// The most copies that colliding items can have together: the slots of their two buckets.
-    pub(crate) fn copies_max(&self) -> u32 {
-        2 * u32::from(self.tables.newest().plan().bucket_size)
-    }
-
     /// Adds a copy of an item. With `if_absent`, a copy that is present stays as old as it is.
     ///
     /// # Errors
@@ -78,7 +73,7 @@ impl Multiset {
             if if_absent && copies > 0 {
                 return Ok(Insert::Present(SlotState::Available));
             }
-            if copies >= self.copies_max() {
+            if copies >= self.tables.newest().plan().copies_max() {
                 return Ok(Insert::Saturated);
             }
         }
@@ -91,7 +86,9 @@ impl Multiset {
                     return Ok(self.note(tag, stored));
                 }
                 // A table that counts as full is not searched, so it has not reported that its buckets are full of copies.
-                Err(NoPath) if self.count(digest) >= self.copies_max() => return Ok(Insert::Saturated),
+                Err(NoPath) if self.count(digest) >= self.tables.newest().plan().copies_max() => {
+                    return Ok(Insert::Saturated);
+                }
                 Err(NoPath) => self.make_room()?,
             }
         }

@@ -103,6 +103,14 @@ impl TablePlan {
         sizing::fill_limit(self.buckets(), self.bucket_size)
     }
 
+    /// The most copies of an item, together with colliding ones: the slots of its two buckets. A strict table holds no item twice.
+    pub(crate) fn copies_max(&self) -> u32 {
+        match self.mode {
+            Mode::Compact => 2 * u32::from(self.bucket_size),
+            Mode::Strict => 1,
+        }
+    }
+
     /// Items with which the table of a filter that grows counts as full.
     pub(crate) fn limit(&self) -> u64 {
         self.capacity().max(sizing::planned_load(self.buckets(), self.bucket_size))

@@ -80,7 +80,7 @@ pub struct FilterStats {
     pub segments: Vec<SegmentStats>,
     /// Items by state; none in a compact filter, which has no states.
     pub states: Option<StateCounts>,
-    /// The maximum result of [`Reader::count`].
+    /// The maximum result of [`View::count`].
     pub copies_max: u32,
     /// If it forgets: the steps that have items, oldest first.
     pub steps: Vec<StepStats>,
@@ -107,76 +107,10 @@ impl Reader {
         View { shared: &self.0, shown, step, live }
     }
 
-    /// Returns whether the filter holds an item, in a strict filter also whether `accepts` returns true for its state. A compact filter may
-    /// take another item for it, but never misses one that it holds. If it forgets, it is seen in this step.
-    #[inline]
-    pub fn contains(&self, digest: Digest, step: u64, accepts: impl FnOnce(SlotState) -> bool) -> bool {
-        let view = self.view(step);
-        match view.mode() {
-            Mode::Compact => view.contains(digest),
-            Mode::Strict => view.state(digest).is_some_and(accepts),
-        }
-    }
-
-    /// [`Self::contains`] for many, faster; `found` is cleared first.
-    pub fn contains_many(
-        &self,
-        digests: &[Digest],
-        step: u64,
-        found: &mut Vec<bool>,
-        accepts: impl Fn(Digest, SlotState) -> bool,
-    ) {
-        let view = self.view(step);
-        match view.mode() {
-            Mode::Compact => view.contains_many(digests, found),
-            Mode::Strict => {
-                found.clear();
-                found.reserve(digests.len());
-                let mut digests_left = digests.iter();
-                view.report_states(digests, |state| {
-                    let digest = digests_left.next();
-                    found.push(digest.zip(state).is_some_and(|(&digest, state)| accepts(digest, state)));
-                });
-            }
-        }
-    }
-
-    /// Copies of an item. Never too low; in a compact filter, colliding items count too. If it forgets, it is seen in this step.
-    pub fn count(&self, digest: Digest, step: u64) -> u32 {
-        self.view(step).count(digest)
-    }
-
-    /// The maximum result of [`Self::count`].
-    pub fn copies_max(&self) -> u32 {
-        self.view(0).copies_max()
-    }
-
     /// Prefetches the cache lines in which an item may be stored, so that a lookup soon after finds them in the cache.
     #[inline]
     pub fn prefetch(&self, digest: Digest) {
         self.0.shown.load().tables().for_each(|table| table.prefetch(digest));
-    }
-
-    /// The state of an item; none if it is absent, and in a compact filter, which has no states.
-    pub fn state(&self, digest: Digest) -> Option<SlotState> {
-        self.view(0).state(digest)
-    }
-
-    /// [`Self::state`] of many items, faster.
-    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
-        let mut states = Vec::with_capacity(digests.len());
-        self.view(0).report_states(digests, |state| states.push(state));
-        states
-    }
-
-    /// Its statistics. If it forgets, it is seen in this step.
-    pub fn stats(&self, step: u64) -> FilterStats {
-        self.view(step).stats()
-    }
-
-    /// Bytes of all tables.
-    pub fn memory_bytes(&self) -> u64 {
-        self.view(0).memory_bytes()
     }
 }
 
@@ -186,27 +120,50 @@ impl View<'_> {
         self.shown.first.plan.mode
     }
 
-    /// Returns whether the filter holds an item, or a colliding one. Never false for an item that it holds.
+    /// Returns whether the filter holds an item. A compact filter may take another item for it, but never misses one that it holds.
     #[inline]
     pub fn contains(&self, digest: Digest) -> bool {
+        self.accepts(digest, |_| true)
+    }
+
+    /// [`Self::contains`] for many, faster; `found` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
+        self.accepts_many(digests, found, |_, _| true);
+    }
+
+    /// Returns whether the filter holds an item, in a strict filter also whether `accepts` returns true for its state.
+    #[inline]
+    pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
             Mode::Compact => {
                 self.shown.first.contains(digest, self.live)
                     || self.shown.others.iter().any(|table| table.contains(digest, self.live))
             }
-            Mode::Strict => self.state(digest).is_some(),
+            Mode::Strict => self.state(digest).is_some_and(accepts),
         }
     }
 
-    /// [`Self::contains`] for many, faster; `found` is cleared first.
-    pub fn contains_many(&self, digests: &[Digest], found: &mut Vec<bool>) {
+    /// [`Self::accepts`] for many, faster; `found` is cleared first.
+    pub fn accepts_many(
+        &self,
+        digests: &[Digest],
+        found: &mut Vec<bool>,
+        accepts: impl Fn(Digest, SlotState) -> bool,
+    ) {
         found.clear();
         match self.mode() {
             Mode::Compact => {
                 found.resize(digests.len(), false);
                 self.shown.tables().for_each(|table| table.contains_many(digests, self.live, found));
             }
-            Mode::Strict => self.report_states(digests, |state| found.push(state.is_some())),
+            Mode::Strict => {
+                found.reserve(digests.len());
+                let mut digests_left = digests.iter();
+                self.report_states(digests, |state| {
+                    let digest = digests_left.next();
+                    found.push(digest.zip(state).is_some_and(|(&digest, state)| accepts(digest, state)));
+                });
+            }
         }
     }
 
@@ -228,6 +185,13 @@ impl View<'_> {
         }
     }
 
+    /// [`Self::state`] of many items, faster.
+    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
+        let mut states = Vec::with_capacity(digests.len());
+        self.report_states(digests, |state| states.push(state));
+        states
+    }
+
     fn report_states(&self, digests: &[Digest], mut report: impl FnMut(Option<SlotState>)) {
         let table = &self.shown.first;
         match self.mode() {
@@ -236,24 +200,21 @@ impl View<'_> {
         }
     }
 
-    fn copies_max(&self) -> u32 {
-        match self.mode() {
-            Mode::Compact => 2 * u32::from(self.shown.first.plan.bucket_size),
-            Mode::Strict => 1,
-        }
+    /// The maximum result of [`Self::count`].
+    pub fn copies_max(&self) -> u32 {
+        self.shown.first.plan.copies_max()
     }
 
     /// Items, every copy counted.
     pub fn items(&self) -> u64 {
         match (self.mode(), &self.shown.steps) {
-            (Mode::Strict, _) => self.states().unwrap_or_default().all(),
+            (Mode::Strict, _) => self.state_counts().unwrap_or_default().all(),
             (Mode::Compact, Some(steps)) => steps.stats(self.step).iter().map(|step| step.items).sum(),
             (Mode::Compact, None) => self.shown.tables().map(|table| table.items()).sum(),
         }
     }
 
-    /// Items by state, in a strict filter.
-    pub fn states(&self) -> Option<StateCounts> {
+    fn state_counts(&self) -> Option<StateCounts> {
         let of_strict = || self.shared.state_counts(self.shown.first.available_tag());
         (self.mode() == Mode::Strict).then(of_strict)
     }
@@ -272,7 +233,7 @@ impl View<'_> {
         if let Some((newest, copy)) = segments.last_mut().zip(self.shown.copy) {
             newest.capacity = copy.capacity();
         }
-        if let (Some(counts), [only]) = (self.states(), &mut segments[..]) {
+        if let (Some(counts), [only]) = (self.state_counts(), &mut segments[..]) {
             only.items = counts.all();
         }
         segments
@@ -284,7 +245,7 @@ impl View<'_> {
             items: self.items(),
             memory_bytes: self.memory_bytes(),
             segments: self.segments(),
-            states: self.states(),
+            states: self.state_counts(),
             copies_max: self.copies_max(),
             steps: self.shown.steps.as_ref().map_or_else(Vec::new, |steps| steps.stats(self.step)),
         }

@@ -167,7 +167,7 @@ impl Set {
             }
         });
         for value in cleared {
-            self.tables.newest_mut().remove_strict(stored_digest(value));
+            self.tables.newest_mut().set_tag(stored_digest(value), None);
             self.count(value & STATE_MASK, -1);
         }
         // Searches may have moved cleared items to buckets before this one. Then they are swept again.
@@ -175,7 +175,7 @@ impl Set {
     }
 
     fn retag(&mut self, digest: Digest, before: u64, tag: u64) {
-        self.tables.newest_mut().set_tag(digest, tag);
+        self.tables.newest_mut().set_tag(digest, Some(tag));
         self.count(before, -1);
         self.count(tag, 1);
     }
@@ -191,7 +191,7 @@ impl Set {
     /// Removes an item, if it is present, and returns its state.
     pub(crate) fn remove(&mut self, digest: Digest) -> Option<SlotState> {
         let state = self.get(digest)?;
-        self.tables.newest_mut().remove_strict(digest);
+        self.tables.newest_mut().set_tag(digest, None);
         self.count(state.tag(self.available()), -1);
         self.go_on();
         self.tables.shrink_if_empty();

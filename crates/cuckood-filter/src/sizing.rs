@@ -41,10 +41,7 @@ impl Layout {
     /// before, and 1/2 + 1/4 + … stays below 1.
     pub fn compact(capacity: u64, error_rate: f64, growth: Growth) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
-        if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
-            return Err(LayoutError::ErrorRate(error_rate));
-        }
-        let share = share(error_rate, growth);
+        let share = share(error_rate, growth)?;
         // Of layouts that take the same memory the first wins: four slots are the best compromise of load and look-up speed.
         [4, 2, 8]
             .into_iter()
@@ -64,10 +61,7 @@ impl Layout {
         steps: u32,
     ) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
-        if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
-            return Err(LayoutError::ErrorRate(error_rate));
-        }
-        let layout = Self::smallest(capacity, share(error_rate, growth), growth, 8);
+        let layout = Self::smallest(capacity, share(error_rate, growth)?, growth, 8);
         layout.ok_or(LayoutError::ErrorRate(error_rate))?.with_steps(steps)
     }
 
@@ -163,11 +157,14 @@ impl Layout {
 }
 
 /// The first segment's share of an error rate.
-fn share(error_rate: f64, growth: Growth) -> f64 {
-    match growth {
+fn share(error_rate: f64, growth: Growth) -> Result<f64, LayoutError> {
+    if !(ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&error_rate) {
+        return Err(LayoutError::ErrorRate(error_rate));
+    }
+    Ok(match growth {
         Growth::Auto => error_rate / 2.0,
         Growth::Fixed => error_rate,
-    }
+    })
 }
 
 fn check_capacity(capacity: u64) -> Result<(), LayoutError> {

@@ -96,11 +96,6 @@ impl Tables {
         self.tables.push(TableWriter::new(id, table, items, 0, self.first.max_search));
     }
 
-    /// The layout that the filter starts with.
-    pub fn layout(&self) -> Layout {
-        self.first
-    }
-
     pub(crate) fn newest(&self) -> &TableWriter {
         self.tables.last().expect("there is always a table")
     }
@@ -133,7 +128,8 @@ impl Tables {
 
     /// Bytes of all tables, including the one that is being copied to.
     pub fn memory_bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.table.memory_bytes() + table.copy_bytes()).sum()
+        let copy = self.newest().copy().map_or(0, |(plan, _)| plan.memory_bytes());
+        self.tables.iter().map(|table| table.table.memory_bytes()).sum::<u64>() + copy
     }
 
     /// Returns whether the filter has its first table only, as it was created.
@@ -177,7 +173,7 @@ impl Tables {
         match next.ok_or(Full)? {
             next if next.number > plan.number => self.push(Table::new(next), 0),
             next => {
-                self.newest_mut().start_copy(Table::new(next));
+                self.newest_mut().start_copy(Table::new(next), 0);
                 // An item that has no place now needs the table complete.
                 if room > 0 || plan.buckets() <= BUCKETS_AT_ONCE {
                     self.copy_on(u64::MAX);
@@ -274,7 +270,7 @@ impl Tables {
             Raise::StartOver => self.start_over(to),
             Raise::Double(plan) => {
                 self.drop_copy();
-                self.newest_mut().start_copy(Table::new(plan));
+                self.newest_mut().start_copy(Table::new(plan), 0);
                 if self.newest().plan().buckets() <= BUCKETS_AT_ONCE {
                     self.copy_on(u64::MAX);
                 }
@@ -351,7 +347,7 @@ impl Tables {
             id: table.id,
             plan: *table.plan(),
             items: table.items(),
-            changes: table.changes(),
+            changes: table.changes,
         });
         let newest = self.newest();
         let image = FilterImage {
@@ -391,8 +387,7 @@ impl Tables {
         if let (Some(plan), Some((_, done)), Some(newest)) =
             (image.copy_plan(), image.copy, tables.last_mut())
         {
-            newest.start_copy(Table::try_new(plan)?);
-            newest.expect_copied(done);
+            newest.start_copy(Table::try_new(plan)?, done);
         }
         let steps = match &image.steps {
             None => None,

@@ -169,10 +169,6 @@ impl Steps {
         self.known.clone()
     }
 
-    pub(crate) fn kept(&self) -> u32 {
-        self.known.kept
-    }
-
     /// The tags of the steps that are not forgotten now.
     pub(crate) fn live(&self) -> LiveTags {
         self.live

@@ -60,7 +60,7 @@ pub(crate) struct TableWriter {
     pub(crate) table: Arc<Table>,
     items: u64,
     /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
-    changes: u64,
+    pub(crate) changes: u64,
     /// Items that the table takes before it counts as full.
     limit: u64,
     max_search: u32,
@@ -94,10 +94,6 @@ impl TableWriter {
     pub(crate) fn set_items(&mut self, items: u64) {
         self.items = items;
         self.table.set_items(items);
-    }
-
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
     }
 
     /// Items that it takes from now on before it counts as full. A table that is being copied takes more: its successor has room.
@@ -383,27 +379,16 @@ impl TableWriter {
         Ok(None)
     }
 
-    /// Removes an item from a strict table.
-    pub(crate) fn remove_strict(&mut self, digest: Digest) {
-        self.change_strict(digest, None);
-    }
-
-    /// Changes the tag of an item of a strict table in place.
-    pub(crate) fn set_tag(&mut self, digest: Digest, tag: u64) {
-        self.change_strict(digest, Some(tag));
-    }
-
-    fn change_strict(&mut self, digest: Digest, tag: Option<u64>) {
+    /// Changes the tag of an item of a strict table in place, or removes the item.
+    pub(crate) fn set_tag(&mut self, digest: Digest, tag: Option<u64>) {
         let kind = self.table.strict_kind();
         let probe = kind.place().probe(digest);
         let Some(held) = self.table.get(digest) else { return };
         // The complete value is in one slot only.
-        let at = kind.locate(&self.table.words, &Probe { value: held, ..probe });
+        let Some(found) = kind.locate(&self.table.words, &Probe { value: held, ..probe }) else { return };
         match tag {
-            Some(tag) => at.into_iter().for_each(|(bucket, slot, _)| {
-                self.change_slot(kind, bucket, slot, held, probe.value | tag);
-            }),
-            None => _ = self.take(kind, at),
+            Some(tag) => self.change_slot(kind, found.0, found.1, held, probe.value | tag),
+            None => _ = self.take(kind, Some(found)),
         }
     }
 
@@ -463,9 +448,9 @@ impl TableWriter {
         }
     }
 
-    /// Starts to copy the table to a larger one.
-    pub(crate) fn start_copy(&mut self, to: Table) {
-        self.watch.get_or_insert_default().copy = Some((Arc::new(to), 0));
+    /// Starts to copy the table to a larger one. This many buckets count as copied: an image fills them in later.
+    pub(crate) fn start_copy(&mut self, to: Table, copied: u64) {
+        self.watch.get_or_insert_default().copy = Some((Arc::new(to), copied));
     }
 
     pub(crate) fn is_copying(&self) -> bool {
@@ -476,10 +461,6 @@ impl TableWriter {
     pub(crate) fn copy(&self) -> Option<(TablePlan, u64)> {
         let (to, done) = self.watch.as_ref()?.copy.as_ref()?;
         Some((to.plan, *done))
-    }
-
-    pub(crate) fn copy_bytes(&self) -> u64 {
-        self.copy().map_or(0, |(plan, _)| plan.memory_bytes())
     }
 
     pub(crate) fn drop_copy(&mut self) -> Option<Arc<Table>> {
@@ -509,15 +490,6 @@ impl TableWriter {
             && let Some((to, done)) = &watch.copy
         {
             self.table.split_into(to, buckets.start.min(*done)..buckets.end.min(*done));
-        }
-    }
-
-    /// Counts the buckets of a copy as copied that an image fills in later.
-    pub(crate) fn expect_copied(&mut self, buckets: u64) {
-        if let Some(watch) = &mut self.watch
-            && let Some((_, done)) = &mut watch.copy
-        {
-            *done = buckets;
         }
     }
 

@@ -73,7 +73,7 @@ impl Story {
         let leaving = self.item(1 + choice / 2 % (self.residents - 1));
         match self.plan.mode {
             Mode::Compact => _ = writer.remove(leaving, LiveTags::NONE),
-            Mode::Strict if writer.table.get(leaving).is_some() => writer.remove_strict(leaving),
+            Mode::Strict if writer.table.get(leaving).is_some() => writer.set_tag(leaving, None),
             Mode::Strict => {}
         }
     }
@@ -215,7 +215,7 @@ mod orders {
                 let table = if is_new.load(Acquire) == 1 { new.get().unwrap() } else { old };
                 assert!(is_found(&strict, table), "it was missed");
             });
-            writer.start_copy(Table::new(larger));
+            writer.start_copy(Table::new(larger), 0);
             let mut to = writer.copy_on(2);
             strict.step(&mut writer, 0);
             while to.is_none() {

@@ -89,6 +89,9 @@ impl Model {
     }
 }
 
+/// Bits of a fingerprint: so many that no two items collide.
+const BITS: u8 = 28;
+
 fn apply(filter: &mut Filter, model: &mut Model, operation: &Operation) {
     match *operation {
         Operation::Insert { from, count, if_absent } => {
@@ -136,15 +139,12 @@ fn apply(filter: &mut Filter, model: &mut Model, operation: &Operation) {
             assert_eq!(filter.clear(), model.items());
             model.copies.clear();
         }
-        Operation::Raise(capacity) => drop(filter.raise(with_capacity(filter, capacity))),
+        Operation::Raise(capacity) => {
+            let (bucket_size, kept) = (filter.copies_max() as u8 / 2, model.kept as u32);
+            let _ = filter.raise(layout(capacity, BITS, bucket_size, Growth::Auto, kept));
+        }
         Operation::Snapshot | Operation::Restart | Operation::Send => {}
     }
-}
-
-/// The layout of a filter of this kind and capacity.
-fn with_capacity(filter: &Filter, capacity: u64) -> Layout {
-    let Layout { fingerprint_bits, bucket_size, .. } = filter.tables().layout();
-    layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, filter.steps_kept().unwrap())
 }
 
 /// Readers see what the model has, by clocks that are right, ahead and behind.
@@ -193,7 +193,7 @@ proptest! {
         begin in 0_u64..1_000,
     ) {
         let growth = if is_fixed == 0 { Growth::Fixed } else { Growth::Auto };
-        let layout = layout(capacity, 28, bucket_size, growth, kept);
+        let layout = layout(capacity, BITS, bucket_size, growth, kept);
         let mut filter = forgetting(layout, growth, kept);
         let mut model = Model { now: begin, kept: u64::from(kept), ..Model::default() };
         filter.advance(begin);
@@ -229,7 +229,7 @@ proptest! {
         // Nothing forgotten is left in the tables in the end.
         filter.retire(u64::MAX);
         prop_assert!(!filter.is_retiring() && filter.retire(u64::MAX) == 0);
-        let held: u64 = filter.reader().stats(model.now).segments.iter().map(|segment| segment.items).sum();
+        let held: u64 = filter.reader().view(model.now).stats().segments.iter().map(|segment| segment.items).sum();
         prop_assert_eq!(held, filter.items());
     }
 
@@ -280,7 +280,7 @@ fn the_error_holds_for_the_sum_of_the_steps() {
         let wrong = (0..strangers).filter(|number| view.contains(digest(1 << 40 | number))).count();
         assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers} in step {step}");
     }
-    assert!(filter.reader().stats(24).segments.len() >= 2);
+    assert!(filter.reader().view(24).stats().segments.len() >= 2);
 }
 
 /// A segment that was needed once goes when what is in it is forgotten.
@@ -289,7 +289,7 @@ fn a_segment_is_dropped_when_its_items_are_forgotten() {
     let layout = Layout::forgetting(1_000, 0.001, Growth::Auto, 4).unwrap();
     let mut filter = forgetting(layout, Growth::Auto, 4);
     filter.insert_many(&digests(0, 20_000), false).unwrap();
-    assert!(filter.reader().stats(0).segments.len() >= 2);
+    assert!(filter.reader().view(0).stats().segments.len() >= 2);
     for step in 1..=12 {
         filter.advance(step);
         filter.insert_many(&digests(20_000 + 20 * step, 20), false).unwrap();
@@ -297,7 +297,7 @@ fn a_segment_is_dropped_when_its_items_are_forgotten() {
             assert!(filter.retire(50) > 0);
         }
     }
-    assert_eq!((filter.reader().stats(12).segments.len(), filter.items()), (1, 100));
+    assert_eq!((filter.reader().view(12).stats().segments.len(), filter.items()), (1, 100));
 }
 
 /// Users who come again and again: a filter of the capacity that was asked for has room for them, step after step.
@@ -313,7 +313,7 @@ fn copies_of_one_item_do_not_crowd_others_out() {
         }
         filter.retire(200);
     }
-    assert_eq!(filter.reader().stats(59).segments.len(), 1);
+    assert_eq!(filter.reader().view(59).stats().segments.len(), 1);
     assert_eq!(filter.items(), 27_000);
 }
 
@@ -360,7 +360,7 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
 
 /// The newest step that a reader knows of.
 fn filter_step(reader: &Reader) -> u64 {
-    reader.stats(0).steps.last().map_or(0, |step| step.step)
+    reader.view(0).stats().steps.last().map_or(0, |step| step.step)
 }
 
 /// Tables with items of a step that the image knows nothing of are refused.

@@ -18,7 +18,7 @@ fn growth_stays_within_its_bounds() {
             let items = (capacity as f64 * factor) as u64;
             filter.insert_many(&digests(held, items), false).unwrap();
             held = items;
-            let stats = filter.reader().stats(0);
+            let stats = filter.reader().view(0).stats();
             let is_copying = filter.is_moving();
             let right = Layout::compact(items, 0.001, Growth::Auto).unwrap().memory_bytes();
             let ratio = stats.memory_bytes as f64 / right as f64;
@@ -48,12 +48,12 @@ fn growth_stays_within_its_bounds() {
 fn one_item_beyond_the_capacity_costs_little() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
     filter.insert_many(&digests(0, 1_000), false).unwrap();
-    assert!(filter.reader().memory_bytes() <= 2_000);
+    assert!(filter.reader().view(0).memory_bytes() <= 2_000);
     let full = (1_000..).take_while(|&number| {
-        filter.insert(digest(number), false).is_ok() && filter.reader().stats(0).segments.len() == 1
+        filter.insert(digest(number), false).is_ok() && filter.reader().view(0).stats().segments.len() == 1
     });
     assert!(full.count() < 30);
-    assert!(filter.reader().memory_bytes() <= 5_000, "{}", filter.reader().memory_bytes());
+    assert!(filter.reader().view(0).memory_bytes() <= 5_000, "{}", filter.reader().view(0).memory_bytes());
 }
 
 /// Measured errors keep within the promise.
@@ -87,14 +87,14 @@ fn forecasts_cover_growth() {
         let mut next = 0;
         for round in 0..60 {
             let items = 1 + round * round * 7;
-            let before = filter.reader().memory_bytes();
+            let before = filter.reader().view(0).memory_bytes();
             let (need, fewer) = (filter.tables().growth(items), filter.tables().growth(items / 2));
             assert!(
                 need.clone().beyond(&fewer).bytes == need.bytes - fewer.bytes && fewer.bytes <= need.bytes
             );
             filter.insert_many(&digests(next, next + items), false).unwrap();
             next += items;
-            let taken = filter.reader().memory_bytes();
+            let taken = filter.reader().view(0).memory_bytes();
             assert!(
                 taken <= before + need.bytes,
                 "{taken} bytes after {items} more, not {before} + {}",

@@ -180,7 +180,7 @@ fn tables_load_in_any_order_but_complete() {
     filter.insert_many(&items, false).unwrap();
     let (image, chunks) = snapshot(&mut filter);
     let restore = |leave_out: Option<u32>| {
-        Filter::restore::<Infallible>(Mode::Compact, &image, &mut |table| {
+        Filter::restore::<Infallible>(Mode::Compact, &image, None, &mut |table| {
             let load = |chunk| {
                 table.load(chunk..chunk + 1, |chunk, out| {
                     out.clone_from(&chunks[&(table.id(), chunk)]);

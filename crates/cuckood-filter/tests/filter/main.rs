@@ -56,7 +56,7 @@ fn snapshot(filter: &mut Filter) -> (FilterImage, Chunks) {
 }
 
 fn restored(mode: Mode, image: &FilterImage, chunks: &Chunks) -> Result<Filter, RestoreError<Infallible>> {
-    Filter::restore(mode, image, &mut |table: &Restoring<'_>| {
+    Filter::restore(mode, image, None, &mut |table: &Restoring<'_>| {
         table.load(0..table.chunks(), |chunk, out| {
             out.clear();
             out.extend_from_slice(chunks.get(&(table.id(), chunk)).map_or(&[], Vec::as_slice));

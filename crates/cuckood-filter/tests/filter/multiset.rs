@@ -216,7 +216,7 @@ fn readers_miss_nothing_while_tables_are_replaced() {
     });
     assert_eq!((missed, lost), (0, 0), "items that were missed, and that were lost");
     assert!(moving > 100, "a table was copied during {moving} inserts");
-    let stats = reader.stats(0);
+    let stats = reader.view(0).stats();
     assert_eq!((stats.segments.len(), stats.items), (1, 0));
     assert!(stats.memory_bytes < 2_000, "memory is released once it is empty: {}", stats.memory_bytes);
 }
@@ -227,7 +227,7 @@ fn copies_beyond_two_buckets_are_saturated() {
     let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(digest(1), false).unwrap()).collect();
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
     assert_eq!(outcomes.last(), Some(&Insert::Saturated));
-    assert_eq!(filter.reader().stats(0).segments.len(), 1);
+    assert_eq!(filter.reader().view(0).stats().segments.len(), 1);
     assert_eq!(filter.remove_many(&[digest(1)], true), [8]);
     // A table that is full with them does not grow.
     let mut filter = compact(Layout::compact_with(10, 32, 8, 500, Growth::Auto).unwrap());
@@ -243,8 +243,8 @@ fn crowds_of_copies_take_few_tables() {
             let mut filter = compact(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
             let copies = (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
             copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
-            let (reader, stats) = (filter.reader(), filter.reader().stats(0));
-            assert!((0..users).all(|user| reader.count(digest(user), 0) >= 8));
+            let (reader, stats) = (filter.reader(), filter.reader().view(0).stats());
+            assert!((0..users).all(|user| reader.view(0).count(digest(user)) >= 8));
             assert!(stats.segments.len() <= tables_max, "{capacity}, {users}: {:?}", stats.segments);
             assert!(
                 stats.memory_bytes * 8 <= 120 * users * 8 + (256 << 13),
@@ -281,22 +281,22 @@ fn the_error_holds_when_the_capacity_is_raised() {
     filter.raise(layout(50_000)).unwrap();
     filter.insert_many(&digests[800..50_000], false).unwrap();
     let reader = filter.reader();
-    assert_eq!(reader.stats(0).segments.len(), 2);
+    assert_eq!(reader.view(0).stats().segments.len(), 2);
     filter.insert_many(&digests[50_000..], false).unwrap();
-    assert_eq!(reader.stats(0).segments.len(), 2);
+    assert_eq!(reader.view(0).stats().segments.len(), 2);
     filter.raise(layout(1_000_000)).unwrap();
-    assert_eq!(reader.stats(0).segments.len(), 2, "the newest table is doubled several times");
-    assert!(reader.stats(0).segments.iter().map(|table| table.capacity).sum::<u64>() >= 1_000_000);
+    assert_eq!(reader.view(0).stats().segments.len(), 2, "the newest table is doubled several times");
+    assert!(reader.view(0).stats().segments.iter().map(|table| table.capacity).sum::<u64>() >= 1_000_000);
     filter.move_items(u64::MAX);
     assert!(digests.iter().all(|&digest| reader.view(0).contains(digest)));
     let strangers = 1_000_000;
     let wrong = (0..strangers).filter(|number| reader.view(0).contains(digest(1 << 40 | number))).count();
     assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
-    assert!(error_rate(&reader.stats(0).segments) <= 0.01);
+    assert!(error_rate(&reader.view(0).stats().segments) <= 0.01);
     filter.clear();
-    assert_eq!(reader.stats(0).segments.len(), 1);
+    assert_eq!(reader.view(0).stats().segments.len(), 1);
     filter.insert_many(&digests, false).unwrap();
-    assert_eq!(reader.stats(0).segments.len(), 1, "a cleared filter starts with the raised capacity");
+    assert_eq!(reader.view(0).stats().segments.len(), 1, "a cleared filter starts with the raised capacity");
 }
 
 /// Where there is no room, or nothing to add, not a bit changes.

@@ -105,15 +105,15 @@ impl Model {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let reader = self.filter.reader();
-        let stats = reader.stats(0);
+        let stats = reader.view(0).stats();
         prop_assert!(stats.segments.len() == 1 && stats.segments[0].capacity >= self.promised);
-        for (number, state) in (0..).zip(reader.states(&digests(0, NUMBERS))) {
+        for (number, state) in (0..).zip(reader.view(0).states(&digests(0, NUMBERS))) {
             prop_assert_eq!(state, self.states.get(&number).copied(), "{}", number);
         }
         prop_assert!(
             (0..NUMBERS)
                 .step_by(7)
-                .all(|number| reader.state(digest(number)) == self.states.get(&number).copied())
+                .all(|number| reader.view(0).state(digest(number)) == self.states.get(&number).copied())
         );
         let of = |wanted| self.states.values().filter(|state| **state == wanted).count() as u64;
         let counts = stats.states.unwrap();
@@ -148,10 +148,10 @@ proptest! {
 fn pools_of_the_right_size_do_not_grow() {
     for capacity in [1, 10, 1_000, 100_000] {
         let mut filter = strict(capacity);
-        let bytes = filter.reader().memory_bytes();
+        let bytes = filter.reader().view(0).memory_bytes();
         for round in 0..3 {
             filter.insert_many(&digests(round * capacity, (round + 1) * capacity), false).unwrap();
-            assert_eq!(filter.reader().memory_bytes(), bytes, "{capacity} in round {round}");
+            assert_eq!(filter.reader().view(0).memory_bytes(), bytes, "{capacity} in round {round}");
             assert_eq!(filter.clear(), capacity);
         }
         // With used codes, cleared slots are freed as they are needed.
@@ -160,7 +160,7 @@ fn pools_of_the_right_size_do_not_grow() {
         for round in 1..5 {
             assert_eq!(filter.clear(), capacity - 1);
             filter.insert_many(&digests(round * capacity + 1, (round + 1) * capacity), false).unwrap();
-            assert_eq!(filter.reader().memory_bytes(), bytes, "{capacity} in round {round}");
+            assert_eq!(filter.reader().view(0).memory_bytes(), bytes, "{capacity} in round {round}");
         }
     }
 }
@@ -184,9 +184,9 @@ fn cleared_filters_are_empty_immediately() {
             let mut wrong = 0;
             while !done.load(Ordering::Acquire) {
                 let was_cleared = cleared.load(Ordering::Acquire);
-                wrong += reader.states(used).iter().filter(|state| state.is_none()).count();
-                wrong += used.iter().filter(|digest| reader.state(**digest).is_none()).count();
-                let states = reader.states(&free[1_000..]);
+                wrong += reader.view(0).states(used).iter().filter(|state| state.is_none()).count();
+                wrong += used.iter().filter(|digest| reader.view(0).state(**digest).is_none()).count();
+                let states = reader.view(0).states(&free[1_000..]);
                 wrong += states.iter().filter(|state| was_cleared && state.is_some()).count();
             }
             wrong
@@ -194,8 +194,8 @@ fn cleared_filters_are_empty_immediately() {
         assert_eq!(filter.clear(), 54_000);
         cleared.store(true, Ordering::Release);
         while filter.is_moving() {
-            let counts = reader.stats(0).states.unwrap();
-            assert_eq!(reader.stats(0).items, counts.available + counts.redeemed);
+            let counts = reader.view(0).stats().states.unwrap();
+            assert_eq!(reader.view(0).stats().items, counts.available + counts.redeemed);
             // Returned, and added again.
             filter.set_state(used[moves % 3_000], SlotState::Available);
             filter.insert(free[moves % 1_000], false).unwrap();
@@ -206,7 +206,7 @@ fn cleared_filters_are_empty_immediately() {
     });
     assert!(moves > 500, "{moves} moves");
     let (returned, added) = (moves.min(3_000) as u64, moves.min(1_000) as u64);
-    let counts = reader.stats(0).states.unwrap();
+    let counts = reader.view(0).stats().states.unwrap();
     assert_eq!((counts.available, counts.redeemed), (returned + added, 6_000 - returned));
     assert_eq!(filter.clear(), returned + added);
 }
@@ -221,12 +221,12 @@ fn raises_in_a_row_lose_nothing() {
     for raise in 1..30 {
         filter.raise(Layout::strict(20_000 * raise + 1_000).unwrap()).unwrap();
         filter.insert_many(&digests[..20], false).unwrap();
-        assert!(reader.stats(0).segments[0].capacity >= 20_000 * raise + 1_000);
+        assert!(reader.view(0).stats().segments[0].capacity >= 20_000 * raise + 1_000);
         reader.view(0).contains_many(&digests, &mut found);
         assert!(found.iter().all(|found| *found));
-        assert_eq!(reader.stats(0).items, 20_000);
+        assert_eq!(reader.view(0).stats().items, 20_000);
     }
     filter.move_items(u64::MAX);
     assert!(!filter.is_moving());
-    assert_eq!(reader.stats(0).items, 20_000);
+    assert_eq!(reader.view(0).stats().items, 20_000);
 }

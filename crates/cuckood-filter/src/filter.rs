@@ -357,7 +357,7 @@ impl Filter {
     /// does [`Self::move_items`].
     pub fn is_moving(&self) -> bool {
         match &self.0 {
-            Kind::Multiset(filter) => filter.tables.newest().is_copying(),
+            Kind::Multiset(filter) => filter.tables.newest().copy().is_some(),
             Kind::Set(filter) => filter.is_moving(),
         }
     }

@@ -5,8 +5,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::plan::TablePlan;
-use crate::slots::STRICT_SLOTS;
+use crate::slots::{Lanes, STRICT_SLOT_BITS, STRICT_SLOTS};
 
 /// The greatest capacity that a filter can be created with.
 pub const CAPACITY_MAX: u64 = 1 << 32;
@@ -161,7 +160,9 @@ impl Layout {
     /// Memory of the first table, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let is_strict = self.fingerprint_bits == STRICT_FINGERPRINT_BITS;
-        TablePlan::first(if is_strict { Mode::Strict } else { Mode::Compact }, self).memory_bytes()
+        let compact_bits = u32::from(self.fingerprint_bits) + u32::from(self.step_bits);
+        let slot_bits = if is_strict { STRICT_SLOT_BITS } else { compact_bits };
+        Lanes::new(slot_bits, u32::from(self.bucket_size)).words(self.buckets) * 8
     }
 
     /// Bits of memory per item once the first table holds `items`.

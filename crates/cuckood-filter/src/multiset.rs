@@ -120,7 +120,7 @@ impl Multiset {
 
     /// Adds a copy of each of the first of many items, as long as the only table takes them. Reports the effects.
     pub(crate) fn insert_first(&mut self, digests: &[Digest], outcomes: &mut Vec<Insert>) {
-        if self.tables.tables.len() > 1 || digests.is_empty() || self.tables.newest().is_copying() {
+        if self.tables.tables.len() > 1 || digests.is_empty() || self.tables.newest().copy().is_some() {
             return;
         }
         let (tag, live) = (self.tag(), self.live());

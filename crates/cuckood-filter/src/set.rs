@@ -130,7 +130,7 @@ impl Set {
 
     /// Returns whether the table is being copied, or slots of cleared items are being freed.
     pub(crate) fn is_moving(&self) -> bool {
-        self.is_sweeping() || self.tables.newest().is_copying()
+        self.is_sweeping() || self.tables.newest().copy().is_some()
     }
 
     fn is_sweeping(&self) -> bool {

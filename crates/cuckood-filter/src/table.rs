@@ -16,7 +16,6 @@ use crate::memory::OutOfMemory;
 use crate::place::{Dimensions, Nested, Place, Probe, Whole};
 use crate::plan::TablePlan;
 use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged};
-use crate::writer::{NoPath, Stored, TableWriter};
 use crate::{AtomicU64, Words};
 
 /// One table of a filter.
@@ -61,44 +60,19 @@ pub(crate) struct Table {
     pub(crate) plan: TablePlan,
     /// While all items are live, and while some are forgotten. To choose the code for each lookup would take a fifth of its
     /// instructions.
-    kernels: [&'static Kernel; 2],
+    kernels: [&'static ReadKernel; 2],
     header: Header,
 }
 
-/// How items are looked up and changed, compiled for one kind of table. What a kind never needs compiles to nothing.
-pub(crate) struct Kernel {
-    contains: fn(&Table, Digest, LiveTags) -> bool,
-    contains_many: fn(&Table, &[Digest], LiveTags, &mut [bool]),
-    count: fn(&Table, Digest, LiveTags) -> u32,
-    prefetch: fn(&Table, Digest),
-    pub(crate) insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
-    pub(crate) insert_free: fn(&mut TableWriter, Digest) -> bool,
-    pub(crate) insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
-    pub(crate) remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
-    pub(crate) remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
-    pub(crate) free_forgotten: fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64)),
-}
+/// Functions that are compiled for each kind of table. What a kind never needs compiles to nothing.
+pub(crate) trait Kernel: 'static {
+    fn of<K: Kind>() -> &'static Self;
 
-impl Kernel {
-    fn of<K: Kind>() -> &'static Self {
-        const {
-            &Self {
-                contains: Table::contains_in::<K>,
-                contains_many: Table::contains_many_in::<K>,
-                count: Table::count_in::<K>,
-                prefetch: Table::prefetch_in::<K>,
-                insert: TableWriter::insert_in::<K>,
-                insert_free: TableWriter::insert_free_in::<K>,
-                insert_many: TableWriter::insert_many_in::<K>,
-                remove: TableWriter::remove_in::<K>,
-                remove_many: TableWriter::remove_many_in::<K>,
-                free_forgotten: TableWriter::free_forgotten_in::<K>,
-            }
-        }
+    /// Returns the functions for tables of this plan: while all items are live, and while some are forgotten.
+    fn both(plan: &TablePlan) -> [&'static Self; 2] {
+        [false, true].map(|some_are_forgotten| Self::choose(plan, some_are_forgotten))
     }
 
-    /// Returns the functions for tables of this plan.
-    ///
     /// Buckets of four slots are the usual ones, and a filter that grows passes through many widths, so there is a kind for each usual
     /// width. Other buckets have kinds for some widths. One kind serves the rest.
     fn choose(plan: &TablePlan, some_are_forgotten: bool) -> &'static Self {
@@ -128,6 +102,27 @@ impl Kernel {
             }
             (Mode::Compact, ..) => {
                 with_widths!(Nested<false, true>, slot_bits, Live, 8: 16 17 18 19 20 21 22 23)
+            }
+        }
+    }
+}
+
+/// How items are looked up.
+struct ReadKernel {
+    contains: fn(&Table, Digest, LiveTags) -> bool,
+    contains_many: fn(&Table, &[Digest], LiveTags, &mut [bool]),
+    count: fn(&Table, Digest, LiveTags) -> u32,
+    prefetch: fn(&Table, Digest),
+}
+
+impl Kernel for ReadKernel {
+    fn of<K: Kind>() -> &'static Self {
+        const {
+            &Self {
+                contains: Table::contains_in::<K>,
+                contains_many: Table::contains_many_in::<K>,
+                count: Table::count_in::<K>,
+                prefetch: Table::prefetch_in::<K>,
             }
         }
     }
@@ -313,7 +308,7 @@ impl Table {
             lanes: plan.lanes(),
             dimensions: plan.dimensions(),
             plan,
-            kernels: [false, true].map(|some_are_forgotten| Kernel::choose(&plan, some_are_forgotten)),
+            kernels: Kernel::both(&plan),
             header: Header::default(),
         }
     }
@@ -326,7 +321,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(crate) fn kernel(&self, live: LiveTags) -> &'static Kernel {
+    fn kernel(&self, live: LiveTags) -> &'static ReadKernel {
         self.kernels[usize::from(!live.all)]
     }
 

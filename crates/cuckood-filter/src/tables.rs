@@ -187,7 +187,7 @@ impl Tables {
     /// Copies this many more buckets of the newest table, if it is being copied. Returns whether it was replaced.
     #[inline]
     pub(crate) fn copy_on(&mut self, buckets: u64) -> bool {
-        self.newest().is_copying() && self.copy_more(buckets)
+        self.newest().copy().is_some() && self.copy_more(buckets)
     }
 
     fn copy_more(&mut self, buckets: u64) -> bool {

@@ -6,7 +6,7 @@ use crate::hash::Digest;
 use crate::place::{Place, Probe};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, Shape};
-use crate::table::{Kind, Table};
+use crate::table::{Kernel, Kind, Table};
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -64,7 +64,33 @@ pub(crate) struct TableWriter {
     /// Items that the table takes before it counts as full.
     limit: u64,
     max_search: u32,
+    kernels: [&'static WriteKernel; 2],
     watch: Option<Box<Watch>>,
+}
+
+/// How items are changed.
+struct WriteKernel {
+    insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
+    insert_free: fn(&mut TableWriter, Digest) -> bool,
+    insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
+    remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
+    remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
+    free_forgotten: fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64)),
+}
+
+impl Kernel for WriteKernel {
+    fn of<K: Kind>() -> &'static Self {
+        const {
+            &Self {
+                insert: TableWriter::insert_in::<K>,
+                insert_free: TableWriter::insert_free_in::<K>,
+                insert_many: TableWriter::insert_many_in::<K>,
+                remove: TableWriter::remove_in::<K>,
+                remove_many: TableWriter::remove_many_in::<K>,
+                free_forgotten: TableWriter::free_forgotten_in::<K>,
+            }
+        }
+    }
 }
 
 impl TableWriter {
@@ -77,8 +103,13 @@ impl TableWriter {
     ) -> Self {
         let table = table.into();
         table.set_items(items);
-        let limit = table.plan.limit();
-        Self { id, items, changes, limit, max_search, watch: None, table }
+        let (limit, kernels) = (table.plan.limit(), Kernel::both(&table.plan));
+        Self { id, items, changes, limit, max_search, kernels, watch: None, table }
+    }
+
+    #[inline(always)]
+    fn kernel(&self, live: LiveTags) -> &'static WriteKernel {
+        self.kernels[usize::from(!live.all)]
     }
 
     pub(crate) fn plan(&self) -> &TablePlan {
@@ -98,31 +129,26 @@ impl TableWriter {
 
     /// Items that it takes from now on before it counts as full. A table that is being copied takes more: its successor has room.
     pub(crate) fn room(&self) -> u64 {
-        if self.is_copying() { u64::MAX } else { self.limit.saturating_sub(self.items) }
+        if self.copy().is_some() { u64::MAX } else { self.limit.saturating_sub(self.items) }
     }
 
     /// Inserts an item with this tag, unless both its buckets are full of colliding copies.
     #[inline(always)]
     pub(crate) fn insert(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
-        (self.table.kernel(live).insert)(self, digest, tag, live)
+        (self.kernel(live).insert)(self, digest, tag, live)
     }
 
-    pub(crate) fn insert_in<K: Kind>(
-        &mut self,
-        digest: Digest,
-        tag: u64,
-        live: LiveTags,
-    ) -> Result<Stored, NoPath> {
+    fn insert_in<K: Kind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
         let kind = K::of(&self.table, live);
         self.store(kind, kind.place().probe(digest), tag)
     }
 
     /// Inserts an item without a tag if one of its buckets has a free slot. Returns whether it did.
     pub(crate) fn insert_free(&mut self, digest: Digest) -> bool {
-        (self.table.kernel(LiveTags::NONE).insert_free)(self, digest)
+        (self.kernels[0].insert_free)(self, digest)
     }
 
-    pub(crate) fn insert_free_in<K: Kind>(&mut self, digest: Digest) -> bool {
+    fn insert_free_in<K: Kind>(&mut self, digest: Digest) -> bool {
         if K::Place::AGES {
             return false;
         }
@@ -142,10 +168,10 @@ impl TableWriter {
         live: LiveTags,
         stored: &mut Vec<Stored>,
     ) {
-        (self.table.kernel(live).insert_many)(self, digests, tag, live, stored);
+        (self.kernel(live).insert_many)(self, digests, tag, live, stored);
     }
 
-    pub(crate) fn insert_many_in<K: Kind>(
+    fn insert_many_in<K: Kind>(
         &mut self,
         digests: &[Digest],
         tag: u64,
@@ -168,10 +194,10 @@ impl TableWriter {
     /// Removes the newest live copy of an item, if there is one, and returns its tag.
     #[inline(always)]
     pub(crate) fn remove(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
-        (self.table.kernel(live).remove)(self, digest, live)
+        (self.kernel(live).remove)(self, digest, live)
     }
 
-    pub(crate) fn remove_in<K: Kind>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
+    fn remove_in<K: Kind>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
         let kind = K::of(&self.table, live);
         let probe = kind.place().probe(digest);
         let found = if K::Place::AGES {
@@ -184,10 +210,10 @@ impl TableWriter {
 
     /// [`Self::remove`] for many without tags. It reports for each whether there was a copy.
     pub(crate) fn remove_many(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
-        (self.table.kernel(LiveTags::NONE).remove_many)(self, digests, removed);
+        (self.kernels[0].remove_many)(self, digests, removed);
     }
 
-    pub(crate) fn remove_many_in<K: Kind>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
+    fn remove_many_in<K: Kind>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
         if K::Place::AGES {
             return;
         }
@@ -244,10 +270,10 @@ impl TableWriter {
         live: LiveTags,
         report: &mut dyn FnMut(u64),
     ) {
-        (self.table.kernel(LiveTags { all: false, ..live }).free_forgotten)(self, buckets, live, report);
+        (self.kernels[1].free_forgotten)(self, buckets, live, report);
     }
 
-    pub(crate) fn free_forgotten_in<K: Kind>(
+    fn free_forgotten_in<K: Kind>(
         &mut self,
         buckets: Range<u64>,
         live: LiveTags,
@@ -451,10 +477,6 @@ impl TableWriter {
     /// Starts to copy the table to a larger one. This many buckets count as copied: an image fills them in later.
     pub(crate) fn start_copy(&mut self, to: Table, copied: u64) {
         self.watch.get_or_insert_default().copy = Some((Arc::new(to), copied));
-    }
-
-    pub(crate) fn is_copying(&self) -> bool {
-        self.copy().is_some()
     }
 
     /// The plan of the table that this one is copied to, and how many buckets were copied.

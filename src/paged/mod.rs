@@ -44,12 +44,13 @@ pub struct Paged<P> {
     bytes: u64,
     /// Number of changes so far. While it stays the same, so do the contents.
     changes: u64,
-    copied: Copied,
+    /// The count of the latest snapshot, if there has been one.
+    copied: Option<Copied>,
 }
 
 impl<P> Default for Paged<P> {
     fn default() -> Self {
-        Self { first: 0, pages: VecDeque::new(), bytes: 0, changes: 0, copied: Copied::default() }
+        Self { first: 0, pages: VecDeque::new(), bytes: 0, changes: 0, copied: None }
     }
 }
 
@@ -90,9 +91,7 @@ impl<P: Page> Paged<P> {
         let index = self.index(number)?;
         let page = self.pages.get_mut(index)?;
         let before = page.bytes();
-        if Arc::strong_count(page) > 1 {
-            self.copied.fetch_add(before, Relaxed);
-        }
+        count_if_shared(page, &self.copied);
         let page = Arc::make_mut(page);
         let changed = change(page);
         self.bytes = self.bytes + page.bytes() - before;
@@ -125,9 +124,7 @@ impl<P: Page> Paged<P> {
 
     fn let_go(&mut self, page: &Arc<P>) {
         self.bytes -= page.bytes();
-        if Arc::strong_count(page) > 1 {
-            self.copied.fetch_add(page.bytes(), Relaxed);
-        }
+        count_if_shared(page, &self.copied);
     }
 
     /// Takes the first page out, unless a snapshot refers to it.
@@ -157,15 +154,24 @@ impl<P: Page> Paged<P> {
 
     /// The contents as they are now, for a snapshot. `copied` counts the bytes that only the snapshot needs from then on.
     fn freeze(&mut self, copied: &Copied) -> Frozen<P> {
-        self.copied = copied.clone();
+        self.copied = Some(copied.clone());
         Frozen::new(self.pages.clone(), copied)
     }
 
     /// [`Self::freeze`] for each page, with its number.
     fn freeze_each(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, Frozen<P>)> + use<P> {
-        self.copied = copied.clone();
+        self.copied = Some(copied.clone());
         let (pages, copied) = (self.pages.clone(), copied.clone());
         (self.first..).zip(pages).map(move |(number, page)| (number, Frozen::new([page].into(), &copied)))
+    }
+}
+
+/// Counts a page that is replaced or dropped, if a snapshot refers to it.
+fn count_if_shared<P: Page>(page: &Arc<P>, copied: &Option<Copied>) {
+    if let Some(copied) = copied
+        && Arc::strong_count(page) > 1
+    {
+        copied.fetch_add(page.bytes(), Relaxed);
     }
 }
 

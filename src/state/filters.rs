@@ -94,7 +94,7 @@ impl State {
         self.shared.interrupt_imports(id);
         let filter = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
         let view = filter.view.clone();
-        self.shared.drop_filter(filter);
+        self.shared.drop_filter(*filter);
         self.shared.catalog.remove(kind, name);
         self.shared.catalog_changed = true;
         self.shared.tell_filter(&view, FilterChange::Deleted);

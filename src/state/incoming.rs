@@ -138,7 +138,7 @@ impl State {
     pub(super) fn give_image_up(&mut self, upload: UploadId) {
         let image = self.shared.images.0.remove(&upload);
         if let Some(filter) = image.and_then(|image| self.filters.remove(&image.filter)) {
-            self.shared.drop_filter(filter);
+            self.shared.drop_filter(*filter);
         }
     }
 

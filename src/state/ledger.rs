@@ -123,9 +123,9 @@ pub struct Ledger {
     last_change: Change,
     references_bytes: u64,
     /// The ordinals that are taken; `None` unless it is an open pool's.
-    ordinals: Option<Numbers>,
+    ordinals: Option<Box<Numbers>>,
     /// While an image arrives: the ordinals of its redemptions that stand. No two have the same one.
-    loaded: Numbers,
+    loaded: Option<Box<Numbers>>,
 }
 
 fn reference_hash(reference: &Reference) -> u64 {
@@ -157,8 +157,8 @@ impl Ledger {
             ended: BTreeMap::new(),
             last_change,
             references_bytes: 0,
-            ordinals: is_open_pool.then(Numbers::default),
-            loaded: Numbers::default(),
+            ordinals: is_open_pool.then(Box::default),
+            loaded: None,
         }
     }
 
@@ -220,7 +220,8 @@ impl Ledger {
             (None, ordinal) => ordinal.is_none(),
             (Some(ordinals), Some(ordinal)) => {
                 (1..=STOCK_MAX).contains(&ordinal)
-                    && (!redemption.stands() || ordinals.contains(ordinal) && self.loaded.insert(ordinal))
+                    && (!redemption.stands()
+                        || ordinals.contains(ordinal) && self.loaded.get_or_insert_default().insert(ordinal))
             }
             (Some(_), None) => false,
         }
@@ -236,8 +237,8 @@ impl Ledger {
 
     /// Ends the loading. Returns whether it can be complete.
     pub(super) fn finish_loading(&mut self) -> bool {
-        self.loaded = Numbers::default();
-        self.redemptions.is_trimmed() && self.ordinals.as_ref().is_none_or(Numbers::is_trimmed)
+        self.loaded = None;
+        self.redemptions.is_trimmed() && self.ordinals.as_deref().is_none_or(Numbers::is_trimmed)
     }
 
     /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
@@ -269,7 +270,8 @@ impl Ledger {
 
     /// Memory that it takes, in bytes, estimated.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let ordinals = self.ordinals.as_ref().map_or(0, Numbers::memory_bytes) + self.loaded.memory_bytes();
+        let ordinals: u64 =
+            self.ordinals.iter().chain(&self.loaded).map(|numbers| numbers.memory_bytes()).sum();
         let indexes = self.by_id.len() as u64 * REDEMPTION_BYTES;
         self.redemptions.memory_bytes() + indexes + self.references_bytes + ordinals
     }
@@ -394,7 +396,7 @@ impl Ledger {
                 freed += values.len().max(1) as u64;
             } else if self.redemptions.memory_bytes() > 0 {
                 break;
-            } else if self.ordinals.as_mut().is_some_and(Numbers::free_page) || self.loaded.free_page() {
+            } else if self.ordinals.iter_mut().chain(&mut self.loaded).any(|numbers| numbers.free_page()) {
                 freed += 1;
             } else {
                 let removed = [
@@ -446,12 +448,12 @@ impl Ledger {
 
     /// Takes an ordinal for a redemption that is about to be inserted; `None` unless it is an open pool's.
     pub(super) fn take_ordinal(&mut self) -> Option<u64> {
-        self.ordinals.as_mut().map(Numbers::insert_lowest)
+        self.ordinals.as_deref_mut().map(Numbers::insert_lowest)
     }
 
     /// Number of codes of an open pool that are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
     pub(super) fn taken(&self) -> u64 {
-        self.ordinals.as_ref().map_or(0, Numbers::len)
+        self.ordinals.as_deref().map_or(0, Numbers::len)
     }
 
     /// The hold that ran out first, at `now` or earlier.
@@ -477,7 +479,7 @@ impl Ledger {
 
     /// The ordinals that are taken, for a snapshot; `None` unless it is an open pool's.
     pub(super) fn ordinals_mut(&mut self) -> Option<&mut Numbers> {
-        self.ordinals.as_mut()
+        self.ordinals.as_deref_mut()
     }
 }
 

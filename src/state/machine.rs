@@ -35,7 +35,7 @@ const FORMAT_FIRST: u16 = 1;
 /// - Totals and agenda have of each filter what its footprint says.
 pub struct State {
     pub(super) applied: Seq,
-    pub(super) filters: BTreeMap<FilterId, FilterState>,
+    pub(super) filters: BTreeMap<FilterId, Box<FilterState>>,
     pub(super) records: Records,
     /// The hash of all that was applied.
     pub(super) history: History,
@@ -49,7 +49,7 @@ pub(super) struct FilterState {
     pub(super) view: Arc<FilterView>,
     pub(super) tables: Tables,
     /// What an import with `mode=replace` builds aside, if one does.
-    pub(super) staging: Option<Staging>,
+    pub(super) staging: Option<Box<Staging>>,
     /// It is not to be seen yet: an image of it arrives.
     pub(super) is_hidden: bool,
     /// Its part of the totals and of the agenda, as it was counted last.
@@ -287,10 +287,10 @@ impl FilterState {
     pub(super) fn new(
         view: Arc<FilterView>,
         tables: Tables,
-        staging: Option<Staging>,
+        staging: Option<Box<Staging>>,
         is_hidden: bool,
-    ) -> Self {
-        Self { view, tables, staging, is_hidden, footprint: Footprint::default() }
+    ) -> Box<Self> {
+        Box::new(Self { view, tables, staging, is_hidden, footprint: Footprint::default() })
     }
 
     /// Its part of the totals and of the agenda, as it is now.

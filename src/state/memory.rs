@@ -115,7 +115,7 @@ impl Waiting {
         match (command, &filter.staging) {
             (Command::Clear { .. }, staging) => {
                 need += filter.tables.filter.clearing();
-                if staging.as_ref().is_some_and(Staging::is_catching_up) {
+                if staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
                     need += MemoryNeed::table(filter.view.layout.memory_bytes());
                 }
             }

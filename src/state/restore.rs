@@ -78,7 +78,8 @@ fn restore_filter<S: Sections>(
     let ledger = restore_ledger(&ledger, Change(head.last_change), is_hidden, sections)?;
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
     let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
-    let staging = staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?;
+    let staging =
+        staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?.map(Box::new);
     let retention = &state.shared.view.redemptions_retention;
     let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
     if !is_hidden {

@@ -151,7 +151,7 @@ impl Staging {
     }
 
     /// Whether this import is the one that builds tables aside.
-    pub(super) fn is_of(staging: &Option<Self>, import: &ImportId) -> bool {
+    pub(super) fn is_of(staging: &Option<Box<Self>>, import: &ImportId) -> bool {
         staging.as_ref().is_some_and(|staging| staging.import == *import)
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Subject<'a> {
     pub(super) view: &'a mut Arc<FilterView>,
     pub(super) tables: &'a mut Tables,
-    pub(super) staging: &'a mut Option<Staging>,
+    pub(super) staging: &'a mut Option<Box<Staging>>,
     pub(super) shared: &'a mut Shared,
 }
 
@@ -72,7 +72,7 @@ impl Subject<'_> {
     pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
         self.tables.filter.set_state(digest, state);
         // Before an import begins to catch up this need not be kept: its walk will find the code in this state.
-        if self.staging.as_ref().is_some_and(Staging::is_catching_up) {
+        if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
             self.keep(ChangeKind::State, [digest], repeated);
         }
     }
@@ -124,7 +124,7 @@ impl Subject<'_> {
         self.give_staging_up(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
         let changes = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
-        *self.staging = Some(Staging::new(import, tables, changes));
+        *self.staging = Some(Box::new(Staging::new(import, tables, changes)));
     }
 
     /// Drops the staged tables, if there are any, and ends their import in this state.

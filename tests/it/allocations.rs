@@ -129,3 +129,36 @@ fn redemptions_take_what_the_account_says_and_leave_nothing() {
         assert!(left <= 50_000 && counted <= 50_000, "{left} bytes are left, of which {counted} are counted");
     }
 }
+
+/// A campaign of capacity 100 takes at most 2 KB, its table and its secret included.
+#[test]
+fn tiny_campaigns_take_little_memory() {
+    const CAMPAIGNS: u64 = 1_000;
+    let mut state = State::new();
+    apply(&mut state, 1_000, Command::Configure(Settings::default()));
+    let error_rate = 0.001;
+    let layout = Layout::compact(100, error_rate, Growth::Auto).unwrap();
+    let before = allocated();
+    for number in 0..CAMPAIGNS {
+        let create = Command::Create {
+            kind: Kind::Campaign,
+            name: Name::new(&format!("campaign-{number}")).unwrap(),
+            id: FilterId(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes())),
+            secret: Secret::new([7; 192]),
+            layout,
+            spec: Spec {
+                capacity: 100,
+                mode: Mode::Compact,
+                growth: Growth::Auto,
+                sizing: Sizing::ErrorRate(error_rate),
+                ignore_case: false,
+                stock: None,
+                forget: None,
+            },
+            window: Window::default(),
+        };
+        apply(&mut state, 1_000, create);
+    }
+    let each = (allocated() - before) / CAMPAIGNS as i64;
+    assert!(each <= 2_048, "{each} bytes");
+}

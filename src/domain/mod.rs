@@ -4,13 +4,11 @@
 //! because commands carry them.
 
 pub mod command;
-pub mod digests;
 pub mod event;
 pub mod forget;
 pub mod guards;
 pub mod image;
 pub mod import;
-pub mod import_warnings;
 pub mod items;
 pub mod line_error;
 pub mod line_up;
@@ -20,27 +18,23 @@ pub mod redemption;
 pub mod seq;
 pub mod settings;
 pub mod spec;
-pub mod state_hash;
 pub mod time;
 
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Target};
-pub use digests::Digests;
 pub use event::{Event, FilterChange, Happened, ImportCounts, LineUpChange, RedemptionStep};
 pub use forget::{Forget, ForgetError};
 pub use guards::{Guards, Share, Tripped};
 pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, UploadId};
-pub use import::{Ending, Import, ImportId, ImportMode, ImportState, KeyName, UploadDigest};
-pub use import_warnings::ImportWarning;
-pub use items::{Inserted, ItemOutcome, Removed};
+pub use import::{Ending, Import, ImportId, ImportMode, ImportState, ImportWarning, KeyName, UploadDigest};
+pub use items::{Digests, Inserted, ItemOutcome, Removed};
 pub use line_error::{LineError, LineFault};
 pub use line_up::{LineUp, Unless};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Outcome, Refusal};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
-pub use seq::Seq;
+pub use seq::{FORMAT_VERSION, STATE_HASH_EVERY, Seq, StateHash};
 pub use settings::Settings;
 pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, StepStats, Window, WindowPosition};
-pub use state_hash::{FORMAT_VERSION, STATE_HASH_EVERY, StateHash};
 pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.

@@ -6,6 +6,7 @@ use crate::domain::{Event, Seq};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
 use crate::store::verify::{Findings, check_snapshots};
 use crate::store::{Store, StoreError};
+use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -18,36 +19,20 @@ pub fn verify(store: &Arc<Store>) -> Findings {
         return findings;
     }
     let opened = LocalJournal::open(store.clone(), LocalOptions::default()).map_err(JournalError::from);
-    let mut journal = match opened {
-        Ok(journal) => journal,
-        Err(error) => {
-            findings.faults.push(error.to_string());
-            return findings;
-        }
-    };
+    let Some(mut journal) = findings.take(opened) else { return findings };
     let checked = check_log(&mut journal, &mut findings);
-    if let Err(error) = checked {
-        findings.faults.push(error.to_string());
-    }
+    findings.take(checked);
     let is_whole = journal.is_whole().unwrap_or(false);
-    if let Err(error) = check_snapshots(store, journal.first_available(), is_whole, &mut findings) {
-        findings.faults.push(error.to_string());
-    }
-    if let Err(error) = check_events(store, &mut findings) {
-        findings.faults.push(error.to_string());
-    }
-    match store.skipped_entries() {
-        Ok(skipped) => findings.notes.extend(skipped.into_iter().map(|(entry, at)| {
-            format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0)
-        })),
-        Err(error) => findings.faults.push(error.to_string()),
+    let checked = check_snapshots(store, journal.first_available(), is_whole, &mut findings);
+    findings.take(checked);
+    let checked = check_events(store, &mut findings);
+    findings.take(checked);
+    for (entry, at) in findings.take(store.skipped_entries()).unwrap_or_default() {
+        findings.notes.push(format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0));
     }
     if findings.faults.is_empty() {
-        match catch(|| rebuild(store, &mut journal, &mut findings)) {
-            Ok(Ok(note)) => findings.notes.push(note),
-            Ok(Err(error)) => findings.faults.push(error.to_string()),
-            Err(panic) => findings.faults.push(rebuild_panicked(store, &panic)),
-        }
+        let rebuilt = catch(|| rebuild(store, &mut journal, &mut findings));
+        take_rebuilt(store, rebuilt, &mut findings);
     }
     findings
 }
@@ -60,18 +45,18 @@ fn verify_without_log(store: &Store, findings: &mut Findings) {
     match checked.map(|manifests| manifests.into_iter().next()) {
         Err(error) => findings.faults.push(error.to_string()),
         Ok(Some(newest)) if findings.faults.is_empty() => {
-            match catch(|| load(store, &newest, &mut |_| ()).map(drop)) {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => findings.faults.push(error.to_string()),
-                Err(panic) => findings.faults.push(rebuild_panicked(store, &panic)),
-            }
+            take_rebuilt(store, catch(|| load(store, &newest, &mut |_| ()).map(drop)), findings);
         }
         Ok(_) => {}
     }
 }
 
-fn rebuild_panicked(store: &Store, panic: &str) -> String {
-    format!("{}: the state can't be rebuilt: {panic}", store.path().display())
+/// Takes the result of building the state, which may have panicked.
+fn take_rebuilt<E: Display>(store: &Store, rebuilt: Result<Result<(), E>, String>, findings: &mut Findings) {
+    let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
+    if let Some(rebuilt) = findings.take(rebuilt.map_err(panicked)) {
+        findings.take(rebuilt);
+    }
 }
 
 fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), JournalError> {
@@ -117,17 +102,13 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
     Ok(())
 }
 
-fn rebuild(
-    store: &Store,
-    journal: &mut LocalJournal,
-    findings: &mut Findings,
-) -> Result<String, RecoveryError> {
+fn rebuild(store: &Store, journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), RecoveryError> {
     let recovered = recover(store, journal, &mut |_| ())?;
     if recovered.events.differing() > 0 {
         findings.faults.push("stored events are not those that the log makes".to_owned());
     }
     let state = &recovered.state;
-    Ok(format!(
+    findings.notes.push(format!(
         "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
         state.applied().0,
         state.now(),
@@ -135,5 +116,6 @@ fn rebuild(
         state.sizes().redemptions,
         state.sizes().idempotency_records,
         recovered.replayed
-    ))
+    ));
+    Ok(())
 }

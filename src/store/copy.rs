@@ -9,9 +9,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The files that matter when a store is opened.
-const MARKERS: &[&str] = &[layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
-
 /// A copy of a data directory. It is removed when dropped.
 pub struct StoreCopy {
     original: PathBuf,
@@ -60,7 +57,7 @@ impl StoreCopy {
 
     fn fill(&self) -> Result<(), StoreError> {
         let mut is_begun = false;
-        for name in MARKERS.iter().chain(&[layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE]) {
+        for name in layout::MARKERS.iter().chain(&[layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE]) {
             let copied = self.copy_file(Path::new(name));
             // Opening judges which files may be missing, but there must be at least one.
             let is_missing = matches!(&copied, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);

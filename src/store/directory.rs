@@ -85,22 +85,17 @@ impl Directory {
 
     /// Reads the `format` file; `None` if there is none yet.
     pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
+        let Some(text) = self.text(layout::FORMAT_FILE)? else { return Ok(None) };
         let path = self.file(layout::FORMAT_FILE);
-        match fs::read(&path) {
-            Ok(bytes) => match std::str::from_utf8(&bytes).ok().and_then(Format::parse) {
-                Some(format) => Ok(Some(format)),
-                None => Err(StoreError::damaged(&self.path, format!("{} can't be read", path.display()))),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io(&path, "read")(error)),
-        }
+        let damaged = || StoreError::damaged(&self.path, format!("{} can't be read", path.display()));
+        Format::parse(&text).map(Some).ok_or_else(damaged)
     }
 
-    /// Reads a small file of text; `None` if it is not there.
+    /// Reads a small file of text; `None` if it is not there. Bytes that are no text are replaced.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>, StoreError> {
         let path = self.file(name);
         match fs::read(&path) {
-            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())),
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::io(&path, "read")(error)),
         }
@@ -213,8 +208,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(StoreError::io(&format, "read")(error)),
     }
-    let markers = [layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
-    if markers.iter().any(|marker| path.join(marker).exists()) {
+    if layout::MARKERS.iter().any(|marker| path.join(marker).exists()) {
         return Ok(());
     }
     if path.join(layout::ACKNOWLEDGED_FILE).exists() && path.join(layout::SLED_DIR).exists() {

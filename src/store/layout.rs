@@ -38,6 +38,9 @@ pub(crate) const SLED_DIR: &str = "sled";
 /// A copy of a damaged `sled` folder, made before a repair is tried.
 pub(crate) const ASIDE_DIR: &str = "sled.aside";
 
+/// The files whose existence says that a directory is not complete.
+pub(crate) const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
+
 /// Everything of ours in a data directory.
 pub(crate) const OUR_FILES: &[&str] = &[
     LOCK_FILE,

@@ -51,8 +51,8 @@ pub(super) fn run(store: &Store, format: Format) -> Result<(), StoreError> {
             let version = env!("CARGO_PKG_VERSION").as_bytes().to_vec();
             store.write(layout::META_TREE, vec![Change::Put(key, version)])?;
         }
-        store.poisoning(store.backing().flush())?;
-        store.poisoning(store.backing().sync())?;
+        store.flush()?;
+        store.sync()?;
         format.number = step.number;
         store.directory.write_format(format)?;
     }

@@ -186,8 +186,7 @@ impl Store {
 
     /// Hands everything written so far to the operating system, so that it survives the death of the process.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.flush())?;
+        self.change(|backing| backing.flush())?;
         if !self.options.sync_snapshots {
             self.unsynced_chunk_bytes.store(0, Relaxed);
         }
@@ -196,8 +195,7 @@ impl Store {
 
     /// Makes everything flushed so far survive the death of the machine.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.sync())?;
+        self.change(|backing| backing.sync())?;
         self.unsynced_chunk_bytes.store(0, Relaxed);
         Ok(())
     }
@@ -209,14 +207,12 @@ impl Store {
 
     /// Writes a slot of the record. It survives the death of the process at once, and that of the machine a little later.
     pub(crate) fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.write_record(slot, record))
+        self.change(|backing| backing.write_record(slot, record))
     }
 
     /// Waits until the record would survive the death of the machine.
     pub(crate) fn sync_record(&self) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.sync_record())
+        self.change(|backing| backing.sync_record())
     }
 
     /// Random number drawn when the directory was created; it never changes.
@@ -226,8 +222,7 @@ impl Store {
 
     /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
-        let markers = [layout::INITIALISING_FILE, layout::RESTORING_FILE, layout::FILLING_FILE];
-        markers.iter().any(|marker| self.directory.has(marker))
+        layout::MARKERS.iter().any(|marker| self.directory.has(marker))
     }
 
     /// Notes why the state in the directory must not be served again.
@@ -268,15 +263,13 @@ impl Store {
         self.space.check_beyond(bytes)
     }
 
-    /// Writes to a tree. A failure poisons the store.
+    /// Writes to a tree.
     pub(crate) fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.write(tree, changes))
+        self.change(|backing| backing.write(tree, changes))
     }
 
     pub(crate) fn drop_tree(&self, tree: &str) -> Result<(), StoreError> {
-        self.refuse_if_poisoned()?;
-        self.poisoning(self.backing.drop_tree(tree))
+        self.change(|backing| backing.drop_tree(tree))
     }
 
     /// Converts the result of a read; a failed read does not poison the store.
@@ -284,13 +277,12 @@ impl Store {
         result.map_err(|fault| self.damaged(fault.to_string()))
     }
 
-    fn refuse_if_poisoned(&self) -> Result<(), StoreError> {
-        let failed = |reason: &String| Err(StoreError::failed(self.path(), reason.clone()));
-        self.poison.get().map_or(Ok(()), failed)
-    }
-
-    fn poisoning<T>(&self, result: Result<T, Fault>) -> Result<T, StoreError> {
-        result.map_err(|fault| {
+    /// Writes or syncs, unless that has failed before. A failure poisons the store.
+    fn change(&self, change: impl FnOnce(&dyn Backing) -> Result<(), Fault>) -> Result<(), StoreError> {
+        if let Some(reason) = self.poisoned() {
+            return Err(StoreError::failed(self.path(), reason.to_owned()));
+        }
+        change(&*self.backing).map_err(|fault| {
             let reason = self.poison.get_or_init(|| fault.to_string());
             tracing::error!(path = %self.path().display(), reason, "storage failed: no more writes");
             StoreError::failed(self.path(), reason.clone())

@@ -140,18 +140,19 @@ fn open_locked(
 /// The format of the directory, if it holds data. Refuses data that is newer or incomplete.
 fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
     let dir = directory.path();
-    if directory.has(layout::RESTORING_FILE) {
-        let what = "a restore into it was interrupted: empty it, then restore again".to_owned();
-        let command = format!("cuckood restore FILE {}", dir.display());
-        return Err(StoreError::Damaged { path: dir.to_owned(), what, command });
-    }
-    if directory.has(layout::FILLING_FILE) {
-        let what = "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it";
+    let interrupted = [
+        (layout::RESTORING_FILE, "a restore into it was interrupted: empty it, then restore again"),
+        (
+            layout::FILLING_FILE,
+            "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it",
+        ),
+    ];
+    if let Some((_, what)) = interrupted.into_iter().find(|(marker, _)| directory.has(marker)) {
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
     }
     if let Some(why) = directory.text(layout::DIVERGED_FILE)? {
-        return Err(StoreError::Diverged { path: dir.to_owned(), why });
+        return Err(StoreError::Diverged { path: dir.to_owned(), why: why.trim_end().to_owned() });
     }
     let Some(format) = directory.format()? else { return Ok(None) };
     migrations::refuse_unknown(dir, format.number)?;
@@ -174,7 +175,8 @@ fn open_backing(
         return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
     }
     let sled_dir = directory.file(layout::SLED_DIR);
-    remove_half_made_snapshots(&sled_dir)?;
+    // Those that sled was still writing when the process died: sled 0.34 would read them (spacejam/sled #1533).
+    remove_snapshots(&sled_dir, |name| name.ends_with(".generating"))?;
     let (db, trees) = open_guarded(directory, &sled_dir, options)?;
     let room = options.free_space_min_bytes.saturating_add(options.preallocate_bytes);
     if is_new && space.free_bytes()? >= room {
@@ -233,13 +235,13 @@ fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes snapshots of sled that it was still writing when the process died: sled 0.34 would read them (spacejam/sled #1533).
-fn remove_half_made_snapshots(sled_dir: &Path) -> Result<(), StoreError> {
+/// Removes sled's own snapshots whose names `go`.
+fn remove_snapshots(sled_dir: &Path, go: impl Fn(&str) -> bool) -> Result<(), StoreError> {
     for entry in fs::read_dir(sled_dir).map_err(StoreError::io(sled_dir, "list"))? {
         let entry = entry.map_err(StoreError::io(sled_dir, "list"))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with("snap.") && name.ends_with(".generating") {
+        if name.starts_with("snap.") && go(&name) {
             fs::remove_file(entry.path()).map_err(StoreError::io(&entry.path(), "remove"))?;
         }
     }
@@ -286,12 +288,7 @@ fn open_guarded(
     }
     tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");
     copy_aside(sled_dir, &aside).map_err(StoreError::io(&aside, "copy the damaged files to"))?;
-    for entry in fs::read_dir(sled_dir).map_err(StoreError::io(sled_dir, "list"))? {
-        let entry = entry.map_err(StoreError::io(sled_dir, "list"))?;
-        if entry.file_name().to_string_lossy().starts_with("snap.") {
-            fs::remove_file(entry.path()).map_err(StoreError::io(&entry.path(), "remove"))?;
-        }
-    }
+    remove_snapshots(sled_dir, |_| true)?;
     attempt().map_err(|fault| refusal(directory, options, fault))
 }
 

@@ -414,35 +414,31 @@ pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     }
 }
 
+/// Visits the keys and the parts of a manifest, in order.
+fn visit_parts(
+    store: &Store,
+    generation: u64,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) -> Result<(), StoreError> {
+    let first = layout::part_key(generation, 0);
+    store.run(store.backing().scan(layout::MANIFESTS_TREE, &first, &mut |key, part| {
+        if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
+            return ControlFlow::Break(());
+        }
+        visit(key, part);
+        ControlFlow::Continue(())
+    }))
+}
+
 fn forget(store: &Store, generation: u64) -> Result<(), StoreError> {
     let mut changes = Vec::new();
-    store.run(store.backing().scan(
-        layout::MANIFESTS_TREE,
-        &layout::part_key(generation, 0),
-        &mut |key, _| {
-            if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
-                return ControlFlow::Break(());
-            }
-            changes.push(Change::Remove(key.to_vec()));
-            ControlFlow::Continue(())
-        },
-    ))?;
+    visit_parts(store, generation, |key, _| changes.push(Change::Remove(key.to_vec())))?;
     if changes.is_empty() { Ok(()) } else { store.write(layout::MANIFESTS_TREE, changes) }
 }
 
 fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, StoreError> {
     let mut bytes = Vec::new();
-    store.run(store.backing().scan(
-        layout::MANIFESTS_TREE,
-        &layout::part_key(generation, 0),
-        &mut |key, part| {
-            if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
-                return ControlFlow::Break(());
-            }
-            bytes.extend_from_slice(part);
-            ControlFlow::Continue(())
-        },
-    ))?;
+    visit_parts(store, generation, |_, part| bytes.extend_from_slice(part))?;
     let manifest: Result<Manifest, _> = MANIFEST.unpack(&bytes).map_err(|error| error.to_string());
     Ok(manifest.and_then(|manifest| match manifest.generation == generation {
         true => Ok(manifest),

@@ -3,6 +3,7 @@
 use super::{Store, StoreError};
 use crate::domain::Seq;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -11,6 +12,13 @@ pub struct Findings {
     pub notes: Vec<String>,
     /// What is wrong, one line each; empty if nothing is.
     pub faults: Vec<String>,
+}
+
+impl Findings {
+    /// Takes the result of a check. A check that fails is a fault, and has no result.
+    pub fn take<T, E: Display>(&mut self, checked: Result<T, E>) -> Option<T> {
+        checked.map_err(|error| self.faults.push(error.to_string())).ok()
+    }
 }
 
 /// Reads every chunk of every snapshot and checks its checksum. `log_first` is the first position that the log still has;
@@ -36,9 +44,8 @@ pub fn check_snapshots(
         let (mut chunks, mut bytes) = (0u64, manifest.meta.len() as u64);
         for section in &manifest.sections {
             for index in 0..section.chunks {
-                match store.read_chunk(section, index, &mut out) {
-                    Ok(()) => (chunks, bytes) = (chunks + 1, bytes + out.len() as u64),
-                    Err(error) => findings.faults.push(error.to_string()),
+                if findings.take(store.read_chunk(section, index, &mut out)).is_some() {
+                    (chunks, bytes) = (chunks + 1, bytes + out.len() as u64);
                 }
             }
         }

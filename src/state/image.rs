@@ -1,21 +1,29 @@
-//! The image of the state that a snapshot stores: a small head, and sections, which own what they consist of as it was when the snapshot
-//! began. So commands go on while their chunks are taken.
+//! The image of the state that a snapshot stores, and the state that is built from one. It has a small head, and sections, which own what
+//! they consist of as it was when the snapshot began. So commands go on while their chunks are taken.
 //!
 //! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored answers.
 
 use super::catalog::NamedLineUp;
+use super::events::Events;
+use super::history::History;
+use super::idempotency::Records;
 use super::images::Images;
-use super::ledger::Ledger;
+use super::imports::Imports;
+use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, RECORDS, Section, SectionId};
+use super::section::{Epoch, RECORDS, Section, SectionId, Sections};
+use super::staging::{KeptChanges, Staging};
 use super::tables::Tables;
+use super::view::FilterView;
 use crate::domain::{
-    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Seq, Settings, StateHash, Timestamp,
+    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Redemption, Seq, Settings, Spec,
+    StateHash, Timestamp,
 };
-use crate::filter::{FilterImage, RestoreError, Walk};
-use crate::paged::{Copied, Extent, Queue};
+use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
+use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The version of the head's encoding: as that of the entries that are enabled, for these decide what can be in it. A build that does not know
@@ -33,60 +41,60 @@ pub struct SnapshotImage {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Head {
-    pub(super) beginning: Beginning,
-    pub(super) imports: Vec<Import>,
-    pub(super) images: Images,
-    pub(super) line_ups: Vec<NamedLineUp>,
+struct Head {
+    beginning: Beginning,
+    imports: Vec<Import>,
+    images: Images,
+    line_ups: Vec<NamedLineUp>,
     /// The campaign that was the last to free slots of forgotten users.
-    pub(super) last_retired: Option<FilterId>,
+    last_retired: Option<FilterId>,
 }
 
 /// What a head begins with. It can be read by itself.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Beginning {
-    pub(super) applied: Seq,
+struct Beginning {
+    applied: Seq,
     /// The hash of everything applied, and that of the last position at which nodes compare.
-    pub(super) hashes: (u128, StateHash),
+    hashes: (u128, StateHash),
     /// The version of entries that is enabled.
-    pub(super) format: u16,
-    pub(super) now: Timestamp,
-    pub(super) settings: Settings,
-    pub(super) epochs: u64,
+    format: u16,
+    now: Timestamp,
+    settings: Settings,
+    epochs: u64,
     /// The numbers of the last event and of the next one.
-    pub(super) events: (u64, u64),
-    pub(super) records: Extent,
-    pub(super) filters: Vec<FilterStateImage>,
+    events: (u64, u64),
+    records: Extent,
+    filters: Vec<FilterStateImage>,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct FilterStateImage {
-    pub(super) id: FilterId,
-    pub(super) head: FilterHead,
-    pub(super) tables: Epoch,
-    pub(super) ledger: LedgerImage,
-    pub(super) staging: Option<StagingImage>,
-    pub(super) is_hidden: bool,
+struct FilterStateImage {
+    id: FilterId,
+    head: FilterHead,
+    tables: Epoch,
+    ledger: LedgerImage,
+    staging: Option<StagingImage>,
+    is_hidden: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct LedgerImage {
-    pub(super) epoch: Epoch,
-    pub(super) redemptions: u64,
-    pub(super) changes: u64,
+struct LedgerImage {
+    epoch: Epoch,
+    redemptions: u64,
+    changes: u64,
     /// Memory that it takes. Its chunks don't tell, for they have no free slots.
-    pub(super) memory_bytes: u64,
+    memory_bytes: u64,
     /// Of an open pool: how often its ordinals have changed.
-    pub(super) ordinals_changes: Option<u64>,
+    ordinals_changes: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct StagingImage {
-    pub(super) import: ImportId,
-    pub(super) tables: (Epoch, FilterImage),
-    pub(super) changes: (Epoch, Extent),
-    pub(super) cleared: bool,
-    pub(super) walk: Option<Walk>,
+struct StagingImage {
+    import: ImportId,
+    tables: (Epoch, FilterImage),
+    changes: (Epoch, Extent),
+    cleared: bool,
+    walk: Option<Walk>,
 }
 
 /// Why a state can't be built from a snapshot.
@@ -119,12 +127,17 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
 
 /// What a head begins with. The imports and line-ups behind it may be many.
 fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
+    let (beginning, _) = postcard::take_from_bytes(after_version(head)?).map_err(RestoreStateError::Head)?;
+    Ok(beginning)
+}
+
+/// What follows the version that a head begins with, if this program knows that version.
+fn after_version<E>(head: &[u8]) -> Result<&[u8], RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
     if !(1..=IMAGE_VERSION).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
-    let (beginning, _) = postcard::take_from_bytes(rest).map_err(RestoreStateError::Head)?;
-    Ok(beginning)
+    Ok(rest)
 }
 
 impl State {
@@ -243,4 +256,164 @@ impl Export {
         let sections = sections.chain([(ImageSection::Redemptions, SectionId::redemptions(ledger.epoch))]);
         Ok(Some(Self { sections: sections.collect(), head, redemptions: ledger.redemptions }))
     }
+}
+
+impl State {
+    /// Builds a state from its snapshot.
+    ///
+    /// # Errors
+    /// When anything is missing, damaged or of a newer version.
+    pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
+        let head: Head = postcard::from_bytes(after_version(head)?).map_err(RestoreStateError::Head)?;
+        let mut state = Self::new();
+        let Beginning {
+            applied,
+            hashes: (hash, last),
+            format,
+            now,
+            settings,
+            epochs,
+            events,
+            records,
+            filters,
+        } = head.beginning;
+        state.applied = applied;
+        state.history = History::restore(hash, last);
+        state.format = format;
+        state.shared.now = now;
+        let (last, next) = events;
+        state.shared.events = Events::restore(last, next);
+        state.shared.configure(settings);
+        state.shared.epochs = epochs;
+        let records = restore_queue(RECORDS, records, sections)?;
+        state.records =
+            Records::restore(records).ok_or(RestoreStateError::Damaged("a stored answer is too short"))?;
+        *state.shared.view.imports.write() = Imports::restore(head.imports);
+        state.shared.agenda.last_retired = head.last_retired;
+        state.shared.images = head.images;
+        for image in filters {
+            restore_filter(&mut state, image, sections)?;
+        }
+        for line_up in head.line_ups {
+            state.shared.line_ups_bytes += line_up.memory_bytes();
+            state.shared.catalog.insert_line_up(Arc::new(line_up));
+        }
+        state.shared.catalog_changed = true;
+        state.publish();
+        Ok(state)
+    }
+}
+
+fn restore_filter<S: Sections>(
+    state: &mut State,
+    image: FilterStateImage,
+    sections: &mut S,
+) -> Result<(), RestoreStateError<S::Error>> {
+    let FilterStateImage { id, head, tables, ledger, staging, is_hidden } = image;
+    let ledger = restore_ledger(&ledger, Change(head.last_change), is_hidden, sections)?;
+    let filled = state.shared.images.filled(id).filter(|_| is_hidden);
+    let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
+    let staging =
+        staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?.map(Box::new);
+    let retention = &state.shared.view.redemptions_retention;
+    let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
+    if !is_hidden {
+        state.shared.show(view.clone());
+    }
+    let mut filter = FilterState::new(view, tables, staging, is_hidden);
+    state.shared.note(&mut filter);
+    state.filters.insert(id, filter);
+    Ok(())
+}
+
+fn restore_ledger<S: Sections>(
+    image: &LedgerImage,
+    last_change: Change,
+    is_loading: bool,
+    sections: &mut S,
+) -> Result<Ledger, RestoreStateError<S::Error>> {
+    sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
+    let &LedgerImage { epoch, changes, ordinals_changes, .. } = image;
+    let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
+    let damaged = || RestoreStateError::Damaged("a ledger can't be read");
+    if ordinals_changes.is_some() {
+        for_each_chunk(sections, SectionId::ordinals(epoch), |chunk| {
+            ledger.load_ordinals(chunk).then_some(()).ok_or_else(damaged)
+        })?;
+    }
+    for_each_chunk(sections, SectionId::redemptions(epoch), |chunk| {
+        ledger.load(chunk, |_: &Redemption| true).then_some(()).ok_or_else(damaged)
+    })?;
+    ledger.resume(changes, ordinals_changes);
+    if is_loading || ledger.finish_loading() { Ok(ledger) } else { Err(damaged()) }
+}
+
+fn restore_staging<S: Sections>(
+    image: StagingImage,
+    spec: &Spec,
+    sections: &mut S,
+) -> Result<Staging, RestoreStateError<S::Error>> {
+    let StagingImage { import, tables, changes, cleared, walk } = image;
+    let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
+    let (epoch, extent) = changes;
+    let changes = KeptChanges::restore(epoch, restore_queue(epoch, extent, sections)?);
+    let changes = changes.ok_or(RestoreStateError::Damaged("a kept change can't be read"))?;
+    Ok(Staging { import, tables, changes, cleared, walk })
+}
+
+fn restore_tables<S: Sections>(
+    epoch: Epoch,
+    image: &FilterImage,
+    spec: &Spec,
+    filled: Option<Filled>,
+    sections: &mut S,
+) -> Result<Tables, RestoreStateError<S::Error>> {
+    let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(epoch, table.id()), table);
+    if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
+        return Err(RestoreStateError::Tables(RestoreError::Image(
+            "a filter forgets in other steps than its spec says",
+        )));
+    }
+    // If an image is arriving, the tables are filled as far as it has come.
+    let filter = Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
+    Ok(Tables { epoch, filter })
+}
+
+fn restore_queue<S: Sections>(
+    epoch: Epoch,
+    extent: Extent,
+    sections: &mut S,
+) -> Result<Queue, RestoreStateError<S::Error>> {
+    let mut pages = Vec::new();
+    for number in extent.first..extent.first.saturating_add(extent.pages) {
+        sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
+        let mut page = Vec::new();
+        for_each_chunk(sections, SectionId::page(epoch, number), |chunk| {
+            page.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        if page.is_empty() {
+            return Err(RestoreStateError::Damaged("a page of stored answers or kept changes is missing"));
+        }
+        pages.push(page);
+    }
+    Queue::restore(extent, pages)
+        .ok_or(RestoreStateError::Damaged("a page of stored answers or kept changes can't be read"))
+}
+
+/// Passes all chunks of a section on, in order.
+fn for_each_chunk<S: Sections>(
+    sections: &mut S,
+    section: SectionId,
+    mut each: impl FnMut(&[u8]) -> Result<(), RestoreStateError<S::Error>>,
+) -> Result<(), RestoreStateError<S::Error>> {
+    let mut chunk = Vec::new();
+    for number in 0.. {
+        chunk.clear();
+        if !sections.chunk(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
+            break;
+        }
+        each(&chunk)?;
+    }
+    Ok(())
 }

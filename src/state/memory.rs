@@ -38,12 +38,10 @@ struct Demand {
     items: u64,
     /// Copies removed from them.
     removes: u64,
-    /// Items added to the tables that an import builds aside.
+    /// Items added to the tables that an import builds aside, and changes repeated in them.
     staged: u64,
     /// Changes kept for that import.
     changes: u64,
-    /// Kept changes that are repeated.
-    repeated: u64,
     /// Codes that become held or redeemed.
     uses: u64,
 }
@@ -54,7 +52,6 @@ impl AddAssign for Demand {
         self.removes += other.removes;
         self.staged += other.staged;
         self.changes += other.changes;
-        self.repeated += other.repeated;
         self.uses += other.uses;
     }
 }
@@ -78,9 +75,7 @@ impl Waiting {
     fn of(&self, filter: FilterId) -> Demand {
         self.filters.get(&filter).map_or_else(Demand::default, |waiting| waiting.demand)
     }
-}
 
-impl Waiting {
     /// Whether the filter of a command that clears it is still freeing much of what the last one cleared.
     pub fn has_to_move_first(state: &State, command: &Command) -> bool {
         matches!(command, Command::Clear { .. })
@@ -271,7 +266,7 @@ impl FilterState {
         }
         match &self.staging {
             None => demand.changes = 0,
-            Some(staging) if staging.is_catching_up() => demand.repeated = demand.changes * REPEATED_FOR_EACH,
+            Some(staging) if staging.is_catching_up() => demand.staged += demand.changes * REPEATED_FOR_EACH,
             Some(_) => {}
         }
         demand
@@ -285,7 +280,7 @@ impl FilterState {
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * staging::KEPT_CHANGE_BYTES);
-            need += staging.tables.filter.tables().growth(demand.staged + demand.repeated);
+            need += staging.tables.filter.tables().growth(demand.staged);
         }
         need
     }

@@ -24,8 +24,6 @@ mod ledger;
 mod line_ups;
 mod machine;
 mod memory;
-mod refusals;
-mod restore;
 mod section;
 mod staging;
 mod subject;

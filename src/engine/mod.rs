@@ -10,7 +10,6 @@ mod barriers;
 mod between_commits;
 mod bootstrap;
 mod cluster;
-mod downloads;
 mod due;
 pub mod event_log;
 mod event_reader;
@@ -44,9 +43,8 @@ pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
     RedemptionPage, RedemptionQuery, Uncountable,
 };
-pub use backup::{ArchiveSource, PART_BYTES_MAX};
+pub use backup::{ArchiveSource, Backup, Download, PART_BYTES_MAX};
 pub use cluster::{ClusterOptions, SharingFigures};
-pub use downloads::{Backup, Download};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use metrics::Metrics;

@@ -4,7 +4,7 @@ use super::admission::{Admission, Verdict};
 use super::applying::{self, Unappliable};
 use super::event_log::EventLog;
 use super::formats;
-use crate::domain::{Proposal, Seq};
+use crate::domain::{Entry, Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, SectionId, Sections, State};
@@ -117,12 +117,12 @@ pub fn recover(
                 found = Some((state, Some(manifest)));
                 break;
             }
-            Err(RestoreStateError::Load(LoadError::Memory(refused))) => {
-                return Err(out_of_memory(store, refused));
-            }
-            Err(RestoreStateError::Tables(
-                RestoreError::Memory(refused) | RestoreError::Load(LoadError::Memory(refused)),
-            )) => return Err(out_of_memory(store, refused)),
+            Err(
+                RestoreStateError::Load(LoadError::Memory(refused))
+                | RestoreStateError::Tables(
+                    RestoreError::Memory(refused) | RestoreError::Load(LoadError::Memory(refused)),
+                ),
+            ) => return Err(out_of_memory(store, refused)),
             Err(error) => {
                 tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; trying the one before it");
                 why.get_or_insert(error.to_string());
@@ -253,7 +253,7 @@ fn replay(
     let total = journal.last().0.checked_sub(from).filter(|total| *total > 0);
     let mut replayed = 0;
     let skipped = store.skipped_entries()?;
-    let (mut admission, mut refused, mut unappliable) = (Admission::new(u64::MAX, SPARE_BYTES), None, None);
+    let (mut admission, mut failure) = (Admission::new(u64::MAX, SPARE_BYTES), None);
     let read = journal.read(Seq(from), &mut |entry| {
         if replayed % REPORT_EVERY == 0 {
             report(Progress { phase: "replay", done: replayed, total });
@@ -262,31 +262,32 @@ fn replay(
         if skipped.contains_key(&entry.seq) {
             tracing::warn!(entry = entry.seq.0, "`cuckood repair skip` has marked this entry; skipping it");
             state.skip(&entry);
-            events.take(store, state)?;
-            replayed += 1;
-            return Ok(ControlFlow::Continue(()));
-        }
-        let Proposal { command, idempotency, .. } = &entry.proposal;
-        if let Verdict::NoMemory(bytes) = admission.judge(state, command, idempotency.is_some()) {
-            refused = Some(bytes);
-            return Err(JournalError::Failed(bytes.to_string()));
-        }
-        if let Err(panicked) = applying::apply(state, entry) {
-            let why = panicked.to_string();
-            unappliable = Some(panicked);
-            return Err(JournalError::Failed(why));
+        } else if let Err(error) = apply(store, state, &mut admission, entry) {
+            failure = Some(error);
+            return Ok(ControlFlow::Break(()));
         }
         events.take(store, state)?;
-        admission.settle();
-        // Nobody waits for a command.
-        state.free_discarded(u64::MAX);
         replayed += 1;
         Ok(ControlFlow::Continue(()))
     });
-    if let Some(refused) = refused {
+    failure.map_or(Ok(()), Err)?;
+    read?;
+    state.publish();
+    Ok(replayed)
+}
+
+/// Applies an entry of the log, if there is memory for it.
+fn apply(
+    store: &Store,
+    state: &mut State,
+    admission: &mut Admission,
+    entry: Entry,
+) -> Result<(), RecoveryError> {
+    let Proposal { command, idempotency, .. } = &entry.proposal;
+    if let Verdict::NoMemory(refused) = admission.judge(state, command, idempotency.is_some()) {
         return Err(out_of_memory(store, refused));
     }
-    if let Some(unappliable) = unappliable {
+    if let Err(unappliable) = applying::apply(state, entry) {
         let path = store.path().display().to_string();
         let next_step = match is_of_replicated_log(store) {
             true => "update cuckood on every node (docs/CLUSTER.md)".to_owned(),
@@ -294,7 +295,8 @@ fn replay(
         };
         return Err(RecoveryError::Unappliable { path, unappliable, next_step });
     }
-    read?;
-    state.publish();
-    Ok(replayed)
+    admission.settle();
+    // Nobody waits for a command.
+    state.free_discarded(u64::MAX);
+    Ok(())
 }

@@ -2,9 +2,9 @@
 
 use super::admission::Admission;
 use super::applying::{Unappliable, message};
+use super::backup::Downloads;
 use super::bootstrap::{Bootstrap, Opened};
 use super::cluster::ClusterOptions;
-use super::downloads::Downloads;
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::held_up::HeldUp;
 use super::inbox::Inbox;

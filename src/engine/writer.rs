@@ -4,7 +4,7 @@
 
 use super::admission::{Admission, Verdict};
 use super::applying;
-use super::downloads::Downloads;
+use super::backup::Downloads;
 use super::event_log::EventLog;
 use super::held_up::HeldUp;
 use super::inbox::{Inbox, Wake};

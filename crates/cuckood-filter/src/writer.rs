@@ -68,6 +68,9 @@ pub(crate) struct TableWriter {
     watch: Option<Box<Watch>>,
 }
 
+/// Frees the slots of forgotten items in these buckets, and passes on each of their tags.
+type FreeForgotten = fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64));
+
 /// How items are changed.
 struct WriteKernel {
     insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
@@ -75,7 +78,7 @@ struct WriteKernel {
     insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
     remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
     remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
-    free_forgotten: fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64)),
+    free_forgotten: FreeForgotten,
 }
 
 impl Kernel for WriteKernel {

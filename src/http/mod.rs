@@ -13,7 +13,6 @@ mod cluster;
 mod control;
 mod eligibility;
 mod events;
-mod expiries;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
@@ -37,9 +36,7 @@ mod router;
 mod schema;
 mod selection;
 mod service;
-mod state_figures;
 mod static_files;
-mod stopping;
 
 pub use answer::problem;
 pub use control::{Control, Expiry};
@@ -50,16 +47,14 @@ use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
 use api::Api;
-use expiries::Expiries;
+use control::{Expiries, Stopping};
 use gate::Gate;
-use metrics::HttpMetrics;
+use metrics::{HttpMetrics, StateFigures};
 use operations::Operations;
 use prometheus_client::registry::Registry;
 use request::body::Reading;
 use router::Routes;
-use state_figures::StateFigures;
 use std::sync::Arc;
-use stopping::Stopping;
 
 /// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
 /// [`axum::extract::ConnectInfo`] if the server provides it.
@@ -86,14 +81,15 @@ pub fn service(
         engine: engine.clone(),
         stopping: stopping.clone(),
         live_imports: live_imports.clone(),
+        expiries: expiries.clone(),
         per_filter: options.metrics.per_filter,
     };
     let mut registry = Registry::with_prefix("cuckood");
     engine.metrics().register(&mut registry);
     access.guessing.register(&mut registry);
     register(&mut registry);
-    registry.register_collector(Box::new(expiries.clone()));
-    registry.register_collector(Box::new(state));
+    metrics::register(&mut registry, move |figures| state.write(figures));
+    metrics::register(&mut registry, metrics::write_process);
     let operations = Operations::register(operations, &mut registry);
     let metrics = HttpMetrics::new(registry);
     let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());

@@ -2,10 +2,10 @@
 //! and document read this one table.
 
 use super::call::{Effect, Right};
+use super::metrics::{self, Figures};
 use crate::access::Scope;
 use http::{Method, StatusCode};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -112,7 +112,8 @@ impl Operations {
             routes.push(route(Some(path.clone()), operations.to_vec()));
         }
         let table = Arc::new(Self { paths, routes, other: route(None, Vec::new()) });
-        registry.register_collector(Box::new(table.clone()));
+        let counters = table.clone();
+        metrics::register(registry, move |figures| counters.write(figures));
         table
     }
 
@@ -151,16 +152,11 @@ impl Route {
     }
 }
 
-impl fmt::Debug for Operations {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operations").finish_non_exhaustive()
-    }
-}
-
-impl Collector for Operations {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family =
-            encoder.encode_descriptor("http_requests", "Requests answered.", None, MetricType::Counter)?;
+impl Operations {
+    /// Adds the counters of answers.
+    fn write(&self, figures: &mut Figures<'_>) -> fmt::Result {
+        let (kind, encoder) = (MetricType::Counter, &mut figures.0);
+        let mut family = encoder.encode_descriptor("http_requests", "Requests answered.", None, kind)?;
         for route in self.routes.iter().chain([&self.other]) {
             for (method, answers) in METHODS.iter().zip(&route.answers) {
                 for (status, count) in STATUSES.iter().zip(answers) {

@@ -233,7 +233,7 @@ pub(super) async fn plan(call: Call<Read>, request: Request) -> Result<Response,
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
     let plain = Asked::new(capacity, mode.unwrap_or(ModeName::Compact));
-    let spec = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.spec()?;
+    let (spec, _) = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.resolve()?;
     let plan = call.api.engine.plan(&spec)?;
     let body = PlanAnswer {
         fingerprint_bits: plan.layout.fingerprint_bits,

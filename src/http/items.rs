@@ -8,13 +8,14 @@ use super::request::idempotency::Resource;
 use super::request::items::{Hashing, Item};
 use super::request::json;
 use crate::access::{Guesses, Scope};
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed};
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed, Timestamp};
 use crate::engine::{CodeFound, Digest, FilterView};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Users.
@@ -220,8 +221,8 @@ macro_rules! item_routes {
                 responses((status = 200, description = ORDER, body = $present_type), $($guessing)*)
             )]
             pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-                let read = super::check(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
-                let $present = read.await?;
+                let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
+                let $present = read.await?.check(call.api.engine.now());
                 Ok(reply::json(StatusCode::OK, false, &$present_type { $present }))
             }
 
@@ -232,7 +233,9 @@ macro_rules! item_routes {
                 responses((status = 200, description = ORDER, body = ItemCounts), $($guessing)*)
             )]
             pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-                super::count(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false))).await
+                let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
+                let counts = read.await?.count(call.api.engine.now());
+                Ok(reply::json(StatusCode::OK, false, &ItemCounts { counts }))
             }
 
             #[utoipa::path(
@@ -242,11 +245,11 @@ macro_rules! item_routes {
                 responses((status = 200, description = ORDER, body = Removed), $($not_removed)* $($guessing)*)
             )]
             pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-                super::remove(&call, KIND, &name, request, |body| {
+                let read = super::read(&call, KIND, &name, request, |body| {
                     let $to_remove $remove_fields = json::parse(body)?;
                     Ok($removed)
-                })
-                .await
+                });
+                super::remove(&call, read.await?, Resource::Filter(KIND, &name)).await
             }
 
             #[utoipa::path(
@@ -372,40 +375,44 @@ fn returned(guesses: Guesses<'_>, problem: Problem) -> Problem {
     problem
 }
 
-/// Which items are present.
-async fn check(
-    call: &Call<Read>,
-    kind: Kind,
-    name: &str,
-    request: Request,
-    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
-) -> Result<Vec<bool>, Problem> {
-    let view = call.filter(kind, name)?;
-    let guesser = call.guesser(&view, &request)?;
-    let (digests, _) = digests(call, &view, request, read).await?;
-    let guesses = guesser.take(digests.len())?;
-    let mut present = Vec::with_capacity(digests.len());
-    view.contains_many(&digests, call.api.engine.now(), &mut present);
-    guesses.settle(present.iter().filter(|&&present| !present).count());
-    Ok(present)
+/// Items of a request that reveals whether they are valid.
+struct Asked<'a> {
+    view: Arc<FilterView>,
+    digests: Vec<Digest>,
+    flag: bool,
+    guesses: Guesses<'a>,
 }
 
-/// How many copies of each item are present.
-async fn count(
-    call: &Call<Read>,
+/// Reads the items of a request, unless its end user has made too many guesses.
+async fn read<'a, R: Right>(
+    call: &'a Call<R>,
     kind: Kind,
     name: &str,
     request: Request,
-    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
-) -> Result<Response, Problem> {
+    read: impl for<'b> FnOnce(&'b [u8]) -> Listed<'b>,
+) -> Result<Asked<'a>, Problem> {
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
-    let (digests, _) = digests(call, &view, request, read).await?;
+    let (digests, flag) = digests(call, &view, request, read).await?;
     let guesses = guesser.take(digests.len())?;
-    let now = call.api.engine.now();
-    let counts: Vec<u32> = digests.iter().map(|&digest| view.count(digest, now)).collect();
-    guesses.settle(counts.iter().filter(|&&count| count == 0).count());
-    Ok(reply::json(StatusCode::OK, false, &ItemCounts { counts }))
+    Ok(Asked { view, digests, flag, guesses })
+}
+
+impl Asked<'_> {
+    /// Returns which items are present.
+    fn check(self, now: Timestamp) -> Vec<bool> {
+        let mut present = Vec::with_capacity(self.digests.len());
+        self.view.contains_many(&self.digests, now, &mut present);
+        self.guesses.settle(present.iter().filter(|&&present| !present).count());
+        present
+    }
+
+    /// Returns how many copies of each item are present.
+    fn count(self, now: Timestamp) -> Vec<u32> {
+        let counts: Vec<u32> = self.digests.iter().map(|&digest| self.view.count(digest, now)).collect();
+        self.guesses.settle(counts.iter().filter(|&&count| count == 0).count());
+        counts
+    }
 }
 
 /// Adds items, all or none.
@@ -449,19 +456,10 @@ async fn add(
 }
 
 /// Removes items.
-async fn remove(
-    call: &Call<Write>,
-    kind: Kind,
-    name: &str,
-    request: Request,
-    read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
-) -> Result<Response, Problem> {
-    let view = call.filter(kind, name)?;
-    let guesser = call.guesser(&view, &request)?;
-    let (digests, all) = digests(call, &view, request, read).await?;
-    let guesses = guesser.take(digests.len())?;
+async fn remove(call: &Call<Write>, asked: Asked<'_>, about: Resource<'_>) -> Result<Response, Problem> {
+    let Asked { view, digests, flag: all, guesses } = asked;
     let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
-    let decided = match call.submit(Resource::Filter(kind, name), command).await {
+    let decided = match call.submit(about, command).await {
         Ok(decided) => decided,
         Err(problem) => return Err(returned(guesses, problem)),
     };

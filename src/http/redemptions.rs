@@ -12,7 +12,7 @@ use super::request::json::{self, Text};
 use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{
-    Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status, Timestamp,
+    Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status, Target, Timestamp,
 };
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
 use axum::body::Body;
@@ -351,10 +351,8 @@ pub(super) async fn confirm(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = after_barrier(&call.api, || strict(&call, &coupon)).await?;
-    let command = Command::Confirm { target: target(&view), redemption: parse_id(&redemption)? };
-    let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
-    settled(counted(&call, decided, "confirmed")?)
+    let command = |target, redemption| Command::Confirm { target, redemption };
+    change(&call, &coupon, &redemption, command, "confirmed").await
 }
 
 /// Release a held or redeemed code
@@ -376,19 +374,25 @@ pub(super) async fn cancel(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let view = after_barrier(&call.api, || strict(&call, &coupon)).await?;
-    let command = Command::Cancel { target: target(&view), redemption: parse_id(&redemption)? };
-    let decided = call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await;
-    settled(counted(&call, decided, "cancelled")?)
+    let command = |target, redemption| Command::Cancel { target, redemption };
+    change(&call, &coupon, &redemption, command, "cancelled").await
 }
 
-/// The coupon of this name, which must be one that has redemptions.
-fn strict(call: &Call<Redeem>, coupon: &str) -> Result<Arc<FilterView>, Problem> {
-    let view = call.filter(Kind::Coupon, coupon)?;
-    match view.spec.mode {
-        Mode::Strict => Ok(view),
-        Mode::Compact => Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode)),
+/// Submits a command about a redemption of a strict coupon; `outcome` is the label of its success.
+async fn change(
+    call: &Call<Redeem>,
+    coupon: &str,
+    redemption: &str,
+    command: impl FnOnce(Target, RedemptionId) -> Command,
+    outcome: &'static str,
+) -> Result<Response, Problem> {
+    let view = after_barrier(&call.api, || call.filter(Kind::Coupon, coupon)).await?;
+    if view.spec.mode == Mode::Compact {
+        return Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode));
     }
+    let command = command(target(&view), parse_id(redemption)?);
+    let decided = call.submit(Resource::Filter(Kind::Coupon, coupon), command).await;
+    settled(counted(call, decided, outcome)?)
 }
 
 /// Looks something up; if this node does not know it, again after a barrier: another node may have acknowledged it just now.

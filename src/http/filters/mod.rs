@@ -21,7 +21,7 @@ use representation::Filter;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
-use spec::{CampaignSpec, Changes, CouponPatch, CouponSpec, FilterPatch, Wanted};
+use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, FilterPatch};
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -192,14 +192,15 @@ filter_routes! {
 }
 
 /// `PUT`: creates a filter, or finds that it exists.
-async fn put<T: Wanted + DeserializeOwned>(
+async fn put<T: Into<Asked> + DeserializeOwned>(
     call: &Call<Manage>,
     kind: Kind,
     name: &str,
     request: Request,
 ) -> Result<Response, Problem> {
     let name = parse_name(kind, name)?;
-    let (spec, window) = json::parse::<T>(&call.body(request).await?)?.resolve()?;
+    let asked: Asked = json::parse::<T>(&call.body(request).await?)?.into();
+    let (spec, window) = asked.resolve()?;
     let command = call.api.engine.creation(kind, name.clone(), spec, window)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
@@ -230,14 +231,14 @@ fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>
 }
 
 /// `PATCH`: changes when a filter is active, its capacity or its stock.
-async fn patch<T: Into<Changes> + DeserializeOwned>(
+async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     call: &Call<Manage>,
     kind: Kind,
     name: &str,
     request: Request,
 ) -> Result<Response, Problem> {
     let view = call.filter(kind, name)?;
-    let Changes { capacity, stock, starts_at, ends_at } =
+    let CouponPatch { capacity, stock, starts_at, ends_at } =
         json::parse::<T>(&call.body(request).await?)?.into();
     if stock.is_some_and(|stock| !(1..=STOCK_MAX).contains(&stock)) {
         return Err(Problem::invalid_at("/stock", format!("expected 1 to {STOCK_MAX}")));

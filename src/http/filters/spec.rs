@@ -138,7 +138,7 @@ pub(crate) struct CouponSpec {
     stock: Option<u64>,
 }
 
-/// The fields that size a filter of either kind.
+/// A filter of either kind as it is asked for.
 pub(crate) struct Asked {
     pub(crate) capacity: u64,
     pub(crate) mode: Mode,
@@ -149,6 +149,7 @@ pub(crate) struct Asked {
     pub(crate) stock: Option<u64>,
     pub(crate) forget_after: Option<String>,
     pub(crate) forget_steps: Option<u32>,
+    pub(crate) window: Window,
 }
 
 impl Asked {
@@ -167,11 +168,12 @@ impl Asked {
             stock: None,
             forget_after: None,
             forget_steps: None,
+            window: Window { starts_at: None, ends_at: None },
         }
     }
 
-    /// Resolves them to a spec.
-    pub(crate) fn spec(self) -> Result<Spec, Problem> {
+    /// Resolves it to a spec and a window.
+    pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
         let mut faults = Faults::default();
         let mut fault = |field: &str, detail: String| faults.note(|| format!("/{field}"), detail);
         if self.mode == Mode::Strict {
@@ -201,8 +203,11 @@ impl Asked {
             GrowthName::Auto => Growth::Auto,
             GrowthName::Fixed => Growth::Fixed,
         };
-        let Self { capacity, mode, ignore_case, stock, .. } = self;
-        Ok(Spec { capacity, mode, growth, sizing, ignore_case, stock, forget })
+        let Self { capacity, mode, ignore_case, stock, window, .. } = self;
+        if !window.is_ordered() {
+            return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
+        }
+        Ok((Spec { capacity, mode, growth, sizing, ignore_case, stock, forget }, window))
     }
 
     /// Why the stock can't be what it is asked to be.
@@ -240,62 +245,37 @@ impl Asked {
     }
 }
 
-fn window(starts_at: Option<Timestamp>, ends_at: Option<Timestamp>) -> Result<Window, Problem> {
-    let window = Window { starts_at, ends_at };
-    if window.is_ordered() { Ok(window) } else { Err(Problem::invalid_at("/ends_at", "not after starts_at")) }
-}
-
-/// A body that asks for a filter.
-pub(crate) trait Wanted {
-    /// Resolves the body to a spec and a window.
-    fn resolve(self) -> Result<(Spec, Window), Problem>;
-}
-
-impl Wanted for CampaignSpec {
-    fn resolve(self) -> Result<(Spec, Window), Problem> {
-        let asked = Asked {
-            error_rate: self.error_rate,
-            growth: self.growth,
-            layout: self.layout,
-            forget_after: self.forget_after,
-            forget_steps: self.forget_steps,
-            ..Asked::new(self.capacity, self.mode.unwrap_or(ModeName::Compact))
-        };
-        Ok((asked.spec()?, window(self.starts_at, self.ends_at)?))
+impl From<CampaignSpec> for Asked {
+    fn from(campaign: CampaignSpec) -> Self {
+        Self {
+            error_rate: campaign.error_rate,
+            growth: campaign.growth,
+            layout: campaign.layout,
+            forget_after: campaign.forget_after,
+            forget_steps: campaign.forget_steps,
+            window: Window { starts_at: campaign.starts_at, ends_at: campaign.ends_at },
+            ..Self::new(campaign.capacity, campaign.mode.unwrap_or(ModeName::Compact))
+        }
     }
 }
 
-impl Wanted for CouponSpec {
-    fn resolve(self) -> Result<(Spec, Window), Problem> {
-        let asked = Asked {
-            error_rate: self.error_rate,
-            growth: self.growth,
-            layout: self.layout,
-            ignore_case: self.ignore_case,
-            stock: self.stock,
-            ..Asked::new(self.capacity, self.mode.unwrap_or(ModeName::Strict))
-        };
-        Ok((asked.spec()?, window(self.starts_at, self.ends_at)?))
+impl From<CouponSpec> for Asked {
+    fn from(coupon: CouponSpec) -> Self {
+        Self {
+            error_rate: coupon.error_rate,
+            growth: coupon.growth,
+            layout: coupon.layout,
+            ignore_case: coupon.ignore_case,
+            stock: coupon.stock,
+            window: Window { starts_at: coupon.starts_at, ends_at: coupon.ends_at },
+            ..Self::new(coupon.capacity, coupon.mode.unwrap_or(ModeName::Strict))
+        }
     }
 }
 
-/// What a merge-patch changes.
-pub(crate) struct Changes {
-    pub(crate) capacity: Option<u64>,
-    pub(crate) stock: Option<u64>,
-    pub(crate) starts_at: Option<Option<Timestamp>>,
-    pub(crate) ends_at: Option<Option<Timestamp>>,
-}
-
-impl From<FilterPatch> for Changes {
+impl From<FilterPatch> for CouponPatch {
     fn from(FilterPatch { capacity, starts_at, ends_at }: FilterPatch) -> Self {
         Self { capacity, stock: None, starts_at, ends_at }
-    }
-}
-
-impl From<CouponPatch> for Changes {
-    fn from(CouponPatch { capacity, stock, starts_at, ends_at }: CouponPatch) -> Self {
-        Self { capacity, stock, starts_at, ends_at }
     }
 }
 
@@ -306,18 +286,18 @@ impl From<CouponPatch> for Changes {
 pub(crate) struct CouponPatch {
     /// A higher capacity, as for a campaign.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
-    capacity: Option<u64>,
+    pub(crate) capacity: Option<u64>,
     /// Another stock, of an open pool only. Lowered below the number of held and redeemed codes, it rejects new redemptions until enough are freed.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
-    stock: Option<u64>,
+    pub(crate) stock: Option<u64>,
     /// When it becomes active; null for no start.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    starts_at: Option<Option<Timestamp>>,
+    pub(crate) starts_at: Option<Option<Timestamp>>,
     /// When it stops being active; null for never.
     #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    ends_at: Option<Option<Timestamp>>,
+    pub(crate) ends_at: Option<Option<Timestamp>>,
 }
 
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields stay, null clears.
@@ -369,7 +349,8 @@ mod tests {
     #[test]
     fn a_strict_filter_has_nothing_to_choose() {
         let body = |text: &str| {
-            crate::http::request::json::parse::<CampaignSpec>(text.as_bytes()).and_then(Wanted::resolve)
+            crate::http::request::json::parse::<CampaignSpec>(text.as_bytes())
+                .and_then(|campaign| Asked::from(campaign).resolve())
         };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());

@@ -199,6 +199,25 @@ pub struct Stats {
     pub steps: Vec<StepStats>,
 }
 
+impl Stats {
+    /// Returns the share of slots that are occupied.
+    pub fn load(&self) -> f64 {
+        let slots: u64 = self.segments.iter().map(|segment| segment.slots).sum();
+        self.items as f64 / slots.max(1) as f64
+    }
+
+    /// Returns the expected false-positive rate. In each segment, an item that was never added is compared with the occupied slots of
+    /// two buckets: 2b at full load. Each slot has one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
+    pub fn error_rate(&self) -> f64 {
+        let passes = |segment: &SegmentStats| {
+            let load = segment.items as f64 / segment.slots.max(1) as f64;
+            let alike = 1.0 / (2f64.powi(segment.fingerprint_bits.into()) - 1.0);
+            2.0 * f64::from(segment.bucket_size) * load * (-alike).ln_1p()
+        };
+        -self.segments.iter().map(passes).sum::<f64>().exp_m1()
+    }
+}
+
 /// The users who were added in one step of a campaign that forgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Step)]
@@ -234,6 +253,29 @@ pub struct Description {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_rate_follows_load_and_bits() {
+        let rate = |segments: &[(u64, u8)]| {
+            let segment = |&(items, fingerprint_bits): &(u64, u8)| SegmentStats {
+                items,
+                capacity: 950,
+                slots: 1_000,
+                fingerprint_bits,
+                bucket_size: 4,
+            };
+            let segments = segments.iter().map(segment).collect();
+            let (items, memory_bytes, adds, removes, copies_max) = (0, 0, 0, 0, 8);
+            let (codes, steps) = (None, Vec::new());
+            Stats { items, memory_bytes, segments, adds, removes, codes, copies_max, steps }.error_rate()
+        };
+        assert_eq!(rate(&[(0, 8)]), 0.0);
+        let one = rate(&[(950, 8)]);
+        assert!((one - 0.0294).abs() < 0.0005, "{one}");
+        let two = rate(&[(950, 8), (950, 9)]);
+        assert!(two > one && two < 0.045, "{two}");
+        assert!(rate(&[(950, 62)]) > 0.0, "small, but not rounded away");
+    }
 
     #[test]
     fn a_window_includes_its_start_and_excludes_its_end() {

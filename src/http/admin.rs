@@ -4,8 +4,8 @@ use super::answer::problem::Problem;
 use super::answer::reply;
 use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{Asked, GrowthName, ModeName};
+use super::request::body::Streamed;
 use super::request::query;
-use super::schema::Bytes;
 use crate::access::Caller;
 use crate::domain::Timestamp;
 use crate::engine::{Backup, Durability};
@@ -297,7 +297,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> 
         (
             status = 200,
             description = "The archive, streamed",
-            body = inline(Bytes),
+            body = inline(Streamed),
             content_type = "application/octet-stream"
         ),
         (status = 503, description = "`overloaded`: too many backups are running; `draining`, `storage-failed`"),

@@ -1,9 +1,9 @@
 //! The service that all handlers share.
 
-use super::control::Stopping;
 use super::metrics::HttpMetrics;
 use super::options::HttpOptions;
 use super::request::body::Reading;
+use super::stopping::Stopping;
 use crate::access::Access;
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;

@@ -29,11 +29,17 @@ pub(super) enum Effect {
 
 /// What a caller needs for an operation, and what the operation does.
 pub(super) trait Right: Send + Sync + 'static {
-    /// The scope that its key must have.
-    const SCOPE: Scope;
-    const EFFECT: Effect;
+    const RULE: AccessRule;
+}
+
+/// What an operation requires of a caller, and does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AccessRule {
+    /// The scope that the caller's key must have.
+    pub(super) scope: Scope,
+    pub(super) effect: Effect,
     /// Whether it is logged as an administrative act.
-    const IS_AUDITED: bool;
+    pub(super) is_audited: bool,
 }
 
 macro_rules! rights {
@@ -43,9 +49,8 @@ macro_rules! rights {
             pub(super) struct $right;
 
             impl Right for $right {
-                const SCOPE: Scope = Scope::$scope;
-                const EFFECT: Effect = Effect::$effect;
-                const IS_AUDITED: bool = $is_audited;
+                const RULE: AccessRule =
+                    AccessRule { scope: Scope::$scope, effect: Effect::$effect, is_audited: $is_audited };
             }
         )*
     };
@@ -88,7 +93,7 @@ impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
-        let idempotency_key = match R::EFFECT {
+        let idempotency_key = match R::RULE.effect {
             Effect::WritesOnce => idempotency::header(&parts.headers)?.cloned(),
             Effect::Reads | Effect::Writes => None,
         };

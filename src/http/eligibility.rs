@@ -5,7 +5,6 @@ use super::answer::problem::{Fault, Problem};
 use super::answer::{refusals, reply};
 use super::api::Api;
 use super::call::{Call, Read};
-use super::filters::representation::error_rate_now;
 use super::request::faults::Faults;
 use super::request::items::Item;
 use super::request::json::{self, Text};
@@ -281,7 +280,7 @@ impl<'a> Explanation<'a> {
             present: explanation.present,
             window: explanation.window,
             excluded_by: explanation.excluded_by,
-            error_rate: error_rate_now(&explanation.view.describe(now).stats.segments),
+            error_rate: explanation.view.describe(now).stats.error_rate(),
             eligible: explanation.is_eligible(),
         }
     }

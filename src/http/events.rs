@@ -4,8 +4,8 @@ use super::answer::problem::{Code, Problem};
 use super::call::{Call, Follow};
 use super::imports::representation::{ImportStateName, failure};
 use super::lines::Lines;
+use super::request::body::Streamed;
 use super::request::query;
-use super::schema::Bytes;
 use crate::domain::{
     Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStep, Status,
     Timestamp, Window,
@@ -311,7 +311,7 @@ fn name(what: &Happened<'_>) -> EventName {
         (
             status = 200,
             description = "The events, one `EventLine` per line; none if there are no new ones",
-            content((inline(Bytes) = "application/x-ndjson"), (String = "text/csv"))
+            content((inline(Streamed) = "application/x-ndjson"), (String = "text/csv"))
         ),
         (status = 410, description = "`events-gone`: the event after `after` is no longer kept, or none are kept at all"),
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),

@@ -1,7 +1,7 @@
 //! The gate that every request passes on its way in and out. It checks readiness, keys, scopes and rates, and adds metrics and
 //! problem documents. It is one function, [`Gate::pass`], rather than a layer for each: a layer costs a request about a microsecond.
 
-use super::answer::headers::REQUEST_ID;
+use super::answer::REQUEST_ID;
 use super::answer::problem::{self, Code, Problem};
 use super::answer::refusals;
 use super::api::Api;

@@ -3,14 +3,14 @@
 //! Candidates are added in batches. A batch is one command, and its stored outcome tells a repeated request which of them are new, so a
 //! repeat returns the same codes, also after a failure between two batches. A candidate that the pool holds already is skipped.
 
-use super::answer::headers::mark_replayed;
+use super::answer::mark_replayed;
 use super::answer::problem::Problem;
 use super::answer::refusals;
 use super::call::{Call, Decided, Write, target};
 use super::lines::Lines;
+use super::request::body::Streamed;
 use super::request::idempotency::Resource;
 use super::request::json;
-use super::schema::Bytes;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Timestamp};
 use crate::engine::{CodeFound, Digest, FilterView, Growth};
 use axum::body::Body;
@@ -168,7 +168,7 @@ impl Candidates {
             description = "The codes, one per line: CSV with the header `code`, or NDJSON (`{\"code\":…}`) if `Accept` prefers it",
             content(
                 (String = "text/csv"),
-                (inline(Bytes) = "application/x-ndjson"),
+                (inline(Streamed) = "application/x-ndjson"),
             )
         ),
         (status = 409, description = "`filter-full`: a coupon of fixed size has no capacity for so many; `requires-added-codes`"),

@@ -33,10 +33,9 @@ mod positions;
 mod redemptions;
 mod request;
 mod router;
-mod schema;
 mod selection;
 mod service;
-mod static_files;
+mod stopping;
 
 pub use answer::problem;
 pub use control::{Control, Expiry};
@@ -47,7 +46,6 @@ use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
 use api::Api;
-use control::{Expiries, Stopping};
 use gate::Gate;
 use metrics::{HttpMetrics, StateFigures};
 use operations::Operations;
@@ -55,6 +53,7 @@ use prometheus_client::registry::Registry;
 use request::body::Reading;
 use router::Routes;
 use std::sync::Arc;
+use stopping::{Expiries, Stopping};
 
 /// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
 /// [`axum::extract::ConnectInfo`] if the server provides it.

@@ -1,9 +1,8 @@
 //! The operations of the API as their routes declare them: what each requires, and how often it was answered. Gate, audit log, metrics
 //! and document read this one table.
 
-use super::call::{Effect, Right};
+use super::call::{AccessRule, Effect};
 use super::metrics::{self, Figures};
-use crate::access::Scope;
 use http::{Method, StatusCode};
 use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::MetricType;
@@ -39,25 +38,15 @@ pub(super) struct Operation {
     pub(super) access: Option<AccessRule>,
 }
 
-/// What an operation requires of a caller, and does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct AccessRule {
-    pub(super) scope: Scope,
-    pub(super) effect: Effect,
-    pub(super) is_audited: bool,
-}
-
-impl AccessRule {
-    /// The rule that a right stands for.
-    pub(super) fn of<R: Right>() -> Self {
-        Self { scope: R::SCOPE, effect: R::EFFECT, is_audited: R::IS_AUDITED }
-    }
-}
-
 impl Operation {
     /// Whether it changes nothing, and has a position of the log.
     pub(super) fn is_read(&self) -> bool {
         self.access.is_some_and(|access| access.effect == Effect::Reads)
+    }
+
+    /// Whether it answers requests of this method. `HEAD` is answered as `GET` is.
+    fn answers(&self, method: &str) -> bool {
+        self.method == method || (method == "HEAD" && self.method == Method::GET)
     }
 
     /// The label of its latency histogram.
@@ -120,13 +109,6 @@ impl Operations {
     /// The route of a path; a common one for all paths without operations.
     pub(super) fn route(&self, path: &str) -> &Route {
         self.paths.at(path).map_or(&self.other, |found| &self.routes[*found.value])
-    }
-}
-
-impl Operation {
-    /// Whether it answers requests of this method. `HEAD` is answered as `GET` is.
-    fn answers(&self, method: &str) -> bool {
-        self.method == method || (method == "HEAD" && self.method == Method::GET)
     }
 }
 

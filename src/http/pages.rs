@@ -1,15 +1,18 @@
 //! Pages for people: the operator's console at `/console`, to which `/` leads, and the OpenAPI document in Swagger UI at `/docs`.
-//! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources).
+//! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
+//! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
 use super::api::Api;
-use super::static_files::{self, Compressed, Unchanging};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sha2::{Digest as _, Sha256};
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, OnceLock};
 
 /// Content Security Policy of the console: scripts, styles and images come from files of this service, and only this service is asked.
 const CONSOLE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -81,7 +84,7 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Re
     static COMPRESSED: [Compressed; 2] = [const { Compressed::new() }; 2];
     let asks_for_keys = !api.access.entry.is_open();
     let (document, compressed) = ((api.document)(asks_for_keys), &COMPRESSED[usize::from(asks_for_keys)]);
-    static_files::response(&asked, "application/json", document.as_bytes(), compressed)
+    compressible(&asked, "application/json", document.as_bytes(), compressed)
 }
 
 /// The pages and what they load. All links are relative, so that they work behind a proxy that adds a prefix.
@@ -135,7 +138,7 @@ fn answer(
         return (StatusCode::NOT_MODIFIED, own).into_response();
     }
     if coding.is_none() {
-        return (own, static_files::response(asked, media_type, bytes, compressed)).into_response();
+        return (own, compressible(asked, media_type, bytes, compressed)).into_response();
     }
     let mut response = (own, [(header::CONTENT_TYPE, media_type)], bytes).into_response();
     response.extensions_mut().insert(Unchanging);
@@ -146,4 +149,69 @@ fn answer(
 fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let lists = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
+}
+
+/// Marks a response that is not compressed, whatever the client accepts.
+#[derive(Clone, Copy)]
+pub(super) struct Unchanging;
+
+/// A compressed form, made when it is first requested.
+type Compressed = OnceLock<Vec<u8>>;
+
+/// Responds with a file: compressed if the client accepts gzip.
+fn compressible(
+    request: &HeaderMap,
+    media_type: &'static str,
+    file: &'static [u8],
+    compressed: &'static Compressed,
+) -> Response {
+    let mut response = match accepts_gzip(request) {
+        true => {
+            let gzip = compressed.get_or_init(|| gzip(file)).as_slice();
+            ([(header::CONTENT_ENCODING, "gzip")], gzip).into_response()
+        }
+        false => file.into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response.extensions_mut().insert(Unchanging);
+    response
+}
+
+fn gzip(file: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    // Nothing fails when bytes are written to memory.
+    let written = encoder.write_all(file).and_then(|()| encoder.finish());
+    written.unwrap_or_default()
+}
+
+fn accepts_gzip(request: &HeaderMap) -> bool {
+    let lists = request.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|entry| {
+        let (coding, quality) = entry.split_once(';').unwrap_or((entry, ""));
+        let is_refused = quality.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
+        coding.trim().eq_ignore_ascii_case("gzip") && !is_refused
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_used_if_accepted() {
+        for (accepted, wanted) in [
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("deflate, gzip;q=0", false),
+            ("gzip;q=0.000", false),
+            ("zstd", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, accepted.parse().unwrap())]);
+            assert_eq!(accepts_gzip(&headers), wanted, "{accepted}");
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! All routes of the API. What each requires is said by its handler's first argument, a [`Call`](super::call::Call).
 
 use super::api::Api;
-use super::call::Takes;
+use super::call::{AccessRule, Right, Takes};
 use super::filters::{campaigns, coupons};
 use super::imports::routes as imports;
 use super::items::{codes, lookup, users};
-use super::operations::{AccessRule, Operation};
+use super::operations::Operation;
 use super::{admin, cluster, eligibility, events, generate, health, line_ups, pages, redemptions};
 use http::Method;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(super) struct Routes {
 impl Routes {
     /// Adds the route of a handler that takes a right.
     fn with<A, H: Takes<A>>(self, _: H, routes: UtoipaMethodRouter<Arc<Api>>) -> Self {
-        self.add(Some(AccessRule::of::<H::Right>()), routes)
+        self.add(Some(H::Right::RULE), routes)
     }
 
     /// Adds a route that requires no key.

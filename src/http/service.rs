@@ -4,7 +4,7 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future.
 
 use super::gate::Gate;
-use super::static_files::Unchanging;
+use super::pages::Unchanging;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;

@@ -227,7 +227,7 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     }
     let mut response = Response::from_parts(parts, body.into());
     if problem.replayed {
-        super::headers::mark_replayed(&mut response);
+        super::mark_replayed(&mut response);
     }
     response
 }

@@ -1,7 +1,7 @@
 //! JSON answers.
 
-use super::headers::mark_replayed;
 use super::held::Held;
+use super::mark_replayed;
 use super::problem::{Code, Problem};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};

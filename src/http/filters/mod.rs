@@ -8,10 +8,10 @@ pub(crate) mod spec;
 use super::answer::problem::Problem;
 use super::answer::{refusals, reply};
 use super::call::{Call, Delete, Export, Maintain, Manage, Read, parse_name, target};
+use super::request::body::Streamed;
 use super::request::idempotency::Resource;
 use super::request::page::{self, PageQuery};
 use super::request::{json, query};
-use super::schema::Bytes;
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Command, Description, Kind, Name, Outcome};
 use axum::extract::{Path, Request};
@@ -133,7 +133,7 @@ macro_rules! filter_routes {
                 get, path = concat!($one, "/image"), operation_id = concat!("get_", $filter, "_image"),
                 tag = stringify!($filters), summary = concat!("Download the image of a ", $filter), description = $get_image,
                 responses(
-                    (status = 200, description = "The image, streamed", body = inline(Bytes), content_type = "application/octet-stream"),
+                    (status = 200, description = "The image, streamed", body = inline(Streamed), content_type = "application/octet-stream"),
                     (status = 503, description = "`overloaded`: too many images are being taken; `draining`, `storage-failed`"),
                     (status = 507, description = "`disk-full`: an image begins with a snapshot"),
                 )
@@ -145,7 +145,7 @@ macro_rules! filter_routes {
             #[utoipa::path(
                 put, path = concat!($one, "/image"), operation_id = concat!("put_", $filter, "_image"),
                 tag = stringify!($filters), summary = concat!("Make a ", $filter, " from an image"), description = $put_image,
-                request_body(content = inline(Bytes), content_type = "application/octet-stream"),
+                request_body(content = inline(Streamed), content_type = "application/octet-stream"),
                 responses(
                     (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
                     (status = 409, description = "`already-exists`: the name is taken"),

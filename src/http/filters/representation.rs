@@ -117,15 +117,14 @@ impl From<Description> for Filter {
 }
 
 fn figures(kind: Kind, stats: Stats) -> FilterStats {
-    let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
     // A compact filter has no redeemed codes: they are removed from it.
     let codes = stats.codes.unwrap_or(CodeCounts { available: stats.items, ..Default::default() });
     let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
     FilterStats {
         items: stats.items,
         capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
-        load: stats.items as f64 / slots.max(1) as f64,
-        error_rate_now: error_rate_now(&stats.segments),
+        load: stats.load(),
+        error_rate_now: stats.error_rate(),
         memory_bytes: stats.memory_bytes,
         segments: stats
             .segments
@@ -144,41 +143,5 @@ fn figures(kind: Kind, stats: Stats) -> FilterStats {
         held: of_coupon(codes.held),
         redeemed: of_coupon(codes.redeemed),
         steps: None,
-    }
-}
-
-/// The expected false-positive rate. In each segment, an item that was never added is compared with the occupied slots of two
-/// buckets: 2b at full load. Each slot has one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
-pub(crate) fn error_rate_now(segments: &[SegmentStats]) -> f64 {
-    let passes: f64 = segments
-        .iter()
-        .map(|segment| {
-            let load = segment.items as f64 / segment.slots.max(1) as f64;
-            let alike = 1.0 / (2f64.powi(segment.fingerprint_bits.into()) - 1.0);
-            2.0 * f64::from(segment.bucket_size) * load * (-alike).ln_1p()
-        })
-        .sum();
-    -passes.exp_m1()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_error_rate_follows_from_load_and_bits() {
-        let segment = |items, fingerprint_bits| SegmentStats {
-            items,
-            capacity: 950,
-            slots: 1_000,
-            fingerprint_bits,
-            bucket_size: 4,
-        };
-        assert_eq!(error_rate_now(&[segment(0, 8)]), 0.0);
-        let one = error_rate_now(&[segment(950, 8)]);
-        assert!((one - 0.0294).abs() < 0.0005, "{one}");
-        let two = error_rate_now(&[segment(950, 8), segment(950, 9)]);
-        assert!(two > one && two < 0.045, "{two}");
-        assert!(error_rate_now(&[segment(950, 62)]) > 0.0, "small, but not rounded away");
     }
 }

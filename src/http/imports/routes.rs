@@ -9,9 +9,8 @@ use crate::domain::{Guards, ImportId, ImportMode, ImportState, Kind, Name, Refus
 use crate::http::answer::problem::{Code, Problem};
 use crate::http::answer::{refusals, reply};
 use crate::http::call::{Call, Import, Read};
-use crate::http::request::body::media_type;
+use crate::http::request::body::{Streamed, media_type};
 use crate::http::request::query;
-use crate::http::schema::Bytes;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -116,8 +115,8 @@ macro_rules! import_route {
                     that was cancelled earlier is removed unless the upload contains it.",
                 params(ImportQuery),
                 request_body(content(
-                    (inline(Bytes) = "application/octet-stream"), (inline(Bytes) = "text/plain"),
-                    (inline(Bytes) = "application/x-ndjson"), (inline(Bytes) = "text/csv")
+                    (inline(Streamed) = "application/octet-stream"), (inline(Streamed) = "text/plain"),
+                    (inline(Streamed) = "application/x-ndjson"), (inline(Streamed) = "text/csv")
                 )),
                 responses(
                     (

@@ -4,8 +4,7 @@ use super::{Figures, rows};
 use crate::domain::{ImportState, Kind, Stats, Timestamp};
 use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, Peer, StateCounts, Status};
-use crate::http::control::{Expiries, Stopping};
-use crate::http::filters::representation::error_rate_now;
+use crate::http::stopping::{Expiries, Stopping};
 use rustix::process::{Resource, getrlimit};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
@@ -180,12 +179,8 @@ impl StateFigures {
             figures.labelled(name, help, values)
         };
         each("filter_items", "Items of a filter", &|stats| stats.items as f64)?;
-        each("filter_load_ratio", "Items of a filter per slot", &|stats| {
-            let slots: u64 = stats.segments.iter().map(|segment| segment.slots).sum();
-            stats.items as f64 / slots.max(1) as f64
-        })?;
-        let help = "False-positive rate of a filter";
-        each("filter_error_ratio", help, &|stats| error_rate_now(&stats.segments))?;
+        each("filter_load_ratio", "Items of a filter per slot", &Stats::load)?;
+        each("filter_error_ratio", "False-positive rate of a filter", &Stats::error_rate)?;
         each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
     }
 }

@@ -5,8 +5,8 @@ use super::body_memory::{self, Buffer, Share};
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
 use crate::budget::Budget;
 use crate::http::answer::problem::{Code, Problem, retry};
-use crate::http::control::Stopping;
 use crate::http::options::HttpOptions;
+use crate::http::stopping::Stopping;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// A gauge of bytes.
 type ByteGauge = Gauge<u64, AtomicU64>;
@@ -34,6 +35,11 @@ const EXPANSION_MAX: u64 = 200;
 
 /// Bytes to which any upload may expand: short ones can consist of equal lines.
 const EXPANDED_FREE: u64 = 4 << 20;
+
+/// A body of bytes that is streamed, whatever its media type.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub(crate) struct Streamed(());
 
 /// How bodies are read.
 pub(crate) struct Reading {

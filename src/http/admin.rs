@@ -13,7 +13,6 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::io;
@@ -168,7 +167,7 @@ pub(super) async fn info(call: Call<Read>) -> Response {
             snapshot_bytes_written: info.storage.snapshot_bytes_written,
         },
     };
-    reply::json(StatusCode::OK, false, &body)
+    reply::ok(&body)
 }
 
 /// The filter to plan.
@@ -248,7 +247,7 @@ pub(super) async fn plan(call: Call<Read>, request: Request) -> Result<Response,
         startup_seconds: plan.startup_seconds,
         reason: plan.reason,
     };
-    Ok(reply::json(StatusCode::OK, false, &body))
+    Ok(reply::ok(&body))
 }
 
 /// A finished snapshot.
@@ -281,7 +280,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> 
         bytes_written: report.bytes_written,
         seconds: report.duration.as_secs_f64(),
     };
-    Ok(reply::json(StatusCode::OK, false, &body))
+    Ok(reply::ok(&body))
 }
 
 /// Download a backup

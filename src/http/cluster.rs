@@ -5,7 +5,6 @@ use super::call::{Call, Read};
 use crate::domain::{FORMAT_VERSION, StateHash, Timestamp};
 use crate::engine::Peer;
 use axum::response::Response;
-use http::StatusCode;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use std::time::Instant;
@@ -168,5 +167,5 @@ pub(super) async fn show(call: Call<Read>) -> Response {
     let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
     let (position, enabled) = (engine.position().0, engine.format());
     let body = Cluster { journal, position, build, understands, enabled, log, nodes };
-    reply::json(StatusCode::OK, false, &body)
+    reply::ok(&body)
 }

@@ -15,7 +15,6 @@ use crate::domain::{Name, Timestamp, WindowPosition};
 use crate::engine::{self, Question};
 use axum::extract::Request;
 use axum::response::Response;
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
@@ -148,7 +147,7 @@ pub(super) async fn one(call: Call<Read>, request: Request) -> Result<Response, 
     let mut faults = Faults::default();
     request.check("", caller, &mut faults)?;
     faults.check()?;
-    request.answer(api, caller, "", |answer| reply::json(StatusCode::OK, false, &answer))
+    request.answer(api, caller, "", |answer| reply::ok(&answer))
 }
 
 /// Select the campaigns that several users may see

@@ -45,7 +45,7 @@ struct Readiness {
     responses((status = 200, description = "The process is alive", body = Health))
 )]
 pub(super) async fn livez() -> Response {
-    reply::json(StatusCode::OK, false, &Health { status: "ok" })
+    reply::ok(&Health { status: "ok" })
 }
 
 /// Show whether the service is ready for requests
@@ -77,7 +77,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Response, Prob
         return Err(problem);
     }
     let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
-    Ok(reply::json(StatusCode::OK, false, &Readiness { status: "ok", writes }))
+    Ok(reply::ok(&Readiness { status: "ok", writes }))
 }
 
 /// Show metrics for Prometheus

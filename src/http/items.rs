@@ -223,7 +223,7 @@ macro_rules! item_routes {
             pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
                 let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
                 let $present = read.await?.check(call.api.engine.now());
-                Ok(reply::json(StatusCode::OK, false, &$present_type { $present }))
+                Ok(reply::ok(&$present_type { $present }))
             }
 
             #[utoipa::path(
@@ -235,7 +235,7 @@ macro_rules! item_routes {
             pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
                 let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
                 let counts = read.await?.count(call.api.engine.now());
-                Ok(reply::json(StatusCode::OK, false, &ItemCounts { counts }))
+                Ok(reply::ok(&ItemCounts { counts }))
             }
 
             #[utoipa::path(
@@ -337,7 +337,7 @@ pub(crate) mod lookup {
         let guesses = guesser.take(digests.len())?;
         guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
         let codes = found.into_iter().map(CodeLookup::from).collect();
-        Ok(reply::json(StatusCode::OK, false, &CodeLookups { codes }))
+        Ok(reply::ok(&CodeLookups { codes }))
     }
 }
 

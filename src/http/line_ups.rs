@@ -127,7 +127,7 @@ pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response,
         |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
     let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
     let line_ups = permitted.map(|found| answer(&found.name, &found.line_up)).collect();
-    Ok(reply::json(StatusCode::OK, false, &LineUpList { line_ups, next_cursor }))
+    Ok(reply::ok(&LineUpList { line_ups, next_cursor }))
 }
 
 /// Show a line-up
@@ -148,7 +148,7 @@ pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Re
     let found = api.engine.line_up(&parse_name(&name)?).ok_or_else(refusals::line_up_not_found)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
-    Ok(reply::json(StatusCode::OK, false, &answer(&found.name, &found.line_up)))
+    Ok(reply::ok(&answer(&found.name, &found.line_up)))
 }
 
 /// Delete a line-up

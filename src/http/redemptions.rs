@@ -279,7 +279,7 @@ pub(super) async fn list(
         tokio::task::yield_now().await;
     }
     let next_cursor = next.map(|change| page::write_cursor(change.0.to_be_bytes()));
-    Ok(reply::json(StatusCode::OK, false, &RedemptionList { redemptions, next_cursor }))
+    Ok(reply::ok(&RedemptionList { redemptions, next_cursor }))
 }
 
 /// Streams all redemptions that match a query, one per line. The ledger is read in parts, as fast as the client accepts them.
@@ -330,7 +330,7 @@ pub(super) async fn get(
         view.redemption(&id, call.api.engine.now()).ok_or_else(refusals::redemption_not_found)
     };
     let redemption = after_barrier(&call.api, find).await?;
-    Ok(reply::json(StatusCode::OK, false, &RedemptionAnswer::from(redemption)))
+    Ok(reply::ok(&RedemptionAnswer::from(redemption)))
 }
 
 /// Redeem a held code

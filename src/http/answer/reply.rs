@@ -14,6 +14,11 @@ pub(crate) const NDJSON: &str = "application/x-ndjson";
 /// The media type of comma-separated values.
 pub(crate) const CSV: &str = "text/csv";
 
+/// Builds the response to a query: 200 with this JSON.
+pub(crate) fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, false, body)
+}
+
 /// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     let mut response = match serde_json::to_vec(body) {

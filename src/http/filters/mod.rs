@@ -64,7 +64,7 @@ macro_rules! filter_routes {
             )]
             pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response, Problem> {
                 let ($filters, next_cursor) = super::list(&call, KIND, &request)?;
-                Ok(reply::json(StatusCode::OK, false, &$list { $filters, next_cursor }))
+                Ok(reply::ok(&$list { $filters, next_cursor }))
             }
 
             #[utoipa::path(
@@ -74,7 +74,7 @@ macro_rules! filter_routes {
             )]
             pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Response, Problem> {
                 let view = call.filter(KIND, &name)?;
-                Ok(reply::json(StatusCode::OK, false, &Filter::from(view.describe(call.api.engine.now()))))
+                Ok(reply::ok(&Filter::from(view.describe(call.api.engine.now()))))
             }
 
             #[utoipa::path(

@@ -193,7 +193,7 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
     // In a task of its own: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {
         let import = tokio::spawn(asked.try_out(upload, client)).await.map_err(failed)??;
-        return Ok(reply::json(StatusCode::OK, false, &ImportAnswer::checked(import)));
+        return Ok(reply::ok(&ImportAnswer::checked(import)));
     }
     let Imported { import, replayed } = tokio::spawn(asked.run(upload)).await.map_err(failed)??;
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
@@ -241,7 +241,7 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
     });
     let imports =
         imports.iter().map(|import| api.live_imports.corrected(import, api.engine.now()).into()).collect();
-    reply::json(StatusCode::OK, false, &ImportList { imports })
+    reply::ok(&ImportList { imports })
 }
 
 /// Show an import
@@ -263,11 +263,7 @@ pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Result<
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or_else(refusals::import_not_found)?;
-    Ok(reply::json(
-        StatusCode::OK,
-        false,
-        &ImportAnswer::from(api.live_imports.corrected(&import, api.engine.now())),
-    ))
+    Ok(reply::ok(&ImportAnswer::from(api.live_imports.corrected(&import, api.engine.now()))))
 }
 
 /// Stop an import

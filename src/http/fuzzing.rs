@@ -14,11 +14,12 @@ pub fn import_lines<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
     mut line: impl FnMut(Result<Option<&str>, LineFault>),
 ) -> Result<(), String> {
-    let mut lines = Lines::new(match media_type {
-        "text/csv" => Format::Csv { column: column.map(str::to_owned) },
+    let format = match media_type {
+        "text/csv" => Format::Csv,
         "application/x-ndjson" => Format::NdJson,
         _ => Format::Text,
-    });
+    };
+    let mut lines = Lines::new(format, column.map(str::to_owned));
     let mut each = |read: Line<'_>| match read {
         Line::Item(item) => line(Ok(Some(item))),
         Line::Blank => line(Ok(None)),

@@ -6,7 +6,7 @@ use super::api::Api;
 use super::metrics::Format;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{StatusCode, header};
+use http::header;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use std::sync::Arc;

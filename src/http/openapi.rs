@@ -3,7 +3,7 @@
 use super::answer::problem::{Document, Fault};
 use super::call::Effect;
 use super::events::EventAnswer;
-use super::imports::routes::FormatName;
+use super::imports::lines::Format;
 use super::operations::Operation;
 use super::router::{self, Routes, SECURITY_SCHEME};
 use http::Method;
@@ -24,7 +24,7 @@ use utoipa::OpenApi;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
-    components(schemas(Document<'_>, Fault, FormatName, EventAnswer)),
+    components(schemas(Document<'_>, Fault, Format, EventAnswer)),
     tags(
         (name = "campaigns", description = "Sets of users who may see an ad"),
         (name = "users", description = "The users of a campaign"),

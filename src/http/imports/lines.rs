@@ -9,22 +9,22 @@ use crate::domain::LineFault;
 use memchr::memchr;
 use serde::Deserialize;
 use std::borrow::Cow;
+use utoipa::ToSchema;
 
 /// A byte-order mark, which would become part of the first item.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The format of an upload.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = ImportFormat)]
 pub(crate) enum Format {
-    /// One item per line.
+    /// One item per line; media type `text/plain`.
     Text,
-    /// One JSON string or `{"item":…}` per line.
+    /// One JSON string or `{"item":…}` per line; media type `application/x-ndjson`.
     NdJson,
-    /// One record per line; the first one names the columns.
-    Csv {
-        /// The column that holds the items; optional if it is the only one.
-        column: Option<String>,
-    },
+    /// A header row and records; media type `text/csv`.
+    Csv,
 }
 
 /// Splits an upload into lines.
@@ -41,12 +41,12 @@ enum Splitter {
 }
 
 impl Lines {
-    /// Lines of an upload in this format.
-    pub(crate) fn new(format: Format) -> Self {
+    /// Lines of an upload in this format. In CSV, the items are in this column, or in the only one.
+    pub(crate) fn new(format: Format, column: Option<String>) -> Self {
         let splitter = match format {
             Format::Text => Splitter::Text(Split::default()),
             Format::NdJson => Splitter::NdJson(Split::default()),
-            Format::Csv { column } => Splitter::Csv(Box::new(Records::new(column))),
+            Format::Csv => Splitter::Csv(Box::new(Records::new(column))),
         };
         Self { begin: Some(Vec::new()), splitter }
     }
@@ -200,7 +200,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(format: Format, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
-        let mut lines = Lines::new(format);
+        read_column(format, None, pieces)
+    }
+
+    fn read_column(
+        format: Format,
+        column: Option<&str>,
+        pieces: &[&[u8]],
+    ) -> Result<Vec<String>, UploadFault> {
+        let mut lines = Lines::new(format, column.map(str::to_owned));
         let mut seen = Vec::new();
         let mut each = |line: Line<'_>| seen.push(line.shown());
         for piece in pieces {
@@ -223,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_endless_line_takes_no_endless_memory() {
-        let mut lines = Lines::new(Format::Text);
+        let mut lines = Lines::new(Format::Text, None);
         let mut rejected = 0;
         for _ in 0..100 {
             lines.push(&[b'x'; 32 << 10], &mut |_| {}).unwrap();
@@ -245,17 +253,17 @@ mod tests {
     #[test]
     fn csv_has_a_header_and_quotes() {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
-        let of = |column: Option<&str>| read(Format::Csv { column: column.map(str::to_owned) }, &[csv]);
+        let of = |column: Option<&str>| read_column(Format::Csv, column, &[csv]);
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
         assert_eq!(of(None), Err(UploadFault::WhichColumn(2)));
         assert_eq!(of(Some("none")), Err(UploadFault::NoSuchColumn));
-        let one = read(Format::Csv { column: None }, &[b"code\na\nb,x\n"]);
+        let one = read(Format::Csv, &[b"code\na\nb,x\n"]);
         assert_eq!(one.unwrap(), ["-", "a", "b"]);
     }
 
     #[test]
     fn csv_that_is_none_is_told_rather_than_guessed_at() {
-        let of = |csv: &[u8]| read(Format::Csv { column: None }, &[csv]);
+        let of = |csv: &[u8]| read(Format::Csv, &[csv]);
         // A quote inside a field is an ordinary character, and the next line is another record.
         assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
         assert_eq!(of(b"code\n\xef\xbb\xbfa\n").unwrap(), ["-", "\u{feff}a"]);
@@ -293,8 +301,8 @@ mod tests {
         fn pieces_do_not_matter(bytes in "[a\",\r\n{}é]{0,40}", cut in 0usize..40) {
             let bytes = bytes.as_bytes();
             let (head, tail) = bytes.split_at(cut.min(bytes.len()));
-            for format in [Format::Text, Format::NdJson, Format::Csv { column: None }] {
-                prop_assert_eq!(read(format.clone(), &[head, tail]), read(format, &[bytes]));
+            for format in [Format::Text, Format::NdJson, Format::Csv] {
+                prop_assert_eq!(read(format, &[head, tail]), read(format, &[bytes]));
             }
         }
     }

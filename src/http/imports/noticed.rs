@@ -82,11 +82,11 @@ impl Sample {
 
 impl Noticed {
     /// Nothing noticed yet.
-    pub(super) fn new(view: Arc<FilterView>, format: &Format) -> Self {
+    pub(super) fn new(view: Arc<FilterView>, format: Format) -> Self {
         Self {
             view,
             copies_at: None,
-            is_text: *format == Format::Text,
+            is_text: format == Format::Text,
             items: 0,
             rejected: 0,
             with_white_space: 0,

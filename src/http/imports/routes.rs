@@ -17,26 +17,13 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// The format of an upload.
-#[derive(Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ImportFormat)]
-pub(crate) enum FormatName {
-    /// One item per line; media type `text/plain`.
-    Text,
-    /// One JSON string or `{"item":…}` per line; media type `application/x-ndjson`.
-    NdJson,
-    /// A header row and records; media type `text/csv`.
-    Csv,
-}
-
 /// The parameters of an import.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ImportQuery {
     /// The format of the upload, for clients that can't set the media type. It takes precedence over `Content-Type`.
-    format: Option<FormatName>,
+    format: Option<Format>,
     /// `append` by default.
     #[serde(default)]
     mode: ImportMode,
@@ -161,7 +148,7 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
         Some(id) => ImportId::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
         None => call.api.engine.import_id(),
     };
-    let format = format(&request, query.format, query.column)?;
+    let format = format(&request, query.format, query.column.as_deref())?;
     if view.spec.stock.is_some() {
         return Err(refusals::refused(kind, Refusal::RequiresAddedCodes));
     }
@@ -186,7 +173,7 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
     };
     let uploader = Uploader::new(api.clone(), call.caller, view.name.clone());
     let source = Source { pieces: api.reading.upload(request)?, live, uploader };
-    let upload = Upload::open(format, source, view.clone()).await?;
+    let upload = Upload::open(format, query.column, source, view.clone()).await?;
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
     let asked = Asked { api, view, id, mode, if_absent, guards, by, is_named };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
@@ -199,18 +186,18 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
 }
 
-fn format(request: &Request, named: Option<FormatName>, column: Option<String>) -> Result<Format, Problem> {
+fn format(request: &Request, named: Option<Format>, column: Option<&str>) -> Result<Format, Problem> {
     let of_media_type = || match media_type(request.headers()).as_deref() {
-        Some("text/plain") => Some(FormatName::Text),
-        Some("application/x-ndjson") => Some(FormatName::NdJson),
-        Some("text/csv") => Some(FormatName::Csv),
+        Some("text/plain") => Some(Format::Text),
+        Some("application/x-ndjson") => Some(Format::NdJson),
+        Some("text/csv") => Some(Format::Csv),
         _ => None,
     };
     match (named.or_else(of_media_type), column) {
-        (Some(FormatName::Csv), column) => Ok(Format::Csv { column }),
-        (Some(_), Some(_)) => Err(Problem::invalid_at("/column", "only CSV has columns")),
-        (Some(FormatName::Text), None) => Ok(Format::Text),
-        (Some(FormatName::NdJson), None) => Ok(Format::NdJson),
+        (Some(Format::Text | Format::NdJson), Some(_)) => {
+            Err(Problem::invalid_at("/column", "only CSV has columns"))
+        }
+        (Some(format), _) => Ok(format),
         (None, _) => {
             let detail =
                 "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";

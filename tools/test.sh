@@ -12,6 +12,9 @@ export PATH=$tools/bin:$PATH PIP_RETRIES=15 PIP_DEFAULT_TIMEOUT=60 npm_config_fe
 # A lint needs libFuzzer's interface, not its code.
 export CUSTOM_LIBFUZZER_PATH=/nowhere/libfuzzer.a
 
+# Tests run many services in one process. A login shell's soft limit is often 1,024.
+ulimit -n "$(ulimit -Hn)"
+
 lanes=("cluster linearizable redis" "unit filter it crash" "process clients console docs")
 parts=${*:-lint ${lanes[*]}}
 rm -rf "$logs" && mkdir -p "$logs"

@@ -15,7 +15,7 @@ const REGISTRATIONS: [(&str, &[&str]); 6] = [
     (r#"\beach\(\s*"([a-z0-9_]+)""#, &[""]),
     (r#"\.counter\(\s*"([a-z0-9_]+)""#, &["_total"]),
     // A row of a table: name, help, value.
-    (r#"\(\s*"([a-z0-9_]+)",\s*"[A-Z0-9]"#, &["", "_total"]),
+    (r#"[({;]\s*"([a-z0-9_]+)",\s*"[A-Z0-9]"#, &["", "_total"]),
     // What kind it is, is said elsewhere.
     (
         r#"\.(?:register|encode_descriptor)\(\s*"([a-z0-9_]+)""#,

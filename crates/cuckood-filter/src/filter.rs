@@ -62,7 +62,7 @@ impl Filter {
                 table.copy_filled(buckets);
             } else {
                 let counted = filter.count_in(table, buckets);
-                counted.map_err(|_| RestoreError::Image("its slots hold what no item has"))?;
+                counted.map_err(|_| RestoreError::Image("an item was added in no step"))?;
             }
         }
         if filled.is_none() {
@@ -102,7 +102,11 @@ impl Filter {
         if let ChunkWords::Written(words) = words {
             table.fill(first as usize, words);
         }
-        self.count_in(index, buckets_in(&plan, first)..buckets_in(&plan, last))?;
+        let buckets = buckets_in(&plan, first)..buckets_in(&plan, last);
+        if !table.table.are_items(buckets.clone()) {
+            return Err(FillError::Contradiction);
+        }
+        self.count_in(index, buckets)?;
         filled.chunk += 1;
         if filled.chunk == chunks(plan.words()) {
             *filled = Filled { table: filled.table + 1, chunk: 0 };

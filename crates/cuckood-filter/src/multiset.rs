@@ -31,21 +31,19 @@ pub(crate) struct Multiset {
 }
 
 impl Multiset {
-    /// Counts the items in some buckets of a table, by their steps if it forgets. Returns how many there are; none if a slot holds what no
-    /// item has, or an item is of no step.
+    /// Counts the items in some buckets of a table, by their steps if it forgets. Returns how many there are; none if one is of no step.
     pub(crate) fn count_in(&self, table: usize, buckets: Range<u64>) -> Option<u64> {
-        let (mut taken, mut are_items) = (0, true);
+        let (mut taken, mut have_steps) = (0, true);
         let table = &self.tables.tables[table].table;
         let tags = (1 << table.plan.tag_bits) - 1;
         table.for_each_in(buckets, |_, _, value| {
             taken += 1;
-            are_items &= table.is_of_item(value);
             if let Some(steps) = &self.tables.steps {
-                are_items &= steps.has(value & tags);
+                have_steps &= steps.has(value & tags);
                 steps.count(value & tags);
             }
         });
-        are_items.then_some(taken)
+        have_steps.then_some(taken)
     }
 
     /// Items that are not forgotten, every copy counted.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::hash::Digest;
 use crate::layout::{self, Mode};
 use crate::memory::OutOfMemory;
-use crate::place::{Dimensions, Nested, Place, Probe, Whole};
+use crate::place::{Dimensions, Nested, Place, Probe, Whole, stored_digest};
 use crate::plan::TablePlan;
 use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged};
 use crate::{AtomicU64, Words};
@@ -359,9 +359,30 @@ impl Table {
         }
     }
 
-    /// Returns whether an item can have this slot value.
-    pub(crate) fn is_of_item(&self, value: u64) -> bool {
-        self.plan.mode == Mode::Strict || self.dimensions.is_of_item(value)
+    /// Returns whether the taken slots of these buckets hold what items have there. A strict table holds no item twice, in these buckets and
+    /// those before.
+    pub(crate) fn are_items(&self, buckets: Range<u64>) -> bool {
+        let mut are_items = true;
+        self.for_each_in(buckets, |bucket, slot, value| {
+            are_items &= match self.plan.mode {
+                Mode::Compact => self.dimensions.is_of_item(value),
+                Mode::Strict => self.is_only_one(bucket, slot, value),
+            };
+        });
+        are_items
+    }
+
+    /// Returns whether a slot of a strict table holds an item that belongs there, and no earlier slot holds the same item.
+    fn is_only_one(&self, bucket: u64, slot: u32, value: u64) -> bool {
+        let digest = value & !STATE_MASK;
+        let probe = self.strict_kind().place.probe(stored_digest(value));
+        let holds = |bucket: u64, slots: u32| {
+            (0..slots).any(|slot| slot_of(&self.words, self.lanes, bucket, slot) & !STATE_MASK == digest)
+        };
+        // An item's first bucket comes before its second one in the table.
+        let [first, second] = probe.buckets;
+        let is_first = if bucket == second { !holds(first, self.lanes.slots) } else { bucket == first };
+        probe.value == digest && is_first && !holds(bucket, slot)
     }
 
     /// The version of the sequence lock: odd while items move. A reader loads it before a lookup and after a miss.

@@ -1,6 +1,8 @@
 //! Snapshots and images: what is damaged is refused, what is restored continues as before.
 
 use super::*;
+use cuckood_filter::{FillError, SlotState, Walk};
+use proptest::prelude::*;
 use std::collections::HashSet;
 
 #[test]
@@ -202,5 +204,70 @@ fn tables_load_in_any_order_but_complete() {
     assert!(items.iter().all(|item| restored.reader().view(0).contains(*item)));
     for chunk in 0..chunks.len() as u32 {
         assert!(matches!(restore(Some(chunk)), Err(RestoreError::Image(_))), "chunk {chunk}");
+    }
+}
+
+/// Replaces words of a chunk, and its checksum.
+fn forge(chunk: &mut [u8], change: impl FnOnce(&mut [[u8; 8]])) {
+    let (content, checksum) = chunk.split_last_chunk_mut::<8>().unwrap();
+    change(content[24..].as_chunks_mut().0);
+    *checksum = xxhash_rust::xxh3::xxh3_64(content).to_le_bytes();
+}
+
+/// A strict filter with items in all states and its image, whose words are those of a table in one chunk.
+fn strict_image() -> (FilterImage, Vec<u8>) {
+    let mut filter = strict(600);
+    filter.insert_many(&digests(0, 500), false).unwrap();
+    filter.set_state(digest(1), SlotState::Held);
+    filter.set_state(digest(2), SlotState::Redeemed);
+    let (image, chunks) = snapshot(&mut filter);
+    let [chunk] = chunks.into_values().collect::<Vec<_>>().try_into().unwrap();
+    (image, chunk)
+}
+
+/// Fills in the only chunk of a strict filter.
+fn filled_with(image: &FilterImage, chunk: &[u8]) -> Result<Filter, FillError> {
+    let mut filter = Filter::hollow(Mode::Strict, image).unwrap();
+    let mut filled = Filled::default();
+    filter.fill(&mut filled, chunk)?;
+    let words = chunk[24..chunk.len() - 8].as_chunks::<8>().0;
+    filter.finish_filling(filled, &[words.iter().filter(|word| **word != [0; 8]).count() as u64])?;
+    Ok(filter)
+}
+
+proptest! {
+    /// Whatever the slots of a strict filter's image hold, it is refused, or each clear removes what it has to.
+    #[test]
+    fn forged_slots_are_refused_or_can_be_cleared(
+        changes in proptest::collection::vec((any::<u16>(), any::<u16>(), 0_u64..6), 1..4),
+    ) {
+        let (image, mut chunk) = strict_image();
+        forge(&mut chunk, |words| {
+            for (to, from, how) in changes {
+                let [to, from] = [to, from].map(|at| usize::from(at) % words.len());
+                let word = u64::from_le_bytes(words[from]);
+                words[to] = match how {
+                    // Another bucket's item, the item of another slot in the same bucket, another state, the digest zero.
+                    0 => word,
+                    1 => u64::from_le_bytes(words[to ^ 1]),
+                    2..4 => u64::from_le_bytes(words[to]) ^ how,
+                    _ => how - 3,
+                }.to_le_bytes();
+            }
+        });
+        let Ok(mut filter) = filled_with(&image, &chunk) else { return Ok(()) };
+        for round in 1..5 {
+            filter.clear();
+            let mut walk = Walk::START;
+            let (mut found, mut rounds) = (0, 0);
+            while filter.walk(&mut walk, u64::MAX, |_, _| found += 1) > 0 {}
+            prop_assert_eq!(filter.items(), found);
+            while filter.is_moving() {
+                filter.move_items(1_000);
+                rounds += 1;
+                prop_assert!(rounds < 10, "the slots of cleared items are never free");
+            }
+            filter.insert_many(&digests(round * 1_000, round * 1_000 + 50), false).unwrap();
+        }
     }
 }

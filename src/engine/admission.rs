@@ -135,8 +135,8 @@ mod tests {
         // Capacities around the size at which tables begin to be mapped.
         let capacity = [10, 3_000, 9_000, 30_000, 60_000][(what % 5) as usize];
         let growth = if what.is_multiple_of(7) { Growth::Fixed } else { Growth::Auto };
-        let max_search = [FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT][(what / 5 % 2) as usize];
-        let fingerprint_bits = [8, 12, 16, 31][(what / 25 % 4) as usize];
+        let max_search = [1, 3, 100, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT][(what / 5 % 5) as usize];
+        let fingerprint_bits = [4, 8, 16, 31][(what / 25 % 4) as usize];
         let bucket_size = [2, 4, 8][(what / 100 % 3) as usize];
         let (mode, growth, layout, sizing) = match what % 2 {
             0 => (Mode::Strict, growth, Layout::strict(capacity).unwrap(), Sizing::Exact),

@@ -35,7 +35,8 @@ pub const MAX_SEARCH_DEFAULT: u32 = 2_000;
 /// The most buckets that a layout can let an insert search.
 pub const MAX_SEARCH_LIMIT: u32 = 16_384;
 
-/// The fewest buckets that the layout of a filter of fixed size can let an insert search: such a filter promises its capacity.
+/// The fewest buckets that an insert searches where tables must fill: in a filter of fixed size, whose layout can't have fewer because it
+/// promises its capacity, and in one that grows, whatever its layout says, so that it doesn't grow before its tables are full.
 pub const FIXED_SEARCH_MIN: u32 = 250;
 
 /// What a filter keeps of its items.
@@ -69,7 +70,7 @@ pub struct Layout {
     pub bucket_size: u8,
     /// Buckets of the first table, an even number.
     pub buckets: u64,
-    /// How many buckets an insert searches for a path to a free slot before it gives up.
+    /// How many buckets an insert searches for a path to a free slot before it gives up. Fewer than [`FIXED_SEARCH_MIN`] count as that.
     pub max_search: u32,
 }
 
@@ -150,6 +151,11 @@ impl Layout {
             return Err(LayoutError::Buckets(self.buckets));
         }
         Ok(())
+    }
+
+    /// How many buckets an insert really searches.
+    pub(crate) fn searched(&self) -> u32 {
+        self.max_search.max(FIXED_SEARCH_MIN)
     }
 
     /// Slots of the first table.

@@ -173,7 +173,7 @@ fn check_capacity(capacity: u64) -> Result<(), LayoutError> {
 
 /// The fewest bits of a fingerprint with which a large table can be filled to [`load_percent`], measured. A shorter one leads to so
 /// few other buckets that searches fail before (Fan et al., section 4 and figure 2). Only a caller's own layout can have one.
-const fn planned_bits_min(bucket_size: u8) -> u8 {
+pub(crate) const fn planned_bits_min(bucket_size: u8) -> u8 {
     match bucket_size {
         2 => 8,
         4 => 6,

@@ -67,9 +67,11 @@ enum Raise {
 /// The table that comes after the newest one if that holds this many items and is full, or has no place for an item.
 ///
 /// If it is less than half full, copies of a few items crowd their buckets there, which a doubling does not part. So it is doubled only
-/// until it has half of all buckets; then another table, which takes as many items as there are, parts them.
+/// until it has half of all buckets; then another table, which takes as many items as there are, parts them. Short fingerprints crowd
+/// different items as well, which a doubling does part.
 fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) -> Option<TablePlan> {
-    let is_crowded = newest.mode == Mode::Compact && 2 * held < newest.capacity();
+    let is_crowded =
+        newest.mode == Mode::Compact && !newest.is_hard_to_fill() && 2 * held < newest.capacity();
     let doubled = newest.doubled(1).filter(|_| !is_crowded || 2 * newest.buckets() < all_buckets);
     doubled.or_else(|| newest.appended(all_buckets, items_min))
 }
@@ -78,7 +80,7 @@ impl Tables {
     /// The first table, which is empty. If the filter forgets, it keeps items for this many steps after the one in which they were added.
     pub(crate) fn new(mode: Mode, first: Layout, growth: Growth, kept: Option<u32>) -> Self {
         let table = Table::new(TablePlan::first(mode, &first));
-        let tables = vec![TableWriter::new(TableId(0), table, 0, 0, first.max_search)];
+        let tables = vec![TableWriter::new(TableId(0), table, 0, 0, first.searched())];
         let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
         let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
         let sweep = steps.as_ref().map(|_| (0, 0));
@@ -93,7 +95,7 @@ impl Tables {
     fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
         let id = TableId(self.next_table);
         self.next_table += 1;
-        self.tables.push(TableWriter::new(id, table, items, 0, self.first.max_search));
+        self.tables.push(TableWriter::new(id, table, items, 0, self.first.searched()));
     }
 
     pub(crate) fn newest(&self) -> &TableWriter {
@@ -382,7 +384,7 @@ impl Tables {
             };
             table.set_available_tag(available_tag);
             let changes = if load.is_some() { of.changes } else { 0 };
-            tables.push(TableWriter::new(of.id, table, 0, changes, first.max_search));
+            tables.push(TableWriter::new(of.id, table, 0, changes, first.searched()));
         }
         if let (Some(plan), Some((_, done)), Some(newest)) =
             (image.copy_plan(), image.copy, tables.last_mut())

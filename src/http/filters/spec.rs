@@ -50,8 +50,8 @@ pub(crate) struct LayoutBody {
     #[serde(default = "bucket_size_default")]
     #[schema(schema_with = bucket_size_schema)]
     pub(crate) bucket_size: u8,
-    /// Buckets that an insert searches before it gives up. With `growth` fixed at least 250; fewer than 1000 cost a little
-    /// memory.
+    /// Buckets that an insert searches before it gives up. With `growth` fixed at least 250, and fewer than 1000 cost a little memory.
+    /// A filter that grows searches at least 250 too, so that it grows only when it is full.
     #[serde(default = "max_search_default")]
     #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
     pub(crate) max_search: u32,

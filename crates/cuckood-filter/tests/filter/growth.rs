@@ -83,6 +83,11 @@ fn forecasts_cover_growth() {
         ),
         strict(300),
         strict(20_000),
+        // Layouts of callers with which searches fail early.
+        compact(Layout::compact_with(300, 4, 2, 1, Growth::Auto).unwrap()),
+        compact(Layout::compact_with(9_000, 5, 2, 3, Growth::Auto).unwrap()),
+        compact(Layout::compact_with(3_000, 4, 4, 1, Growth::Auto).unwrap()),
+        compact(Layout::compact_with(20_000, 16, 2, 1, Growth::Auto).unwrap()),
     ] {
         let mut next = 0;
         for round in 0..60 {

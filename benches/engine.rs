@@ -2,6 +2,7 @@
 //! `cargo bench --bench engine [-- DIR]`. The contestants take turns and each is judged by its median round, since the machine is
 //! shared.
 
+// A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 // As the service has it.

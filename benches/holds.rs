@@ -2,6 +2,7 @@
 //! `cargo bench --bench holds [-- REDEMPTIONS [DIR]]`, five million unless said otherwise. After each of them come two phases: as long as
 //! another client writes without a pause, and with nobody else. What counts is the metric, which tells the longest hold to a power of two.
 
+// A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 // As the service has it.

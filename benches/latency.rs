@@ -5,6 +5,7 @@
 //! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request
 //! was due. So a stall delays all requests that come meanwhile (no "coordinated omission"). Server and load share the machine.
 
+// A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 // As the service has it.

@@ -1,6 +1,7 @@
 //! The cost of snapshots and restarts with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a
 //! process of its own with its own peak of memory. Each but the last dies without a clean end where that is stated.
 
+// A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 // As the service has it.

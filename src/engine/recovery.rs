@@ -296,7 +296,7 @@ fn apply(
         return Err(RecoveryError::Unappliable { path, unappliable, next_step });
     }
     admission.settle();
-    // Nobody waits for a command.
+    // No command is waiting during recovery, so everything can be freed at once.
     state.free_discarded(u64::MAX);
     Ok(())
 }

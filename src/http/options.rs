@@ -30,7 +30,7 @@ pub struct HttpOptions {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsOptions {
-    /// Whether each campaign and coupon has metrics of its own.
+    /// Whether each campaign and coupon has its own metrics.
     pub per_filter: bool,
 }
 

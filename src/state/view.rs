@@ -353,7 +353,7 @@ impl FilterView {
     /// The refusal that an entry which redeems or holds this code would get now. It must be the same at every time from `logged`, that of the
     /// last entry, to `now`, and the entry must do nothing else to this coupon. None otherwise.
     ///
-    /// The state must not change meanwhile, and the view must be the newest one of its filter.
+    /// The caller keeps the state from changing during the call. The view must be the newest one of its filter.
     pub fn certain_refusal(
         &self,
         digest: Digest,

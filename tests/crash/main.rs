@@ -4,6 +4,7 @@
 //! `CRASH_KILLS` says how often (100 if it is unset), `CRASH_SEED` repeats a run's choices, `CUCKOOD_PROGRAM` names
 //! another program to be killed.
 
+// A failed `unwrap` fails the test, and no other crate sees what is public here.
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
 mod check;

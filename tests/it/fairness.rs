@@ -146,7 +146,7 @@ fn a_large_pool_is_cleared_at_once_and_emptied_bit_by_bit() {
     assert_eq!(pools.seen(), (CODES - REDEEMED, REDEEMED));
 }
 
-/// A clear waits until what the last one cleared is mostly freed, and then finds a table that codes were added to meanwhile.
+/// A clear waits until most of what the previous one cleared is freed. By then, codes were added to the new table.
 #[test]
 fn large_pools_are_cleared_again_and_again() {
     let mut pools = Pools::new();

@@ -1,5 +1,6 @@
 //! The real program as its operator and its clients meet it.
 
+// A failed `unwrap` fails the test, and no other crate sees what is public here.
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
 mod acts;

@@ -7,7 +7,7 @@ use crate::slots::{Lanes, STATE_BITS, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
 
 /// Spare bits of an appended table: it can be doubled as many times. More would make a filter that grows tenfold larger, fewer would
-/// give one that grows a hundredfold a third table.
+/// give one that grows 100 times a third table.
 const SPARE_BITS: u8 = 7;
 
 /// An appended table has at least one in this many of all slots.

@@ -15,7 +15,7 @@ pub(in crate::http) struct StateFigures {
     pub(in crate::http) stopping: Stopping,
     pub(in crate::http) live_imports: LiveImports,
     pub(in crate::http) expiries: Expiries,
-    /// Whether each filter has series of its own.
+    /// Whether each filter has its own series.
     pub(in crate::http) per_filter: bool,
 }
 

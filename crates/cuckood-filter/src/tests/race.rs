@@ -200,8 +200,8 @@ mod orders {
         }
     }
 
-    /// A reader finds an item before, while and after its table is copied to a larger one and replaced by it, while other items come and
-    /// go in buckets that were copied already.
+    /// A table is copied to a larger one and replaced by it, while other items come and go in buckets that are already copied. A reader
+    /// finds an item at every moment of that.
     #[test]
     fn copied_items_are_found_in_every_order() {
         let strict = Story { residents: 5, steps: 1, ..Story::all()[1] };

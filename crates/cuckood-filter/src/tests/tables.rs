@@ -141,7 +141,7 @@ proptest! {
         prop_assert!(words(&table).iter().all(|word| *word == 0));
     }
 
-    /// A copy always equals what the copied buckets split into, however the table changes meanwhile; and the larger table finds all.
+    /// However the table changes while it is copied, the copy equals what the copied buckets split into, and the larger table finds all items.
     #[test]
     fn copies_follow_changes(
         plan in plans(),

@@ -89,7 +89,7 @@ impl Model {
     }
 }
 
-/// Bits of a fingerprint: so many that no two items collide.
+/// Bits of a fingerprint, enough that no two items of these tests collide.
 const BITS: u8 = 28;
 
 fn apply(filter: &mut Filter, model: &mut Model, operation: &Operation) {
@@ -336,7 +336,7 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
                     let items = digests(step * 500, 500);
                     let view = reader.view(step);
                     view.contains_many(&items, &mut found);
-                    // The writer may have gone on by so many steps meanwhile that they are forgotten.
+                    // The writer may have taken enough steps since then that they are forgotten.
                     let is_over = begun + 2 < filter_step(&reader);
                     let missing = found.iter().filter(|found| !**found).count();
                     missed += if is_over { 0 } else { missing };

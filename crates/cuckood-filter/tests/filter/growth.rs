@@ -8,7 +8,7 @@ fn factors(most: f64) -> impl Iterator<Item = f64> {
 }
 
 /// From the capacity to a thousand times that, a filter takes at most 2.6 times the memory of one of the right size, and 1.7 times on average;
-/// it has two tables up to a hundredfold and three up to a thousandfold, and its error stays within the promise.
+/// it has two tables up to 100 times its capacity and three up to 1,000 times, and its error stays within the promise.
 #[test]
 fn growth_stays_within_its_bounds() {
     for (capacity, most) in [(100_u64, 1_000.0), (1_000, 1_000.0), (10_000, 1_000.0), (100_000, 12.0)] {

@@ -13,7 +13,7 @@ fn snapshots_are_as_of_their_start() {
         filter.insert_many(&digests[..items], false).unwrap();
         let expected = snapshot(&mut filter);
         let mut next = items;
-        // The filter grows meanwhile, is copied and loses items.
+        // While its snapshot is taken, the filter grows, is copied and loses items.
         let taken = snapshot_while(&mut filter, |filter| {
             filter.insert_many(&digests[next..next + 500], false).unwrap();
             filter.remove_many(&digests[next - items..next - items + 250], false);

@@ -9,28 +9,26 @@ mod places;
 mod reload;
 mod workers;
 
-pub use capacity::TooFewDescriptors;
 pub use reload::Reloads;
 
-use crate::access::{Access, InvalidKey};
+use crate::access::Access;
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Status};
 use crate::http::Control;
 use crate::resp;
-use crate::tls::{Tls, TlsError};
+use crate::tls::Tls;
+use anyhow::{Context, anyhow, bail};
 use http::Http;
 use places::{Places, Protocol, Timeouts};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use reload::Reload;
 use std::future::{Future, pending};
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use workers::Workers;
 
@@ -49,57 +47,22 @@ pub struct Listeners {
     pub resp: Option<TcpListener>,
 }
 
-/// Why the server could not start, or stopped.
-#[derive(Debug, Error)]
-pub enum ServerError {
-    /// Other machines can reach the service, and it has no keys.
-    #[error(
-        "{0} can be reached from other machines, and there are no keys: set auth.keys (see `cuckood key new`), \
-         listen on 127.0.0.1, or set auth.allow_anonymous = true"
-    )]
-    NeedsKeys(SocketAddr),
-    /// An entry of `auth.keys` is invalid.
-    #[error(transparent)]
-    Keys(#[from] InvalidKey),
-    /// The certificate or its key can't be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The listener has failed.
-    #[error("the listener: {0}")]
-    Listener(#[from] io::Error),
-    /// The limit on open files is too low for storage and a few connections.
-    #[error(transparent)]
-    Descriptors(#[from] TooFewDescriptors),
-    /// The worker threads can't be started.
-    #[error("failed to start worker threads: {0}")]
-    Workers(io::Error),
-    /// The data directory can't be served.
-    #[error("{0}")]
-    Recovery(String),
-    /// The state can't be trusted any more.
-    #[error("{0}")]
-    Panicked(String),
-    /// Storage has failed, and writes were rejected from then on.
-    #[error("storage failed: {0}")]
-    Storage(String),
-}
-
 /// Serves until `shutdown` resolves. Then finishes running requests, takes a last snapshot and returns.
 ///
 /// # Errors
-/// [`ServerError`]. Once it serves, only that the data directory could not be recovered or that storage failed later; in that
+/// If the service can't start. Once it serves, only that the data directory could not be recovered or that storage failed later; in that
 /// case reads continue until `shutdown`.
 pub async fn run(
     config: Config,
     listeners: Listeners,
     reloads: Reloads,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), ServerError> {
+) -> anyhow::Result<()> {
     let address = reachable(&config, &listeners.http)?;
     let resp_address = listeners.resp.as_ref().map(|listener| reachable(&config, listener)).transpose()?;
     let server = &config.server;
     let tls = config.tls().then(|| Tls::new(&server.tls_cert, &server.tls_key)).transpose()?.map(Arc::new);
-    let workers = Arc::new(Workers::start().map_err(ServerError::Workers)?);
+    let workers = Arc::new(Workers::start().context("failed to start worker threads")?);
     // Before storage opens files, so that enough descriptors are left for it.
     let [http_max, resp_max] = capacity::connections_max(&config)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
@@ -159,17 +122,23 @@ pub async fn run(
     engine.shutdown().await;
     ended?;
     match engine.status() {
-        Status::Failed(reason) | Status::Diverged(reason) => Err(ServerError::Storage(reason)),
-        Status::Panicked(reason) => Err(ServerError::Panicked(reason)),
+        Status::Failed(reason) | Status::Diverged(reason) => bail!("storage failed: {reason}"),
+        Status::Panicked(reason) => bail!(reason),
         Status::Recovering(_) | Status::Ready | Status::Draining => Ok(()),
     }
 }
 
 /// Returns the address of a listener. Beyond loopback there must be keys, unless the configuration says otherwise.
-fn reachable(config: &Config, listener: &TcpListener) -> Result<SocketAddr, ServerError> {
-    let address = listener.local_addr()?;
+fn reachable(config: &Config, listener: &TcpListener) -> anyhow::Result<SocketAddr> {
+    let address = listener.local_addr().context("the listener")?;
     let needs_keys = !config.auth.allow_anonymous && !address.ip().is_loopback();
-    if config.auth.keys.is_empty() && needs_keys { Err(ServerError::NeedsKeys(address)) } else { Ok(address) }
+    if config.auth.keys.is_empty() && needs_keys {
+        bail!(
+            "{address} can be reached from other machines, and there are no keys: set auth.keys (see `cuckood key new`), \
+             listen on 127.0.0.1, or set auth.allow_anonymous = true"
+        );
+    }
+    Ok(address)
 }
 
 /// Accepts connections. Never returns.
@@ -184,7 +153,7 @@ async fn accept(http: &mut Places, resp: &mut Places, listeners: &Listeners) {
 }
 
 /// Resolves if the data directory can't be recovered, or the state can't be trusted any more. Logs when the service is ready.
-async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> ServerError {
+async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> anyhow::Error {
     let recovery = async {
         match engine.recovered().await {
             Status::Failed(reason) | Status::Diverged(reason) => reason,
@@ -196,8 +165,8 @@ async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> Serve
         }
     };
     tokio::select! {
-        reason = recovery => ServerError::Recovery(reason),
-        reason = engine.panicked() => ServerError::Panicked(reason),
+        reason = recovery => anyhow!(reason),
+        reason = engine.panicked() => anyhow!(reason),
     }
 }
 

@@ -1,13 +1,11 @@
 //! `cuckood bench`: how fast the filters are on this machine.
 
-use crate::filter::{
-    Digest, Filter, Full, Growth, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode, Secret, View,
-};
+use crate::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, View};
+use anyhow::ensure;
 use serde::Serialize;
 use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::Instant;
-use thiserror::Error;
 
 /// Misses over which the error rate is measured, at least.
 const MISSES_MIN: u64 = 10_000_000;
@@ -56,20 +54,6 @@ pub enum ModeArg {
     Strict,
 }
 
-/// Why nothing could be measured.
-#[derive(Debug, Error)]
-pub enum BenchError {
-    /// No such filter can exist.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The items did not fit.
-    #[error("the filter was full after {0} items")]
-    Full(usize),
-    /// Standard output can't be written to.
-    #[error(transparent)]
-    Output(#[from] io::Error),
-}
-
 /// The measurements; times are in nanoseconds per item.
 #[derive(Serialize, Debug)]
 struct Report {
@@ -93,19 +77,17 @@ struct Report {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// [`BenchError`].
-pub fn run(args: &Args) -> Result<(), BenchError> {
+/// If no such filter can exist, or the items did not fit.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let What::Filter(args) = &args.what;
     let report = measure(args)?;
     let mut out = io::stdout();
     if args.json {
-        let line = serde_json::to_string(&report).map_err(io::Error::other)?;
-        writeln!(out, "{line}")?;
-    } else {
-        let value = serde_json::to_value(&report).map_err(io::Error::other)?;
-        for (name, figure) in value.as_object().into_iter().flatten() {
-            writeln!(out, "{name:26}{figure}")?;
-        }
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        return Ok(());
+    }
+    for (name, figure) in serde_json::to_value(&report)?.as_object().into_iter().flatten() {
+        writeln!(out, "{name:26}{figure}")?;
     }
     Ok(())
 }
@@ -114,18 +96,18 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 fn key(number: u64) -> [u8; 16] {
     let mut key = *b"u000000000000000";
     let mut rest = number;
-    for digit in key.iter_mut().rev() {
-        if rest == 0 {
-            break;
-        }
+    for digit in key[1..].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
     key
 }
 
-fn ns(since: Instant, items: usize) -> f64 {
-    since.elapsed().as_nanos() as f64 / items as f64
+/// Returns the result of some work, and how many nanoseconds it took for each of `items`.
+fn timed<T>(items: usize, work: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let result = black_box(work());
+    (result, start.elapsed().as_nanos() as f64 / items.max(1) as f64)
 }
 
 /// The keys of a measurement.
@@ -134,8 +116,6 @@ struct Items {
     /// Keys that are inserted.
     keys: Vec<[u8; 16]>,
     digests: Vec<Digest>,
-    /// As many keys that are not.
-    strangers: Vec<[u8; 16]>,
 }
 
 impl Items {
@@ -143,7 +123,7 @@ impl Items {
         let secret = Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)));
         let keys: Vec<[u8; 16]> = (0..count).map(key).collect();
         let digests = keys.iter().map(|key| secret.digest(key)).collect();
-        Self { digests, keys, strangers: (count..2 * count).map(key).collect(), secret }
+        Self { secret, keys, digests }
     }
 
     /// Hashes the keys batch by batch, and passes on each batch.
@@ -155,74 +135,14 @@ impl Items {
             batch(&hashed);
         }
     }
-}
 
-/// Nanoseconds per item: over all inserts, and over the last tenth of them.
-struct InsertTimes {
-    all: f64,
-    last_tenth: f64,
-}
-
-fn insert_singly(filter: &mut Filter, items: &Items) -> Result<InsertTimes, BenchError> {
-    let count = items.keys.len();
-    let (early, late) = items.keys.split_at(count - count / 10);
-    let mut insert = |keys: &[[u8; 16]]| {
-        let since = Instant::now();
-        let taken = keys.iter().filter(|key| filter.insert(items.secret.digest(*key), false).is_ok()).count();
-        (taken, ns(since, 1))
-    };
-    let ((early_in, early_ns), (late_in, late_ns)) = (insert(early), insert(late));
-    if early_in + late_in < count {
-        return Err(BenchError::Full(early_in + late_in));
+    /// Counts which of these keys a filter has.
+    fn count(&self, view: &View<'_>, keys: &[[u8; 16]]) -> usize {
+        keys.iter().filter(|key| view.contains(self.secret.digest(*key))).count()
     }
-    let last_tenth = late_ns / late.len().max(1) as f64;
-    Ok(InsertTimes { all: (early_ns + late_ns) / count as f64, last_tenth })
 }
 
-/// Nanoseconds per item for each way to check.
-struct CheckTimes {
-    hit: f64,
-    miss: f64,
-    prehashed: f64,
-    batch: f64,
-    batch_prehashed: f64,
-}
-
-fn check(view: &View<'_>, items: &Items) -> CheckTimes {
-    let count = items.keys.len();
-    let singly = |keys: &[[u8; 16]]| {
-        let since = Instant::now();
-        let found = keys.iter().filter(|key| view.contains(items.secret.digest(*key))).count();
-        (black_box(found), ns(since, count))
-    };
-    let ((hits, hit), (_, miss)) = (singly(&items.keys), singly(&items.strangers));
-    assert_eq!(hits, count, "a filter must find every item that it holds");
-    let since = Instant::now();
-    black_box(items.digests.iter().filter(|digest| view.contains(**digest)).count());
-    let prehashed = ns(since, count);
-    let mut found = Vec::new();
-    let since = Instant::now();
-    items.hash_batches(|hashed| {
-        view.contains_many(hashed, &mut found);
-        black_box(&found);
-    });
-    let batch = ns(since, count);
-    let since = Instant::now();
-    for digests in items.digests.chunks(BATCH) {
-        view.contains_many(digests, &mut found);
-        black_box(&found);
-    }
-    CheckTimes { hit, miss, prehashed, batch, batch_prehashed: ns(since, count) }
-}
-
-/// The share of false positives among this many items that were never added.
-fn error_rate(view: &View<'_>, items: &Items, misses: u64) -> f64 {
-    let first = items.keys.len() as u64;
-    let is_wrong = |number: &u64| view.contains(items.secret.digest(&key(first + number)));
-    (0..misses).filter(is_wrong).count() as f64 / misses as f64
-}
-
-fn measure(args: &FilterArgs) -> Result<Report, BenchError> {
+fn measure(args: &FilterArgs) -> anyhow::Result<Report> {
     let (mode, layout) = match args.mode {
         ModeArg::Compact => {
             let bits = args.fingerprint_bits;
@@ -233,47 +153,61 @@ fn measure(args: &FilterArgs) -> Result<Report, BenchError> {
     };
     let items = Items::new(args.items);
     let count = items.keys.len();
-
     let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
-    let inserts = insert_singly(&mut filter, &items)?;
+    let (early, late) = items.keys.split_at(count - count / 10);
+    let mut insert = |keys: &[[u8; 16]]| {
+        timed(1, || keys.iter().filter(|key| filter.insert(items.secret.digest(*key), false).is_ok()).count())
+    };
+    let ((early_in, early_ns), (late_in, late_ns)) = (insert(early), insert(late));
+    ensure!(early_in + late_in == count, "the filter was full after {} items", early_in + late_in);
+
     let reader = filter.reader();
     let view = reader.view(0);
-    let checks = check(&view, &items);
+    let (hits, hit_ns) = timed(count, || items.count(&view, &items.keys));
+    assert_eq!(hits, count, "a filter must find every item that it holds");
+    let strangers: Vec<_> = (args.items..2 * args.items).map(key).collect();
+    let (_, miss_ns) = timed(count, || items.count(&view, &strangers));
+    let prehashed = || items.digests.iter().filter(|digest| view.contains(**digest)).count();
+    let (_, check_ns_prehashed) = timed(count, prehashed);
+    let mut found = Vec::new();
+    let mut check = |digests: &[Digest]| {
+        view.contains_many(digests, &mut found);
+        black_box(&found);
+    };
+    let ((), check_batch_ns) = timed(count, || items.hash_batches(&mut check));
+    let ((), check_batch_ns_prehashed) = timed(count, || items.digests.chunks(BATCH).for_each(&mut check));
     let misses = if args.json { MISSES_MIN.max(args.items) } else { args.items };
-    let error_rate = error_rate(&view, &items, misses);
+    let is_wrong = |number: &u64| view.contains(items.secret.digest(&key(args.items + number)));
+    let error_rate = (0..misses).filter(is_wrong).count() as f64 / misses as f64;
     drop(view);
-    let since = Instant::now();
-    for digests in items.digests.chunks(BATCH) {
-        black_box(filter.remove_many(digests, false));
-    }
-    let remove_ns = ns(since, count);
+    let remove_all = || {
+        for digests in items.digests.chunks(BATCH) {
+            black_box(filter.remove_many(digests, false));
+        }
+    };
+    let ((), remove_ns) = timed(count, remove_all);
     drop(filter);
 
     let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
-    let since = Instant::now();
     let mut inserted = Ok(());
-    items.hash_batches(|hashed| {
-        if let Err(full) = filter.insert_many(hashed, false) {
-            inserted = Err(full);
-        }
-    });
-    inserted.map_err(|Full| BenchError::Full(filter.items() as usize))?;
-    let insert_batch_ns = ns(since, count);
-
+    let insert =
+        |hashed: &[Digest]| inserted = inserted.and_then(|()| filter.insert_many(hashed, false).map(drop));
+    let ((), insert_batch_ns) = timed(count, || items.hash_batches(insert));
+    ensure!(inserted.is_ok(), "the filter was full after {} items", filter.items());
     Ok(Report {
         items: args.items,
         mode,
         fingerprint_bits: layout.fingerprint_bits,
         bits_per_item: layout.bits_per_item(args.items),
         load: args.items as f64 / layout.slots() as f64,
-        insert_ns: inserts.all,
-        insert_last_tenth_ns: inserts.last_tenth,
+        insert_ns: (early_ns + late_ns) / count as f64,
+        insert_last_tenth_ns: late_ns / late.len().max(1) as f64,
         insert_batch_ns,
-        hit_ns: checks.hit,
-        miss_ns: checks.miss,
-        check_ns_prehashed: checks.prehashed,
-        check_batch_ns: checks.batch,
-        check_batch_ns_prehashed: checks.batch_prehashed,
+        hit_ns,
+        miss_ns,
+        check_ns_prehashed,
+        check_batch_ns,
+        check_batch_ns_prehashed,
         remove_ns,
         error_rate,
     })

@@ -1,8 +1,8 @@
 //! `cuckood cluster init`: creates an empty log for several nodes, deliberately.
 
 use super::serve::configuration;
-use crate::config::ConfigError;
-use crate::journal::{JournalError, JournalOptions, init_log};
+use crate::journal::{JournalOptions, init_log};
+use anyhow::bail;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -26,34 +26,22 @@ pub enum Action {
     },
 }
 
-/// Why `cuckood cluster` failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The configuration names no log that nodes share.
-    #[error("journal.kind is not \"nats\"; set it to create a log for several nodes")]
-    NotShared,
-    /// The log can't be created.
-    #[error(transparent)]
-    Log(#[from] JournalError),
-}
-
 /// Creates the log and prints its identity.
 ///
 /// # Errors
-/// [`ClusterError`].
-pub fn run(args: &Args) -> Result<(), ClusterError> {
+/// If the configuration is invalid or names no shared log, or the log can't be created.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let Action::Init { config } = &args.action;
     let journal = configuration(config.as_deref())?.engine_options().journal;
-    let JournalOptions::Nats(options) = journal else { return Err(ClusterError::NotShared) };
+    let JournalOptions::Nats(options) = journal else {
+        bail!("journal.kind is not \"nats\"; set it to create a log for several nodes")
+    };
     let log = init_log(&options)?;
     // A closed terminal is no reason to fail after the work is done.
+    let stream = options.stream;
     let _ = writeln!(
         io::stdout(),
-        "created the stream {}, log {log}: start its nodes with empty directories",
-        options.stream
+        "created the stream {stream}, log {log}: start its nodes with empty directories"
     );
     Ok(())
 }

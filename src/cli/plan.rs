@@ -1,12 +1,12 @@
 //! `cuckood plan`: shows the layout of a filter, the reasons for it, and what it costs.
 
 use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
-use crate::domain::{Forget, ForgetError, Sizing, Spec};
-use crate::engine::{self, Growth, LayoutError, Mode, Plan};
+use crate::domain::{Forget, Sizing, Spec};
+use crate::engine::{self, Growth, Mode, Plan};
+use anyhow::Context;
 use bytesize::ByteSize;
 use serde_json::json;
 use std::io::{self, Write};
-use thiserror::Error;
 
 /// Show the layout that a capacity and an error rate lead to, and what it costs.
 #[derive(clap::Args, Debug)]
@@ -34,26 +34,13 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Why there is no plan.
-#[derive(Debug, Error)]
-pub enum PlanError {
-    /// No layout fits.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// It can't forget like that.
-    #[error("forgetting: {0}")]
-    Forget(#[from] ForgetError),
-    /// Standard output can't be written to.
-    #[error(transparent)]
-    Output(#[from] io::Error),
-}
-
 /// Prints the plan.
 ///
 /// # Errors
-/// [`PlanError`].
-pub fn run(args: &Args) -> Result<(), PlanError> {
-    let forget = args.forget_after.map(|seconds| Forget::new(seconds, args.forget_steps)).transpose()?;
+/// If no layout fits.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let forget = args.forget_after.map(|seconds| Forget::new(seconds, args.forget_steps)).transpose();
+    let forget = forget.context("forgetting")?;
     let spec = Spec {
         capacity: args.capacity,
         mode: if args.strict { Mode::Strict } else { Mode::Compact },

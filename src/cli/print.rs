@@ -28,58 +28,32 @@ pub struct Manual {
     pub dir: PathBuf,
 }
 
-/// Sections of the program's own page: titles and their entries.
-const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
+/// Sections of the program's own page: titles, and lines of a term and its meaning.
+const SECTIONS: [(&str, &str); 4] = [
     (
         "ENVIRONMENT",
-        &[
-            (
-                "CUCKOOD__SECTION__KEY",
-                "Overrides a setting of the configuration file. Its value is TOML, or a plain string.",
-            ),
-            ("CUCKOOD_CONFIG", "The configuration file."),
-            (
-                "CUCKOOD_URL, CUCKOOD_KEY, CUCKOOD_CACERT",
-                "How import, shadow, backup and healthcheck reach the service.",
-            ),
-            ("CUCKOOD_REDIS", "How shadow reaches Redis."),
-            ("SSL_CERT_FILE, SSL_CERT_DIR", "Certificates to trust instead of the system's."),
-        ],
+        "CUCKOOD__SECTION__KEY|Overrides a setting of the configuration file. Its value is TOML, or a plain string.
+CUCKOOD_CONFIG|The configuration file.
+CUCKOOD_URL, CUCKOOD_KEY, CUCKOOD_CACERT|How import, shadow, backup and healthcheck reach the service.
+CUCKOOD_REDIS|How shadow reaches Redis.
+SSL_CERT_FILE, SSL_CERT_DIR|Certificates to trust instead of the system's.",
     ),
     (
         "FILES",
-        &[
-            (
-                "/etc/cuckood/config.toml",
-                "Configuration of the Debian package's unit. Without a file the defaults apply.",
-            ),
-            (
-                "/usr/share/doc/cuckood/examples/config.toml",
-                "Every setting, with its default and its meaning.",
-            ),
-            ("/var/lib/cuckood", "The data directory of the Debian package's unit. Elsewhere it is ./data."),
-        ],
+        "/etc/cuckood/config.toml|Configuration of the Debian package's unit. Without a file the defaults apply.
+/usr/share/doc/cuckood/examples/config.toml|Every setting, with its default and its meaning.
+/var/lib/cuckood|The data directory of the Debian package's unit. Elsewhere it is ./data.",
     ),
     (
         "SIGNALS",
-        &[
-            (
-                "SIGTERM, SIGINT",
-                "Drains and ends. Allow for server.drain_delay, server.drain_timeout and a snapshot.",
-            ),
-            (
-                "SIGHUP",
-                "Reloads keys and certificate. Requests continue; an invalid file changes nothing and is logged.",
-            ),
-        ],
+        "SIGTERM, SIGINT|Drains and ends. Allow for server.drain_delay, server.drain_timeout and a snapshot.
+SIGHUP|Reloads keys and certificate. Requests continue; an invalid file changes nothing and is logged.",
     ),
     (
         "EXIT STATUS",
-        &[
-            ("0", "Success."),
-            ("1", "A failure, reported on standard error."),
-            ("2", "An invalid command line."),
-        ],
+        "0|Success.
+1|A failure, reported on standard error.
+2|An invalid command line.",
     ),
 ];
 
@@ -133,10 +107,10 @@ fn sections() -> Roff {
     let mut roff = Roff::default();
     for (title, entries) in SECTIONS {
         roff.control("SH", [title]);
-        for (term, text) in entries {
+        for (term, text) in entries.lines().filter_map(|entry| entry.split_once('|')) {
             roff.control("TP", []);
-            roff.text([bold(*term)]);
-            roff.text([roman(*text)]);
+            roff.text([bold(term)]);
+            roff.text([roman(text)]);
         }
     }
     roff

@@ -2,8 +2,9 @@
 
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::Seq;
-use crate::engine::repair::{self, ClockRepair, RepairError};
+use crate::engine::repair::{self, ClockRepair};
 use crate::store::StoreOptions;
+use anyhow::{Context, bail};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -35,28 +36,14 @@ pub enum Action {
     },
 }
 
-/// Why `cuckood repair` failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RepairCommandError {
-    /// There is no data directory.
-    #[error("{0} is not a data directory: it has no file `format`")]
-    NotOurs(PathBuf),
-    /// The repair failed.
-    #[error(transparent)]
-    Repair(#[from] RepairError),
-    /// The repair succeeded, but the directory can't be read afterwards.
-    #[error("{0} was repaired, but can't be read now: {1}")]
-    Unreadable(PathBuf, String),
-}
-
 /// Repairs the directory, reports what was done, and verifies that it can be read.
 ///
 /// # Errors
-/// [`RepairCommandError`].
-pub fn run(args: &Args) -> Result<(), RepairCommandError> {
+/// If there is no data directory, or the repair failed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let (Action::Clock { dir } | Action::Skip { dir, .. }) = &args.action;
     if !dir.join("format").exists() {
-        return Err(RepairCommandError::NotOurs(dir.clone()));
+        bail!("{} is not a data directory: it has no file `format`", dir.display());
     }
     let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
     let clock = Clock::system(ClockLimits::default());
@@ -73,11 +60,10 @@ pub fn run(args: &Args) -> Result<(), RepairCommandError> {
     tell(&format!("the clock says {}, which is taken as right", clock.reading().wall));
     let repair = repair::clock(dir, &options, &clock)?;
     told(&repair).iter().for_each(|line| tell(line));
-    let again = repair::clock(dir, &options, &clock)
-        .map_err(|error| RepairCommandError::Unreadable(dir.clone(), error.to_string()))?;
+    let unreadable = || format!("{} was repaired, but can't be read now", dir.display());
+    let again = repair::clock(dir, &options, &clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
-        let why = format!("its log ends at {:?}", again.logged);
-        return Err(RepairCommandError::Unreadable(dir.clone(), why));
+        bail!("{}: its log ends at {:?}", unreadable(), again.logged);
     }
     tell(&format!("{}: the service can be started", dir.display()));
     Ok(())

@@ -3,14 +3,13 @@
 
 use super::serve::configuration;
 use crate::clock::{Clock, ClockLimits};
-use crate::config::ConfigError;
 use crate::domain::ClockReading;
-use crate::engine::{RecoveryError, archive_directory, furthest, restore, restore_into_cluster};
-use crate::store::{StoreError, StoreOptions};
+use crate::engine::{archive_directory, furthest, restore, restore_into_cluster};
+use crate::store::StoreOptions;
+use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use thiserror::Error;
 
 /// Restore a backup into an empty or absent directory, or into an empty log of several nodes.
 #[derive(clap::Args, Debug)]
@@ -32,31 +31,13 @@ pub struct Args {
     pub scratch: Option<PathBuf>,
 }
 
-/// Why a backup was not restored.
-#[derive(Debug, Error)]
-pub enum RestoreError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The archive can't be read, or the directory can't be written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The backup can't be put into the log.
-    #[error(transparent)]
-    Log(#[from] RecoveryError),
-    /// The arguments name something else.
-    #[error("expected FILE DIR, or --into-cluster with a backup or data directories")]
-    Usage,
-    /// There is no place for temporary files.
-    #[error("can't make a folder for temporary files: {0}")]
-    Scratch(io::Error),
-}
+const TEMPORARY: &str = "can't make a folder for temporary files";
 
 /// Verifies the whole archive, then restores it, then reports it.
 ///
 /// # Errors
 /// Whatever [`restore`] or [`restore_into_cluster`] refuses.
-pub fn run(args: &Args) -> Result<(), RestoreError> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let told = match args.paths.as_slice() {
         _ if args.into_cluster => into_cluster(args, clock)?,
@@ -64,25 +45,25 @@ pub fn run(args: &Args) -> Result<(), RestoreError> {
             let last = restore(file, dir, &StoreOptions::default(), clock)?;
             format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
         }
-        _ => return Err(RestoreError::Usage),
+        _ => bail!("expected FILE DIR, or --into-cluster with a backup or data directories"),
     };
     // A closed terminal is no reason to fail after the work is done.
     let _ = writeln!(io::stdout(), "{told}");
     Ok(())
 }
 
-fn into_cluster(args: &Args, clock: ClockReading) -> Result<String, RestoreError> {
+fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     let config = configuration(args.config.as_deref())?;
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("cuckood-restore-");
     let folder = |scratch: &Path| builder.tempdir_in(scratch);
     let folder = args.scratch.as_deref().map_or_else(|| builder.tempdir(), folder);
-    let folder = folder.map_err(RestoreError::Scratch)?;
+    let folder = folder.context(TEMPORARY)?;
     let (source, positions) = furthest(&args.paths)?;
     let archive = folder.path().join("archive");
     let file = if source.is_dir() { &archive } else { &source };
     if source.is_dir() {
-        archive_directory(&source, &mut File::create(&archive).map_err(RestoreError::Scratch)?)?;
+        archive_directory(&source, &mut File::create(&archive).context(TEMPORARY)?)?;
     }
     let scratch = folder.path().join("unpacked");
     let last = restore_into_cluster(file, &scratch, &config.engine_options().journal, clock)?;

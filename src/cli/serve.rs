@@ -1,11 +1,11 @@
 //! `cuckood serve`: runs the service.
 
 use crate::config::{Config, ConfigError};
-use crate::server::{self, Listeners, Reloads, ServerError};
+use crate::server::{self, Listeners, Reloads};
 use crate::telemetry;
+use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,39 +17,14 @@ pub struct Args {
     pub config: Option<PathBuf>,
 }
 
-/// Why the service did not start, or stopped.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The log can't be set up.
-    #[error("{0}")]
-    Telemetry(String),
-    /// The port can't be bound.
-    #[error("can't listen on {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// The runtime or the signal handlers can't be set up.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The service failed.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-}
-
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// [`ServeError`].
-pub fn run(args: &Args) -> Result<(), ServeError> {
+/// If the service can't start, or has failed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     server::heap::share_c_heap();
     let config = configuration(args.config.as_deref())?;
-    telemetry::init(&config.log).map_err(ServeError::Telemetry)?;
+    telemetry::init(&config.log).map_err(anyhow::Error::msg)?;
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     // This runtime only accepts connections; the server's workers serve them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -71,12 +46,12 @@ pub fn run(args: &Args) -> Result<(), ServeError> {
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(server::run(config, Listeners { http, resp }, reloads, shutdown).await?)
+        server::run(config, Listeners { http, resp }, reloads, shutdown).await
     })
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })
+async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("can't listen on {address}"))
 }
 
 /// Loads the configuration: the file, if one is named, and the environment.

@@ -3,7 +3,8 @@
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{restore, verify};
 use crate::store::verify::Findings;
-use crate::store::{Store, StoreCopy, StoreError, StoreOptions, archive};
+use crate::store::{Store, StoreCopy, StoreOptions, archive};
+use anyhow::{anyhow, bail};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,40 +26,11 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Why `cuckood verify` failed.
-#[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// The directory could not be copied.
-    #[error(transparent)]
-    Copy(#[from] StoreError),
-    /// The copy could not be opened.
-    #[error("{0}")]
-    Open(String),
-    /// Faults were found; they have been printed.
-    #[error(
-        "{path}: {faults} faults; restore a backup with `cuckood restore FILE DIR` into another directory"
-    )]
-    Faults {
-        /// The data directory.
-        path: PathBuf,
-        /// How many faults.
-        faults: usize,
-    },
-    /// The backup can't be restored completely.
-    #[error("{path}: {faults} faults; take another backup with `cuckood backup FILE`")]
-    BadBackup {
-        /// The backup.
-        path: PathBuf,
-        /// How many faults.
-        faults: usize,
-    },
-}
-
 /// Checks the directory or backup, and prints what was found.
 ///
 /// # Errors
-/// [`VerifyError`] if anything is wrong.
-pub fn run(args: &Args) -> Result<(), VerifyError> {
+/// If anything is wrong.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_backup = args.path.is_file();
     let findings = match if is_backup { of_backup(args) } else { of_directory(args) } {
         Ok(findings) => findings,
@@ -71,19 +43,19 @@ pub fn run(args: &Args) -> Result<(), VerifyError> {
         }
     };
     print(&args.path, args.json, &findings);
-    let path = args.path.clone();
-    match findings.faults.len() {
-        0 => Ok(()),
-        faults if is_backup => Err(VerifyError::BadBackup { path, faults }),
-        faults => Err(VerifyError::Faults { path, faults }),
-    }
+    let (path, faults) = (args.path.display(), findings.faults.len());
+    let advice = match is_backup {
+        _ if faults == 0 => return Ok(()),
+        true => "take another backup with `cuckood backup FILE`",
+        false => "restore a backup with `cuckood restore FILE DIR` into another directory",
+    };
+    bail!("{path}: {faults} faults; {advice}")
 }
 
 /// Opens a copy of the directory, checks the log and the snapshots, and rebuilds the state.
-fn of_directory(args: &Args) -> Result<Findings, VerifyError> {
+fn of_directory(args: &Args) -> anyhow::Result<Findings> {
     let copy = StoreCopy::of(&args.path, args.scratch.as_deref())?;
-    let store =
-        copy.open(&options()).map_err(|error| VerifyError::Open(copy.of_original(&error.to_string())))?;
+    let store = copy.open(&options()).map_err(|error| anyhow!(copy.of_original(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = copy.of_original(line);
@@ -92,7 +64,7 @@ fn of_directory(args: &Args) -> Result<Findings, VerifyError> {
 }
 
 /// Reads the whole archive, restores it into a temporary directory, and verifies the result.
-fn of_backup(args: &Args) -> Result<Findings, VerifyError> {
+fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     let file = &args.path;
     let read = archive::open(file).and_then(|opened| archive::read(file, opened, |_| Ok(())));
     if let Err(error) = read {
@@ -103,7 +75,7 @@ fn of_backup(args: &Args) -> Result<Findings, VerifyError> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let last = restore(file, scratch.path(), &options(), clock)?;
     let store = Store::open(scratch.path(), &options());
-    let store = store.map_err(|error| VerifyError::Open(told(&error.to_string())))?;
+    let store = store.map_err(|error| anyhow!(told(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = told(line);
@@ -118,7 +90,7 @@ fn options() -> StoreOptions {
 }
 
 /// Creates a temporary directory to restore into.
-fn scratch(file: &Path, scratch: Option<&Path>) -> Result<TempDir, VerifyError> {
+fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cuckood-verify-");
     let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -126,7 +98,7 @@ fn scratch(file: &Path, scratch: Option<&Path>) -> Result<TempDir, VerifyError> 
         Some(scratch) => (scratch, builder.tempdir_in(scratch)),
         None => (beside, builder.tempdir_in(beside).or_else(|_| builder.tempdir())),
     };
-    made.map_err(|source| StoreError::Io { path: path.to_owned(), doing: "make a folder in", source }.into())
+    made.map_err(|error| anyhow!("{}: can't make a folder in: {error}", path.display()))
 }
 
 fn print(path: &Path, as_json: bool, findings: &Findings) {

@@ -11,65 +11,45 @@ pub struct Command {
 
 /// A change of a filter or set.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
-    /// Items were added.
+pub struct Change {
+    /// The kind of change.
+    pub act: Act,
+    /// The items.
+    pub items: Vec<Vec<u8>>,
+}
+
+/// A kind of change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Items are added.
     Add {
         /// Each once, if it was not there.
         if_absent: bool,
-        /// The items.
-        items: Vec<Vec<u8>>,
     },
-    /// Items were removed, one copy of each.
-    Remove(Vec<Vec<u8>>),
-    /// The key was deleted.
+    /// Items are removed, one copy of each.
+    Remove,
+    /// The key is deleted.
     Clear,
 }
 
 /// The effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Meaning {
+pub enum Effect {
     /// It changes the key.
     Change(Change),
-    /// It does not.
-    Nothing,
     /// It may change the key in a way that is not mirrored; its name.
     NotMirrored(String),
 }
 
 /// Commands of a key that leave its items as they are.
-const HARMLESS: &[&str] = &[
-    "cf.compact",
-    "cf.count",
-    "cf.exists",
-    "cf.info",
-    "cf.mexists",
-    "cf.reserve",
-    "cf.scandump",
-    "copy",
-    "dump",
-    "exists",
-    "persist",
-    "pttl",
-    "scard",
-    "sdiff",
-    "sinter",
-    "sismember",
-    "smembers",
-    "smismember",
-    "srandmember",
-    "sscan",
-    "sunion",
-    "touch",
-    "ttl",
-    "type",
-    "watch",
-];
+const HARMLESS: &str = "cf.compact cf.count cf.exists cf.info cf.mexists cf.reserve cf.scandump copy dump exists persist pttl scard \
+                        sdiff sinter sismember smembers smismember srandmember sscan sunion touch ttl type watch";
 
 /// Commands that may change a key which is not their first. (MONITOR reports the commands of scripts as well.)
-const ELSEWHERE: &[&str] = &["copy", "migrate", "mset", "msetnx", "rename", "renamenx", "smove", "sort"];
+const ELSEWHERE: &str = "copy migrate mset msetnx rename renamenx smove sort";
 
 /// Commands that name no key and change all.
-const SWEEPING: &[&str] = &["flushall", "flushdb", "swapdb"];
+const SWEEPING: &str = "flushall flushdb swapdb";
 
 /// The commands that matter.
 pub struct Interest {
@@ -80,40 +60,41 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Returns the effect of a command on the key.
-    pub fn meaning(&self, command: &Command) -> Meaning {
+    /// Returns the effect of a command on the key, if it has one.
+    pub fn effect(&self, command: &Command) -> Option<Effect> {
         match (self.database, command.database) {
-            (Some(ours), Some(other)) if ours != other => Meaning::Nothing,
-            _ => meaning(&command.arguments, &self.key),
+            (Some(ours), Some(other)) if ours != other => None,
+            _ => effect(&command.arguments, &self.key),
         }
     }
 }
 
 /// Returns the effect of a command, its name first, on a key.
-fn meaning(arguments: &[Vec<u8>], key: &[u8]) -> Meaning {
-    let Some((name, rest)) = arguments.split_first() else { return Meaning::Nothing };
+fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Effect> {
+    let (name, rest) = arguments.split_first()?;
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    if SWEEPING.contains(&name.as_str()) {
-        return Meaning::NotMirrored(name);
+    let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
+    if is_one_of(SWEEPING) {
+        return Some(Effect::NotMirrored(name));
     }
     if !rest.iter().any(|argument| argument == key) {
-        return Meaning::Nothing;
+        return None;
     }
     // Commands of one key have it first; elsewhere it is an item that is called like it.
     let is_first = rest.first().is_some_and(|first| first == key);
     let items = rest.get(1..).unwrap_or_default();
-    let change = |change: Change| if is_first { Meaning::Change(change) } else { Meaning::Nothing };
-    let added = |if_absent, items: &[Vec<u8>]| change(Change::Add { if_absent, items: items.to_vec() });
+    let change = |act, items: &[Vec<u8>]| Some(Effect::Change(Change { act, items: items.to_vec() }));
+    let add = |if_absent| Act::Add { if_absent };
     match name.as_str() {
-        "cf.add" => added(false, items),
-        "cf.addnx" | "sadd" => added(true, items),
-        "cf.insert" => added(false, after_options(items)),
-        "cf.insertnx" => added(true, after_options(items)),
-        "cf.del" | "srem" => change(Change::Remove(items.to_vec())),
-        "del" | "unlink" => Meaning::Change(Change::Clear),
-        name if is_first && HARMLESS.contains(&name) => Meaning::Nothing,
-        other if is_first || ELSEWHERE.contains(&other) => Meaning::NotMirrored(name),
-        _ => Meaning::Nothing,
+        "del" | "unlink" => change(Act::Clear, &[]),
+        "cf.add" if is_first => change(add(false), items),
+        "cf.addnx" | "sadd" if is_first => change(add(true), items),
+        "cf.insert" if is_first => change(add(false), after_options(items)),
+        "cf.insertnx" if is_first => change(add(true), after_options(items)),
+        "cf.del" | "srem" if is_first => change(Act::Remove, items),
+        _ if is_first && is_one_of(HARMLESS) => None,
+        _ if is_first || is_one_of(ELSEWHERE) => Some(Effect::NotMirrored(name)),
+        _ => None,
     }
 }
 
@@ -131,27 +112,28 @@ mod tests {
     fn commands_mean_what_redis_does() {
         let of = |line: &str| {
             let arguments: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            meaning(&arguments, b"k")
+            effect(&arguments, b"k")
         };
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
-        let add = |if_absent, of: &[&str]| Meaning::Change(Change::Add { if_absent, items: items(of) });
-        let not_mirrored = |name: &str| Meaning::NotMirrored(name.to_owned());
+        let change = |act, of: &[&str]| Some(Effect::Change(Change { act, items: items(of) }));
+        let add = |if_absent, of: &[&str]| change(Act::Add { if_absent }, of);
+        let not_mirrored = |name: &str| Some(Effect::NotMirrored(name.to_owned()));
         for (line, wanted) in [
             ("CF.ADD k a", add(false, &["a"])),
             ("cf.addnx k a", add(true, &["a"])),
             ("CF.INSERT k CAPACITY 9 NOCREATE items a b", add(false, &["a", "b"])),
             ("CF.INSERTNX k ITEMS ITEMS", add(true, &["ITEMS"])),
             ("SADD k a b k", add(true, &["a", "b", "k"])),
-            ("SREM k a b", Meaning::Change(Change::Remove(items(&["a", "b"])))),
-            ("CF.DEL k a", Meaning::Change(Change::Remove(items(&["a"])))),
-            ("DEL other k", Meaning::Change(Change::Clear)),
-            ("unlink k", Meaning::Change(Change::Clear)),
-            ("SADD other k", Meaning::Nothing),
-            ("CF.ADD other a", Meaning::Nothing),
-            ("CF.EXISTS k a", Meaning::Nothing),
-            ("SMEMBERS k", Meaning::Nothing),
-            ("COPY k other", Meaning::Nothing),
-            ("PUBLISH news k", Meaning::Nothing),
+            ("SREM k a b", change(Act::Remove, &["a", "b"])),
+            ("CF.DEL k a", change(Act::Remove, &["a"])),
+            ("DEL other k", change(Act::Clear, &[])),
+            ("unlink k", change(Act::Clear, &[])),
+            ("SADD other k", None),
+            ("CF.ADD other a", None),
+            ("CF.EXISTS k a", None),
+            ("SMEMBERS k", None),
+            ("COPY k other", None),
+            ("PUBLISH news k", None),
             ("SPOP k", not_mirrored("spop")),
             ("COPY other k", not_mirrored("copy")),
             ("RENAME a k", not_mirrored("rename")),
@@ -160,11 +142,11 @@ mod tests {
             ("MSET other v k v", not_mirrored("mset")),
             ("MIGRATE host 6379 k 0 100", not_mirrored("migrate")),
             ("FLUSHALL", not_mirrored("flushall")),
-            ("PING", Meaning::Nothing),
+            ("PING", None),
         ] {
             assert_eq!(of(line), wanted, "{line}");
         }
-        assert_eq!(meaning(&[], b"k"), Meaning::Nothing);
+        assert_eq!(effect(&[], b"k"), None);
     }
 
     #[test]
@@ -177,7 +159,7 @@ mod tests {
             (Some(1), None, true),
             (None, Some(7), true),
         ] {
-            let is_change = interest(ours).meaning(&command(other)) == Meaning::Change(Change::Clear);
+            let is_change = interest(ours).effect(&command(other)).is_some();
             assert_eq!(is_change, matters, "{ours:?} {other:?}");
         }
     }

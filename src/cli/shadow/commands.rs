@@ -135,8 +135,7 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut rest = line.trim_ascii();
     while let Some(&first) = rest.first() {
         let (word, after) = match first {
-            b'"' => quoted(&rest[1..])?,
-            b'\'' => apostrophes(&rest[1..])?,
+            quote @ (b'"' | b'\'') => quoted(quote, &rest[1..])?,
             _ => {
                 let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
                 (rest[..end].to_vec(), &rest[end..])
@@ -151,54 +150,35 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(found)
 }
 
-/// Returns the string before the next `"`, and the rest after it.
-fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+/// Returns the string before the next quote of this kind, and the rest after it. Between apostrophes, only they are escaped.
+fn quoted(quote: u8, text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::new();
     let mut at = 0;
     loop {
-        match *text.get(at)? {
-            b'"' => return Some((word, &text[at + 1..])),
-            b'\\' => {
-                let escaped = *text.get(at + 1)?;
-                let hex = text.get(at + 2..at + 4).and_then(|digits| hex::decode(digits).ok());
-                match (escaped, hex) {
-                    (b'x', Some(byte)) => {
-                        word.extend(byte);
-                        at += 2;
-                    }
-                    (b'n', _) => word.push(b'\n'),
-                    (b'r', _) => word.push(b'\r'),
-                    (b't', _) => word.push(b'\t'),
-                    (b'b', _) => word.push(0x08),
-                    (b'a', _) => word.push(0x07),
-                    (other, _) => word.push(other),
-                }
-                at += 2;
-            }
-            byte => {
-                word.push(byte);
-                at += 1;
-            }
+        let byte = *text.get(at)?;
+        let next = text.get(at + 1);
+        if byte == quote {
+            return Some((word, &text[at + 1..]));
         }
-    }
-}
-
-/// Returns the string before the next `'`, and the rest after it.
-fn apostrophes(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut word = Vec::new();
-    let mut at = 0;
-    loop {
-        match (*text.get(at)?, text.get(at + 1)) {
-            (b'\'', _) => return Some((word, &text[at + 1..])),
-            (b'\\', Some(b'\'')) => {
-                word.push(b'\'');
-                at += 2;
-            }
-            (byte, _) => {
-                word.push(byte);
-                at += 1;
-            }
+        if byte != b'\\' || quote == b'\'' && next != Some(&quote) {
+            word.push(byte);
+            at += 1;
+            continue;
         }
+        let hex = text.get(at + 2..at + 4).and_then(|digits| hex::decode(digits).ok());
+        at += 2;
+        word.push(match (*next?, hex.as_deref()) {
+            (b'x', Some([byte])) => {
+                at += 2;
+                *byte
+            }
+            (b'n', _) => b'\n',
+            (b'r', _) => b'\r',
+            (b't', _) => b'\t',
+            (b'b', _) => 0x08,
+            (b'a', _) => 0x07,
+            (other, _) => other,
+        });
     }
 }
 

@@ -1,15 +1,13 @@
 //! The source of commands: MONITOR, over one connection after the other, or a file; and signals, over the same bounded queue.
 
-use super::changes::{Change, Command, Interest, Meaning};
+use super::changes::{Effect, Interest};
 use super::commands::{Commands, open, parse};
 use super::redis::{Dialer, Redis};
 use crate::cli::client::Backoff;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Maximum number of events that wait.
@@ -25,10 +23,8 @@ pub enum Event {
     Connected,
     /// The connection to Redis broke.
     Broken(String),
-    /// A change of the key.
-    Change(Change),
-    /// A command that may have changed the key and is not mirrored.
-    NotMirrored(String),
+    /// The effect of a command on the key.
+    Effect(Effect),
     /// The file can't be read further.
     Fault(String),
     /// There is nothing more, or a signal arrived.
@@ -42,13 +38,13 @@ pub type Sender = SyncSender<Event>;
 ///
 /// # Errors
 /// If the first connection can't be made.
-pub fn monitor(dialer: Dialer, interest: Interest, to: Sender, stop: Stop) -> anyhow::Result<()> {
+pub fn monitor(dialer: Dialer, interest: Interest, to: Sender) -> anyhow::Result<()> {
     let connect = move || {
         let mut redis = dialer.connect()?;
         redis.query::<()>(&redis::cmd("MONITOR")).map(|()| redis)
     };
     let mut redis = connect()?;
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         // A queue that is no longer read ends it.
         while to.send(Event::Connected).is_ok() {
             let Some(why) = follow(redis, &interest, &to) else { return };
@@ -57,9 +53,7 @@ pub fn monitor(dialer: Dialer, interest: Interest, to: Sender, stop: Stop) -> an
             }
             let mut backoff = Backoff::default();
             redis = loop {
-                if stop.wait(backoff.next_pause()) {
-                    return;
-                }
+                thread::sleep(backoff.next_pause());
                 if let Ok(redis) = connect() {
                     break redis;
                 }
@@ -74,23 +68,14 @@ pub fn monitor(dialer: Dialer, interest: Interest, to: Sender, stop: Stop) -> an
 fn follow(redis: Redis, interest: &Interest, to: &Sender) -> Option<String> {
     let mut sent = Ok(());
     let ended = redis.monitor(|line| {
-        let event = parse(line.as_bytes()).and_then(|command| event(&command, interest));
-        sent = event.map_or(Ok(()), |event| to.try_send(event));
+        let effect = parse(line.as_bytes()).and_then(|command| interest.effect(&command));
+        sent = effect.map_or(Ok(()), |effect| to.try_send(Event::Effect(effect)));
         sent.is_ok()
     });
     match (sent, ended) {
         (Err(TrySendError::Disconnected(_)), _) => None,
         (Err(TrySendError::Full(_)), _) => Some("changes arrive faster than they can be mirrored".to_owned()),
         (Ok(()), ended) => Some(ended.err().map_or_else(String::new, |error| error.to_string())),
-    }
-}
-
-/// Returns the event of a command, if it matters.
-fn event(command: &Command, interest: &Interest) -> Option<Event> {
-    match interest.meaning(command) {
-        Meaning::Change(change) => Some(Event::Change(change)),
-        Meaning::NotMirrored(name) => Some(Event::NotMirrored(name)),
-        Meaning::Nothing => None,
     }
 }
 
@@ -101,11 +86,12 @@ fn event(command: &Command, interest: &Interest) -> Option<Event> {
 pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
     let mut commands = Commands::new(open(path)?);
     let name = path.display().to_string();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let end = loop {
             match commands.read() {
                 Ok(Some(command)) => {
-                    if event(&command, &interest).is_some_and(|event| to.send(event).is_err()) {
+                    let effect = interest.effect(&command);
+                    if effect.is_some_and(|effect| to.send(Event::Effect(effect)).is_err()) {
                         return;
                     }
                 }
@@ -119,56 +105,36 @@ pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The request to end: SIGINT or SIGTERM. Events before it are still mirrored; a second signal ends the process. Clones share it.
-#[derive(Clone, Default)]
-pub struct Stop(Arc<(Mutex<bool>, Condvar)>);
-
-impl Stop {
-    /// Watches for signals, and sends an event at the first.
-    ///
-    /// # Errors
-    /// If the system can't start a thread.
-    pub fn on_signals(to: Sender) -> io::Result<Stop> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let (mut interrupt, mut terminate) = {
-            let _inside = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+/// Sends an event, and a message to the returned receiver, at the first SIGINT or SIGTERM. Events before it are still mirrored; a second
+/// signal ends the process.
+///
+/// # Errors
+/// If the system can't start a thread.
+pub fn on_signals(to: Sender) -> io::Result<Receiver<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let (request, requested) = mpsc::channel();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut next = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
         };
-        let stop = Stop::default();
-        let requested = stop.clone();
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            let mut next = || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                    }
-                });
-            };
-            next();
-            requested.request();
-            // The queue may be full for as long as the service can't be reached.
-            std::thread::spawn(move || to.send(Event::End));
-            next();
-            std::process::exit(INTERRUPTED);
-        })?;
-        Ok(stop)
-    }
-
-    /// Requests the end.
-    pub fn request(&self) {
-        *self.0.0.lock() = true;
-        self.0.1.notify_all();
-    }
-
-    /// Waits, but not beyond the request to end. Returns whether there is one.
-    pub fn wait(&self, pause: Duration) -> bool {
-        let mut is_requested = self.0.0.lock();
-        if !*is_requested {
-            self.0.1.wait_for(&mut is_requested, pause);
-        }
-        *is_requested
-    }
+        next();
+        // Nothing waits for it any more if the mirror has ended.
+        let _ = request.send(());
+        // The queue may be full for as long as the service can't be reached.
+        thread::spawn(move || to.send(Event::End));
+        next();
+        std::process::exit(INTERRUPTED);
+    })?;
+    Ok(requested)
 }
 
 #[cfg(test)]
@@ -176,13 +142,13 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn monitor_is_closed_when_too_many_events_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let redis = std::thread::spawn(move || {
+        let redis = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             stream.read_exact(&mut [0; "*1\r\n$7\r\nMONITOR\r\n".len()]).unwrap();
@@ -193,16 +159,14 @@ mod tests {
             assert!(matches!(ended, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{ended:?}");
         });
         let (to, events) = mpsc::sync_channel(2);
-        let stop = Stop::default();
         let interest = Interest { key: b"k".to_vec(), database: None };
-        monitor(Dialer::new(&url, None).unwrap(), interest, to, stop.clone()).unwrap();
+        monitor(Dialer::new(&url, None).unwrap(), interest, to).unwrap();
         // Nothing is taken from the queue before the connection has ended.
         redis.join().unwrap();
         let found = [(); 3].map(|()| events.recv().unwrap());
         assert!(
-            matches!(&found, [Event::Connected, Event::Change(_), Event::Broken(why)] if why.contains("faster")),
+            matches!(&found, [Event::Connected, Event::Effect(_), Event::Broken(why)] if why.contains("faster")),
             "{found:?}"
         );
-        stop.request();
     }
 }

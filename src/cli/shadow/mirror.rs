@@ -1,7 +1,7 @@
 //! Applies events of Redis to the campaign or coupon: in order, in batches, each once however often it is sent.
 
-use super::changes::Change;
-use super::feed::{Event, Stop};
+use super::changes::{Act, Change, Effect};
+use super::feed::Event;
 use super::target::{self, ITEMS_MAX, Target};
 use crate::cli::client::{Backoff, ClientError};
 use crate::cli::note;
@@ -9,13 +9,14 @@ use anyhow::bail;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 /// A mirror of one key.
 pub struct Mirror<'a> {
     target: &'a Target,
-    stop: Stop,
+    /// Receives a message when the end is requested.
+    stop: Receiver<()>,
     /// The start of all idempotency keys of this run.
     run: String,
     requests: u64,
@@ -30,19 +31,12 @@ struct Batch {
     items: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Act {
-    Add { if_absent: bool },
-    Remove,
-    Clear,
-}
-
 impl<'a> Mirror<'a> {
     /// A mirror into a campaign or coupon.
     ///
     /// # Errors
     /// If the system has no random bytes.
-    pub fn new(target: &'a Target, stop: Stop) -> io::Result<Self> {
+    pub fn new(target: &'a Target, stop: Receiver<()>) -> io::Result<Self> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let run = format!("shadow-{}", hex::encode(random));
@@ -82,8 +76,8 @@ impl<'a> Mirror<'a> {
                 self.summary.gaps += 1;
                 note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
             }
-            Event::Change(change) => self.change(change)?,
-            Event::NotMirrored(name) => {
+            Event::Effect(Effect::Change(change)) => self.change(change)?,
+            Event::Effect(Effect::NotMirrored(name)) => {
                 if self.summary.not_mirrored(&name) {
                     note(&format!("{name} may have changed the key, and is not mirrored"));
                 }
@@ -97,22 +91,14 @@ impl<'a> Mirror<'a> {
         Ok(true)
     }
 
-    fn change(&mut self, change: Change) -> anyhow::Result<()> {
+    fn change(&mut self, Change { act, items }: Change) -> anyhow::Result<()> {
         self.summary.commands += 1;
-        match change {
-            Change::Add { if_absent, items } => self.gather(Act::Add { if_absent }, items),
-            Change::Remove(items) => self.gather(Act::Remove, items),
-            Change::Clear => {
-                self.flush()?;
-                self.send(Act::Clear, &[])
-            }
-        }
-    }
-
-    fn gather(&mut self, act: Act, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
         if self.batch.act != act {
             self.flush()?;
             self.batch.act = act;
+        }
+        if act == Act::Clear {
+            return self.send(act, &[]);
         }
         for bytes in items {
             match target::item(bytes) {
@@ -145,12 +131,7 @@ impl<'a> Mirror<'a> {
         let key = format!("{}-{}", self.run, self.requests);
         let mut backoff = Backoff::default();
         loop {
-            let answer = match act {
-                Act::Add { if_absent } => self.target.add(items, if_absent, &key),
-                Act::Remove => self.target.remove(items, &key),
-                Act::Clear => self.target.clear(&key),
-            };
-            let error = match answer {
+            let error = match self.target.apply(act, items, &key) {
                 Ok(count) => {
                     match act {
                         Act::Add { .. } => self.summary.added += count,
@@ -170,7 +151,7 @@ impl<'a> Mirror<'a> {
             if backoff.is_first() {
                 note(&format!("{error}; trying again"));
             }
-            if self.stop.wait(backoff.next_pause()) {
+            if self.stop.recv_timeout(backoff.next_pause()) != Err(RecvTimeoutError::Timeout) {
                 return Err(error.into());
             }
         }

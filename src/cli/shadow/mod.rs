@@ -12,7 +12,7 @@ mod target;
 use super::client::Connection;
 use anyhow::{Context, bail};
 use changes::Interest;
-use feed::{Sender, Stop};
+use feed::Sender;
 use mirror::Mirror;
 use redis::Dialer;
 use serde::Serialize;
@@ -87,18 +87,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 many => bail!("{many} disagreements, more than --max-disagreements allows"),
             }
         }
-        (_, Some(file), _) => mirror(&target, |to, _| feed::file(file, interest, to)),
-        (_, _, Some(dialer)) => mirror(&target, |to, stop| feed::monitor(dialer, interest, to, stop)),
+        (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to)),
+        (_, _, Some(dialer)) => mirror(&target, |to| feed::monitor(dialer, interest, to)),
         _ => bail!("name Redis with --redis, or a file with --commands"),
     }
 }
 
 /// Mirrors the events of a feed, until it ends.
-fn mirror(target: &Target, feed: impl FnOnce(Sender, Stop) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn mirror(target: &Target, feed: impl FnOnce(Sender) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let (to, events) = mpsc::sync_channel(feed::QUEUE_MAX);
-    let stop = Stop::on_signals(to.clone())?;
-    let mut mirror = Mirror::new(target, stop.clone())?;
-    feed(to, stop)?;
+    let mut mirror = Mirror::new(target, feed::on_signals(to.clone())?)?;
+    feed(to)?;
     let ended = mirror.follow(&events);
     let summary = mirror.summary();
     print(&summary)?;

@@ -4,8 +4,8 @@ use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, Connection, ConnectionInfo, FromRedisValue, Iter, TlsCertificates, Value};
-use std::io::{self, Read};
+use redis::{Client, Connection, ConnectionInfo, FromRedisValue, TlsCertificates, Value};
+use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +20,14 @@ const KEEPALIVE: (Duration, u32) = (Duration::from_secs(5), 3);
 
 /// Items read from a list with one command.
 const LIST_ITEMS: isize = 1_000;
+
+/// Types of keys whose members can be read, and the commands that return their number and a page of them.
+const KINDS: [(&str, &str, &str); 4] = [
+    ("set", "SCARD", "SSCAN"),
+    ("zset", "ZCARD", "ZSCAN"),
+    ("hash", "HLEN", "HSCAN"),
+    ("list", "LLEN", "LRANGE"),
+];
 
 /// A connection to Redis.
 pub struct Redis {
@@ -111,14 +119,11 @@ impl Redis {
     /// # Errors
     /// If there is no such key, or its members can't be read.
     pub fn length(&mut self, key: &str) -> anyhow::Result<u64> {
-        let command = match self.type_of(key)?.as_str() {
-            "set" => "SCARD",
-            "zset" => "ZCARD",
-            "hash" => "HLEN",
-            "list" => "LLEN",
-            kind => bail!(
+        let kind = self.type_of(key)?;
+        let Some((_, command, _)) = KINDS.iter().find(|(known, ..)| *known == kind) else {
+            bail!(
                 "the key `{key}` in Redis is of the type {kind}, whose items can't be read back; mirror its writes with `cuckood shadow`"
-            ),
+            )
         };
         self.query(redis::cmd(command).arg(key))
     }
@@ -129,18 +134,31 @@ impl Redis {
     /// If there is no such key, or its members can't be read.
     pub fn members<'a>(&'a mut self, key: &'a str, progress: ProgressBar) -> anyhow::Result<Members<'a>> {
         let kind = self.type_of(key)?;
-        let scan = |command: &str| {
-            let mut scan = redis::cmd(command);
-            scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
-            scan
+        let command =
+            KINDS.iter().find(|(known, ..)| *known == kind).map_or("LRANGE", |(_, _, command)| command);
+        let mut scan = redis::cmd(command);
+        scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
+        let items: Items<'a> = match kind.as_str() {
+            "set" => Box::new(scan.iter(&mut self.connection)?.map(|member| Ok(member?))),
+            // Members of a sorted set with their scores, or fields of a hash with their values.
+            "zset" | "hash" => {
+                let pairs = scan.iter::<(Vec<u8>, Vec<u8>)>(&mut self.connection)?;
+                Box::new(pairs.map(|pair| Ok(pair?.0)))
+            }
+            _ => {
+                let page = move |at: isize| -> Option<anyhow::Result<Vec<Vec<u8>>>> {
+                    let range = redis::cmd(command).arg(key).arg(at).arg(at + LIST_ITEMS - 1).to_owned();
+                    Some(self.query::<Vec<Vec<u8>>>(&range))
+                        .filter(|page| !page.as_ref().is_ok_and(Vec::is_empty))
+                };
+                let pages = (0..).step_by(LIST_ITEMS as usize).map_while(page);
+                Box::new(pages.flat_map(|page| match page {
+                    Ok(members) => members.into_iter().map(Ok).collect(),
+                    Err(error) => vec![Err(error)],
+                }))
+            }
         };
-        let pages = match kind.as_str() {
-            "list" => Pages::List { redis: self, key, at: 0, page: Vec::new().into_iter() },
-            "set" => Pages::Single(scan("SSCAN").iter(&mut self.connection)?),
-            "zset" => Pages::Pairs(scan("ZSCAN").iter(&mut self.connection)?),
-            _ => Pages::Pairs(scan("HSCAN").iter(&mut self.connection)?),
-        };
-        Ok(Members { pages, line: Vec::new(), at: 0, progress })
+        Ok(Members { items, line: Cursor::default(), progress })
     }
 
     /// Calls `line` with every command that any client sends, until it returns false or the connection breaks.
@@ -163,60 +181,26 @@ impl Redis {
     }
 }
 
-/// The pages of a key.
-enum Pages<'a> {
-    Single(Iter<'a, Vec<u8>>),
-    /// Members of a sorted set with their scores, or fields of a hash with their values.
-    Pairs(Iter<'a, (Vec<u8>, Vec<u8>)>),
-    List {
-        redis: &'a mut Redis,
-        key: &'a str,
-        at: isize,
-        page: std::vec::IntoIter<Vec<u8>>,
-    },
-}
-
-impl Pages<'_> {
-    fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        Ok(match self {
-            Pages::Single(members) => members.next().transpose()?,
-            Pages::Pairs(members) => members.next().transpose()?.map(|(member, _)| member),
-            Pages::List { redis, key, at, page } => {
-                if page.len() == 0 {
-                    let range = (*at, *at + LIST_ITEMS - 1);
-                    *page = redis
-                        .query::<Vec<Vec<u8>>>(redis::cmd("LRANGE").arg(*key).arg(range.0).arg(range.1))?
-                        .into_iter();
-                    *at += LIST_ITEMS;
-                }
-                page.next()
-            }
-        })
-    }
-}
+/// The members of a key.
+type Items<'a> = Box<dyn Iterator<Item = anyhow::Result<Vec<u8>>> + 'a>;
 
 /// The members of a key, a JSON string per line. A member that is not UTF-8 becomes null, which the service rejects and reports.
 pub struct Members<'a> {
-    pages: Pages<'a>,
-    line: Vec<u8>,
-    at: usize,
+    items: Items<'a>,
+    line: Cursor<Vec<u8>>,
     progress: ProgressBar,
 }
 
 impl Read for Members<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.line.len() {
-            let Some(member) = self.pages.next().map_err(io::Error::other)? else { return Ok(0) };
-            self.line = serde_json::to_vec(&String::from_utf8(member).ok())?;
-            self.line.push(b'\n');
-            self.at = 0;
+        if self.line.position() == self.line.get_ref().len() as u64 {
+            let Some(member) = self.items.next() else { return Ok(0) };
+            let member = String::from_utf8(member.map_err(io::Error::other)?).ok();
+            self.line = Cursor::new(serde_json::to_vec(&member)?);
+            self.line.get_mut().push(b'\n');
             self.progress.inc(1);
         }
-        let rest = &self.line[self.at..];
-        let length = rest.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&rest[..length]);
-        self.at += length;
-        Ok(length)
+        self.line.read(buffer)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The campaign or coupon that is mirrored into, over HTTP.
 
+use super::changes::Act;
 use crate::cli::client::{Client, ClientError, Connection};
 use anyhow::bail;
 use serde::Deserialize;
@@ -57,33 +58,23 @@ impl Target {
         Ok(target)
     }
 
-    /// Adds items; returns how many were added.
+    /// Applies a change of these items; returns how many were added or removed.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn add(&self, items: &[String], if_absent: bool, key: &str) -> Result<u64, ClientError> {
+    pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
         let mut body = json!({ self.items: items });
-        // A code is added once in any case.
-        if if_absent && self.items == "users" {
-            body["if_absent"] = true.into();
-        }
-        Ok(self.post(self.items, &body, Some(key))?.added)
-    }
-
-    /// Removes items, one copy of each; returns how many were removed.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn remove(&self, items: &[String], key: &str) -> Result<u64, ClientError> {
-        Ok(self.post(&format!("{}/remove", self.items), &json!({ self.items: items }), Some(key))?.removed)
-    }
-
-    /// Removes all items; returns how many there were.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn clear(&self, key: &str) -> Result<u64, ClientError> {
-        Ok(self.post("clear", &Value::Null, Some(key))?.removed)
+        Ok(match act {
+            Act::Add { if_absent } => {
+                // A code is added once in any case.
+                if if_absent && self.items == "users" {
+                    body["if_absent"] = true.into();
+                }
+                self.post(self.items, &body, Some(key))?.added
+            }
+            Act::Remove => self.post(&format!("{}/remove", self.items), &body, Some(key))?.removed,
+            Act::Clear => self.post("clear", &Value::Null, Some(key))?.removed,
+        })
     }
 
     /// Returns which of these items are present.

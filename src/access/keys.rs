@@ -20,19 +20,23 @@ struct Key {
     rate: Option<Arc<Limiter>>,
 }
 
-/// The origin of a request: the holder of a key, or anonymous if no keys are configured.
+/// The origin of a request or connection: the holder of a key, or anonymous if no keys are configured.
 #[derive(Clone)]
-pub struct Caller(Option<Arc<Key>>);
+pub struct Caller {
+    key: Option<Arc<Key>>,
+    /// The generation of the keys under which it was last looked up.
+    generation: u64,
+}
 
 impl Caller {
     /// The caller if no keys are configured.
     pub fn anybody() -> Self {
-        Self(None)
+        Self { key: None, generation: 0 }
     }
 
     /// The key; none for anonymous callers.
     pub fn key(&self) -> Option<&KeyOptions> {
-        self.0.as_deref().map(|key| &key.options)
+        self.key.as_deref().map(|key| &key.options)
     }
 
     /// The key's name; empty for anonymous callers.
@@ -161,32 +165,31 @@ impl Keys {
 
     fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
         if self.by_digest.is_empty() {
-            return Ok(Caller::anybody());
+            return Ok(Caller { key: None, generation: self.generation });
         }
-        let digest: [u8; 32] = Sha256::digest(presented.ok_or(Denied::NoKey)?).into();
         // The time that the lookup takes depends on the digest, from which nothing about another key follows.
-        self.by_digest.get(&digest).map(|key| Caller(Some(key.clone()))).ok_or(Denied::UnknownKey)
+        self.holder(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
     }
 
-    /// Looks a holder up again if the keys have changed, and rejects an expired key.
-    fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        if holder.generation != self.generation {
-            let caller = match &holder.caller.0 {
-                None if self.by_digest.is_empty() => Caller::anybody(),
-                None => return Err(Denied::NoKey),
-                Some(known) => {
-                    let digest = parse_sha256(&known.options.sha256).unwrap_or_default();
-                    Caller(Some(self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?))
-                }
+    fn holder(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
+        let key = self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?;
+        Ok(Caller { key: Some(key), generation: self.generation })
+    }
+
+    /// Looks a caller up again if the keys have changed, and rejects an expired key.
+    fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        if caller.generation != self.generation {
+            *caller = match &caller.key {
+                None => self.caller(None)?,
+                Some(known) => self.holder(parse_sha256(&known.options.sha256).unwrap_or_default())?,
             };
-            *holder = Holder { caller, generation: self.generation };
         }
-        holder.caller.require_unexpired(now)
+        caller.require_unexpired(now)
     }
 
     /// Counts a request in the caller's rate.
     fn count(&self, caller: &Caller) -> Result<(), Denied> {
-        let rate = match &caller.0 {
+        let rate = match &caller.key {
             Some(key) => &key.rate,
             None => &self.anonymous_rate,
         };
@@ -217,21 +220,6 @@ pub fn digest(key: &KeyOptions) -> Result<[u8; 32], InvalidKey> {
 fn parse_sha256(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     hex::decode_to_slice(text, &mut digest).ok().map(|()| digest)
-}
-
-/// A caller whose connection stays open, while keys change and expire.
-#[derive(Clone)]
-pub struct Holder {
-    caller: Caller,
-    /// The generation of the keys under which `caller` was last looked up.
-    generation: u64,
-}
-
-impl Holder {
-    /// The caller, as it was last looked up.
-    pub fn caller(&self) -> &Caller {
-        &self.caller
-    }
 }
 
 /// Admission of callers.
@@ -277,54 +265,30 @@ impl Entry {
         self.keys.load().caller(presented)
     }
 
-    /// Admits one more request of a caller, or rejects it. `now` is called only if the key can expire.
-    ///
-    /// # Errors
-    /// [`Denied::KeyExpired`], [`Denied::TooManyRequests`].
-    pub fn admit(&self, caller: &Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        caller.require_unexpired(now)?;
-        self.keys.load().count(caller)
-    }
-
-    /// Identifies the caller that presents this key, for a connection that stays open.
-    ///
-    /// # Errors
-    /// [`Denied::NoKey`], [`Denied::UnknownKey`].
-    pub fn holder(&self, presented: Option<&[u8]>) -> Result<Holder, Denied> {
-        let keys = self.keys.load();
-        Ok(Holder { caller: keys.caller(presented)?, generation: keys.generation })
-    }
-
-    /// A caller that was identified for a request, as the holder of a connection that stays open.
-    pub fn holder_of(&self, caller: Caller) -> Holder {
-        // The keys may have changed since, so it is looked up at the first renewal.
-        Holder { caller, generation: u64::MAX }
-    }
-
-    /// Looks a holder up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
+    /// Looks a caller up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
     ///
     /// # Errors
     /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`] if its key is gone, [`Denied::KeyExpired`].
-    pub fn renew(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        self.keys.load().renew(holder, now)
+    pub fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+        self.keys.load().renew(caller, now)
     }
 
     /// [`Self::renew`], and admits one more request.
     ///
     /// # Errors
     /// As for [`Self::renew`], and [`Denied::TooManyRequests`].
-    pub fn admit_holder(&self, holder: &mut Holder, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+    pub fn admit(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
         let keys = self.keys.load();
-        keys.renew(holder, now)?;
-        keys.count(&holder.caller)
+        keys.renew(caller, now)?;
+        keys.count(caller)
     }
 
     /// Counts a request that requires no key in the rate of the key that was presented before.
     ///
     /// # Errors
     /// [`Denied::TooManyRequests`].
-    pub fn count(&self, holder: &Holder) -> Result<(), Denied> {
-        self.keys.load().count(&holder.caller)
+    pub fn count(&self, caller: &Caller) -> Result<(), Denied> {
+        self.keys.load().count(caller)
     }
 
     /// The keys that can expire, by name, and when they do.
@@ -446,8 +410,8 @@ mod tests {
         let rate_limit = RateLimitOptions { requests_per_second: 1 };
         let entry = Entry::new(&auth(&["old", "both"]), &rate_limit).unwrap();
         let admit = |key: &str| {
-            let caller = entry.caller(Some(key.as_bytes()))?;
-            entry.admit(&caller, || Timestamp(0))
+            let mut caller = entry.caller(Some(key.as_bytes()))?;
+            entry.admit(&mut caller, || Timestamp(0))
         };
         assert_eq!(admit("both"), Ok(()));
         assert_eq!(admit("new"), Err(Denied::UnknownKey));
@@ -465,13 +429,13 @@ mod tests {
             auth
         };
         let entry = Entry::new(&with_scopes("shop", &[Scope::Read]), &RateLimitOptions::default()).unwrap();
-        let shop = &mut entry.holder(Some(b"shop")).unwrap();
+        let shop = &mut entry.caller(Some(b"shop")).unwrap();
         let early = || Timestamp(0);
         assert_eq!(entry.renew(shop, early), Ok(()));
-        assert!(!shop.caller().may(Scope::Write));
+        assert!(!shop.may(Scope::Write));
         entry.replace(&with_scopes("shop", &[Scope::Write])).unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
-        assert!(shop.caller().may(Scope::Write));
+        assert!(shop.may(Scope::Write));
         let mut expires = with_scopes("shop", &[Scope::Read]);
         expires.keys[0].expires_at = Some(Timestamp(10));
         entry.replace(&expires).unwrap();
@@ -483,9 +447,9 @@ mod tests {
         }
         entry.replace(&with_scopes("shop", &[Scope::Redeem])).unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
-        assert!(shop.caller().may(Scope::Redeem));
+        assert!(shop.may(Scope::Redeem));
         let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
-        let anybody = &mut open.holder(None).unwrap();
+        let anybody = &mut open.caller(None).unwrap();
         assert_eq!(open.renew(anybody, early), Ok(()));
         open.replace(&auth(&["first"])).unwrap();
         assert_eq!(open.renew(anybody, early), Err(Denied::NoKey));
@@ -504,7 +468,7 @@ mod tests {
     #[test]
     fn rate_is_off_unless_set() {
         let off = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
-        let admit = |entry: &Entry| entry.admit(&Caller::anybody(), || Timestamp(0));
+        let admit = |entry: &Entry| entry.admit(&mut Caller::anybody(), || Timestamp(0));
         assert!((0..1_000).all(|_| admit(&off).is_ok()));
         let on = Entry::new(&auth(&[]), &RateLimitOptions { requests_per_second: 1 }).unwrap();
         assert_eq!(admit(&on), Ok(()));

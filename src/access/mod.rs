@@ -12,7 +12,7 @@ mod sketch;
 
 pub use denied::Denied;
 pub use guessing::{Client, Guesser, Guesses, Guessing};
-pub use keys::{Caller, Entry, Holder, InvalidKey, digest};
+pub use keys::{Caller, Entry, InvalidKey, digest};
 pub use limiter::LogLimiter;
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 

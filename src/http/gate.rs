@@ -134,9 +134,9 @@ impl Gate {
             Problem::from(denied)
         };
         let entry = &self.api.access.entry;
-        let caller =
+        let mut caller =
             entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
-        let admitted = entry.admit(&caller, || self.api.engine.now());
+        let admitted = entry.admit(&mut caller, || self.api.engine.now());
         let permitted = admitted.and_then(|()| match route.path() {
             Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),

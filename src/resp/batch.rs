@@ -2,26 +2,33 @@
 //! changes of one filter that follow each other are one command to the engine; changes of several filters are under way at once.
 //! Answers come in the order of the commands, and what a client reads includes what it wrote before.
 
-use super::command::Name;
+use super::command::{Name, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
-use super::metrics::Counted;
+use super::metrics::Counts;
 use super::parser::Arguments;
 use super::replies::{Protocol, Replies};
 use super::shared::Shared;
-use super::submitted::Submitted;
 use crate::access::{Caller, Guesses};
 use crate::domain::{
-    Command, Digests, FilterId, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
+    Applied, Command, Digests, FilterId, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal,
+    Removed, Target,
 };
-use crate::engine::{Digest, FilterView};
+use crate::engine::{Digest, Engine, FilterView, SubmitError};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// The most commands to the engine that one connection has under way.
 const UNDER_WAY_MAX: usize = 64;
 
 /// The commands that are not answered yet.
 pub struct Batch<'a> {
+    /// Answered commands that are not in the metrics yet.
+    pub counts: Counts,
     shared: &'a Shared,
     gathered: Gathered<'a>,
     /// In the order of their answers.
@@ -62,10 +69,8 @@ impl<'a> Checks<'a> {
 
 /// A command's part of what was gathered.
 pub struct Part<'a> {
-    /// Its counters.
-    pub counted: Counted,
-    /// The command, on which the form of its answer depends.
-    pub name: Name,
+    /// The command's row, on which the form of its answer depends.
+    pub row: &'static Row,
     /// How many items it has.
     pub items: usize,
     /// The guesses that it has taken, if it reveals whether items are valid.
@@ -123,6 +128,7 @@ impl<'a> Batch<'a> {
     /// No command yet.
     pub fn new(shared: &'a Shared) -> Self {
         Self {
+            counts: Counts::default(),
             shared,
             gathered: Gathered::Nothing,
             under_way: Vec::new(),
@@ -245,7 +251,7 @@ impl<'a> Batch<'a> {
 
     async fn submit(&mut self, changes: &mut Changes<'a>) -> Submitted<'a> {
         let Shared { engine, options, .. } = self.shared;
-        Submitted::begin(engine, changes.by.clone(), changes.command(), options.request_timeout).await
+        Submitted::start(engine, changes.by.clone(), changes.command(), options.request_timeout).await
     }
 
     fn answer_checks(&mut self, checks: Checks<'a>, replies: &mut Replies) {
@@ -265,11 +271,11 @@ impl<'a> Batch<'a> {
             if let Some(guesses) = part.guesses {
                 guesses.settle(present.iter().filter(|present| !**present).count());
             }
-            if part.name == Name::CfMExists {
+            if part.row.name == Name::CfMExists {
                 replies.array(present.len());
             }
             present.iter().for_each(|&present| replies.boolean(present));
-            self.shared.metrics.count(part.counted);
+            self.counts.add(part.row.spelling, None);
         }
         digests.clear();
         self.digests = digests;
@@ -313,7 +319,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn answer(&self, changes: Changes<'a>, result: Result<Outcome, Failure>, replies: &mut Replies) {
+    fn answer(&mut self, changes: Changes<'a>, result: Result<Outcome, Failure>, replies: &mut Replies) {
         let failure = match result {
             Ok(Outcome::Inserted(Inserted { outcomes, .. }) | Outcome::Removed(Removed { outcomes, .. })) => {
                 let mut rest = &outcomes[..];
@@ -333,13 +339,12 @@ impl<'a> Batch<'a> {
             Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Change::Remove => {
                 Failure::err("Not found")
             }
-            Ok(Outcome::Refused(refusal)) => Failure::refused(&refusal),
-            Ok(_) => Failure::unexpected(),
+            Ok(outcome) => Failure::of(&outcome),
             Err(failure) => failure,
         };
         for part in changes.parts {
             replies.failure(&failure);
-            self.shared.metrics.count_failed(part.counted, failure.code);
+            self.counts.add(part.row.spelling, Some(failure.code));
             // If the fate of a change is unknown, its guesses stay used.
             if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MisConf) {
                 guesses.give_back();
@@ -348,41 +353,41 @@ impl<'a> Batch<'a> {
     }
 
     /// Answers a command whose changes were made, with these outcomes.
-    fn answer_changed(&self, part: Part<'a>, outcomes: &[ItemOutcome], replies: &mut Replies) {
+    fn answer_changed(&mut self, part: Part<'a>, outcomes: &[ItemOutcome], replies: &mut Replies) {
         if let Some(guesses) = part.guesses {
-            let is_removal = part.name == Name::CfDel;
+            let is_removal = part.row.name == Name::CfDel;
             let absent = |outcome: &&ItemOutcome| is_removal && **outcome != ItemOutcome::Removed;
             guesses.settle(outcomes.iter().filter(absent).count());
         }
-        match (part.name, outcomes) {
+        match (part.row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
                 replies.array(outcomes.len());
-                outcomes.iter().for_each(|&outcome| inserted(part.name, outcome, replies));
+                outcomes.iter().for_each(|&outcome| inserted(part.row.name, outcome, replies));
             }
             (_, [ItemOutcome::Saturated]) => {
                 let failure = Failure::err("Filter is full: it holds as many copies of the item as it can");
                 replies.failure(&failure);
-                return self.shared.metrics.count_failed(part.counted, failure.code);
+                return self.counts.add(part.row.spelling, Some(failure.code));
             }
             (_, [outcome]) => replies.boolean(has_changed(*outcome)),
             _ => replies.failure(&Failure::unexpected()),
         }
-        self.shared.metrics.count(part.counted);
+        self.counts.add(part.row.spelling, None);
     }
 
     /// Answers a command whose items don't all fit: none was added.
-    fn answer_full(&self, part: Part<'a>, replies: &mut Replies) {
+    fn answer_full(&mut self, part: Part<'a>, replies: &mut Replies) {
         if let Some(guesses) = part.guesses {
             guesses.settle(1);
         }
-        match part.name {
+        match part.row.name {
             Name::CfInsert | Name::CfInsertNx => {
                 replies.array(part.items);
-                (0..part.items).for_each(|_| inserted(part.name, ItemOutcome::Saturated, replies));
+                (0..part.items).for_each(|_| inserted(part.row.name, ItemOutcome::Saturated, replies));
             }
             _ => replies.failure(&Failure::filter_full()),
         }
-        self.shared.metrics.count_failed(part.counted, Code::Err);
+        self.counts.add(part.row.spelling, Some(Code::Err));
     }
 }
 
@@ -409,5 +414,43 @@ fn inserted(name: Name, outcome: ItemOutcome, replies: &mut Replies) {
         (Name::CfInsert, Protocol::Three, _) => replies.boolean(has_changed(outcome)),
         (_, _, ItemOutcome::Saturated) => replies.integer(-1),
         _ => replies.integer(i64::from(has_changed(outcome))),
+    }
+}
+
+type Answer = Result<Applied, SubmitError>;
+
+/// A command that the engine has taken, or refused to take.
+pub enum Submitted<'a> {
+    /// Its answer is there.
+    Answered(Answer),
+    /// Its answer will come; it is waited for until the deadline.
+    UnderWay(Pin<Box<dyn Future<Output = Answer> + Send + 'a>>, Instant),
+}
+
+impl<'a> Submitted<'a> {
+    /// Submits a command for the holder of an API key, and does not wait for its answer, which may take as long as `timeout`. Commands
+    /// are applied in the order of their submissions.
+    pub async fn start(engine: &'a Engine, by: Option<KeyName>, command: Command, timeout: Duration) -> Self {
+        let deadline = Instant::now() + timeout;
+        let mut submission = Box::pin(engine.submit_by(by, command, None));
+        // The engine takes a command when its answer is first asked for.
+        match poll_fn(|context| Poll::Ready(submission.as_mut().poll(context))).await {
+            Poll::Ready(answer) => Self::Answered(answer),
+            Poll::Pending => Self::UnderWay(submission, deadline),
+        }
+    }
+
+    /// Waits for the outcome.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn outcome(self) -> Result<Outcome, Failure> {
+        let answer = match self {
+            Self::Answered(answer) => answer,
+            Self::UnderWay(submission, deadline) => {
+                timeout_at(deadline, submission).await.map_err(|_| Failure::too_late())?
+            }
+        };
+        Ok(answer?.outcome)
     }
 }

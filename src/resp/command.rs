@@ -1,5 +1,8 @@
-//! The commands: names, arguments, and what a caller needs for each.
+//! The commands: names, arguments, what a caller needs for each, and COMMAND, which describes them.
 
+use super::failure::Failure;
+use super::parser::Arguments;
+use super::replies::Replies;
 use crate::access::Scope;
 
 /// A command.
@@ -103,36 +106,15 @@ const ADMIN: Needs = Needs::Scope(Scope::Admin);
 /// All commands, in the order of their spelling.
 pub static ROWS: [Row; 35] = [
     row(Name::Auth, "auth", -2, Needs::Nothing, NO_KEYS, "Presents an API key."),
-    row(
-        Name::CfAdd,
-        "cf.add",
-        3,
-        WRITE,
-        ONE_KEY,
-        "Adds an item to a filter, which is created if there is none.",
-    ),
-    row(Name::CfAddNx, "cf.addnx", 3, WRITE, ONE_KEY, "Adds an item to a filter if nothing alike is in it."),
-    row(
-        Name::CfCompact,
-        "cf.compact",
-        2,
-        WRITE,
-        ONE_KEY,
-        "Does nothing: filters are compacted by themselves.",
-    ),
+    row(Name::CfAdd, "cf.add", 3, WRITE, ONE_KEY, "Adds an item to a filter; creates the filter."),
+    row(Name::CfAddNx, "cf.addnx", 3, WRITE, ONE_KEY, "Adds an item to a filter if it is absent."),
+    row(Name::CfCompact, "cf.compact", 2, WRITE, ONE_KEY, "Does nothing: filters shrink automatically."),
     row(Name::CfCount, "cf.count", 3, READ, ONE_KEY, "Counts the copies of an item."),
     row(Name::CfDel, "cf.del", 3, WRITE, ONE_KEY, "Removes one copy of an item."),
     row(Name::CfExists, "cf.exists", 3, READ, ONE_KEY, "Whether an item is in a filter."),
     row(Name::CfInfo, "cf.info", 2, READ, ONE_KEY, "Shows a filter's settings and figures."),
     row(Name::CfInsert, "cf.insert", -4, WRITE, ONE_KEY, "Adds items to a filter, all or none."),
-    row(
-        Name::CfInsertNx,
-        "cf.insertnx",
-        -4,
-        WRITE,
-        ONE_KEY,
-        "Adds those items to a filter that have nothing alike in it.",
-    ),
+    row(Name::CfInsertNx, "cf.insertnx", -4, WRITE, ONE_KEY, "Adds those items to a filter that are absent."),
     row(Name::CfLoadChunk, "cf.loadchunk", 4, ADMIN, ONE_KEY, "Loads a piece of a dump into a new filter."),
     row(Name::CfMExists, "cf.mexists", -3, READ, ONE_KEY, "Which items are in a filter."),
     row(Name::CfReserve, "cf.reserve", -3, WRITE, ONE_KEY, "Creates a filter."),
@@ -145,14 +127,7 @@ pub static ROWS: [Row; 35] = [
     row(Name::Echo, "echo", 2, Needs::Key, NO_KEYS, "Answers its argument."),
     row(Name::Exec, "exec", 1, Needs::Key, NO_KEYS, "Executes the queued commands."),
     row(Name::Exists, "exists", -2, READ, (1, -1, 1), "Counts how many of the keys are filters."),
-    row(
-        Name::Hello,
-        "hello",
-        -1,
-        Needs::Nothing,
-        NO_KEYS,
-        "Chooses the protocol's version, and may present a key.",
-    ),
+    row(Name::Hello, "hello", -1, Needs::Nothing, NO_KEYS, "Selects the protocol; may present a key."),
     row(Name::Info, "info", -1, Needs::Key, NO_KEYS, "Shows the service's figures."),
     row(Name::Memory, "memory", -2, READ, (2, 2, 1), "Returns the memory of a filter."),
     row(Name::Module, "module", -2, Needs::Key, NO_KEYS, "Lists the modules that clients look for."),
@@ -167,19 +142,28 @@ pub static ROWS: [Row; 35] = [
     row(Name::Type, "type", 2, READ, ONE_KEY, "Whether a key is a filter."),
 ];
 
+/// The label of commands that don't exist.
+pub const UNKNOWN: &str = "unknown";
+
 /// The longest spelling, in bytes.
 const SPELLING_BYTES_MAX: usize = 16;
 
 impl Row {
-    /// The row of the command that is spelled like this, in letters of either case, and its position.
-    pub fn find(spelling: &[u8]) -> Option<(usize, &'static Row)> {
+    /// Returns the row of the command with this name, in letters of either case.
+    pub fn find(name: &[u8]) -> Option<&'static Row> {
         let mut lower = [0; SPELLING_BYTES_MAX];
-        let lower = lower.get_mut(..spelling.len())?;
-        lower.copy_from_slice(spelling);
+        let lower = lower.get_mut(..name.len())?;
+        lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         let lower = &*lower;
         let at = ROWS.binary_search_by(|row| row.spelling.as_bytes().cmp(lower)).ok()?;
-        Some((at, &ROWS[at]))
+        Some(&ROWS[at])
+    }
+
+    /// Whether the batch answers the command, together with others of its filter.
+    pub fn is_gathered(&self) -> bool {
+        let is_filters = matches!(self.needs, READ | WRITE) && self.spelling.starts_with("cf.");
+        is_filters && !matches!(self.name, Name::CfReserve | Name::CfCompact | Name::CfInfo)
     }
 
     /// Whether the command can have so many arguments, itself included.
@@ -189,6 +173,80 @@ impl Row {
     }
 }
 
+/// The most commands that one request may name.
+const NAMED_MAX: usize = 1_000;
+
+/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …]]`: the commands, as clients ask for them.
+pub(super) fn describe(arguments: Arguments<'_>, replies: &mut Replies) -> Result<(), Failure> {
+    let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
+    let named = arguments.from(2);
+    if named.len() > NAMED_MAX {
+        return Err(Failure::err(format!("one request names at most {NAMED_MAX} commands")));
+    }
+    match subcommand.as_str() {
+        "" | "info" if named.is_empty() => {
+            replies.array(ROWS.len());
+            ROWS.iter().for_each(|row| write_row(row, replies));
+        }
+        "count" if named.is_empty() => replies.count(ROWS.len() as u64),
+        "list" if named.is_empty() => {
+            replies.array(ROWS.len());
+            ROWS.iter().for_each(|row| replies.bulk(row.spelling.as_bytes()));
+        }
+        "info" => {
+            replies.array(named.len());
+            for name in named.iter() {
+                match Row::find(name) {
+                    Some(row) => write_row(row, replies),
+                    None => replies.null(),
+                }
+            }
+        }
+        "docs" => {
+            let is_named = |row: &&Row| {
+                named.is_empty()
+                    || named.iter().any(|name| name.eq_ignore_ascii_case(row.spelling.as_bytes()))
+            };
+            let rows: Vec<&Row> = ROWS.iter().filter(is_named).collect();
+            replies.map(rows.len());
+            rows.iter().for_each(|row| write_docs(row, replies));
+        }
+        "count" | "list" => return Err(Failure::arity(&format!("command|{subcommand}"))),
+        other => {
+            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try COMMAND HELP.")));
+        }
+    }
+    Ok(())
+}
+
+/// Name, arity, flags, keys, categories, and what we have none of: tips, key specifications, subcommands.
+fn write_row(row: &Row, replies: &mut Replies) {
+    let (first, last, step) = row.keys;
+    replies.array(10);
+    replies.bulk(row.spelling.as_bytes());
+    replies.integer(row.arity);
+    replies.set(row.flags.len());
+    row.flags.iter().for_each(|flag| replies.simple(flag));
+    [first, last, step].into_iter().for_each(|position| replies.integer(position));
+    let categories = match (row.needs, row.spelling.starts_with("cf.")) {
+        (Needs::Nothing | Needs::Key, _) => &["@fast", "@connection"][..],
+        (Needs::Scope(Scope::Read), true) => &["@read", "@fast", "@cuckoo"],
+        (Needs::Scope(Scope::Read), false) => &["@read", "@fast", "@keyspace"],
+        (Needs::Scope(_), true) => &["@write", "@slow", "@cuckoo"],
+        (Needs::Scope(_), false) => &["@write", "@slow", "@keyspace"],
+    };
+    replies.set(categories.len());
+    categories.iter().for_each(|category| replies.simple(category));
+    (0..3).for_each(|_| replies.array(0));
+}
+
+fn write_docs(row: &Row, replies: &mut Replies) {
+    let group = if row.spelling.starts_with("cf.") { "cf" } else { "generic" };
+    replies.bulk(row.spelling.as_bytes());
+    replies.map(3);
+    replies.words(["summary", row.summary, "since", env!("CARGO_PKG_VERSION"), "group", group]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,10 +254,9 @@ mod tests {
     #[test]
     fn commands_are_found_in_letters_of_either_case() {
         assert!(ROWS.is_sorted_by_key(|row| row.spelling));
-        for (at, row) in ROWS.iter().enumerate() {
+        for row in &ROWS {
             for spelling in [row.spelling.to_owned(), row.spelling.to_uppercase()] {
-                let (found_at, found) = Row::find(spelling.as_bytes()).unwrap();
-                assert_eq!((found_at, found.name), (at, row.name));
+                assert_eq!(Row::find(spelling.as_bytes()).unwrap().name, row.name);
             }
             assert!(row.spelling.len() <= SPELLING_BYTES_MAX);
         }
@@ -210,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_negative_arity_is_the_least() {
-        let takes = |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().1.takes(arguments);
+        let takes = |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().takes(arguments);
         assert!(takes("cf.add", 3) && !takes("cf.add", 2) && !takes("cf.add", 4));
         assert!(takes("cf.insert", 4) && takes("cf.insert", 1_000) && !takes("cf.insert", 3));
     }

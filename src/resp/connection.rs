@@ -1,19 +1,20 @@
 //! One connection: reads what has arrived, has it executed, sends the answers.
 
 use super::batch::Batch;
-use super::execute::{Next, execute};
+use super::call::Visit;
+use super::execute::execute;
 use super::failure::{Code, Failure};
 use super::parser::{Parser, RequestLimits};
 use super::replies::Replies;
 use super::session::Session;
 use super::shared::Shared;
-use super::visit::Visit;
 use crate::budget::{Budget, Share};
 use crate::socket::{Phase, Vitals};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -157,16 +158,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             self.release();
             let has_executed = self.vitals.phase() == Phase::Busy;
             if has_executed {
-                self.visit.shared.metrics.count_batch(began.elapsed());
+                self.visit.shared.metrics.batch_seconds.observe(began.elapsed().as_secs_f64());
             }
-            if next == Next::End || is_last && has_executed {
+            if next.is_break() || is_last && has_executed {
                 return Ok(End::Told);
             }
         }
     }
 
     /// Executes all commands that have arrived.
-    async fn execute_all(&mut self) -> io::Result<Next> {
+    async fn execute_all(&mut self) -> io::Result<ControlFlow<()>> {
         let (mut turn_bytes, mut replied_bytes) = (0, 0);
         let next = loop {
             let limits = if self.visit.session.is_known() { &KNOWN } else { &STRANGER };
@@ -178,17 +179,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
             let length = match found {
                 Ok(Some(length)) => length,
-                Ok(None) => break Next::GoOn,
+                Ok(None) => break ControlFlow::Continue(()),
                 Err(error) => {
                     self.visit.settle().await;
                     self.visit.replies.failure(&Failure::err(error.to_string()));
-                    break Next::End;
+                    break ControlFlow::Break(());
                 }
             };
             self.vitals.enter(Phase::Busy);
             let arguments = self.parser.arguments(&self.arrived[self.read..]);
             let next = match arguments.is_empty() {
-                true => Next::GoOn,
+                true => ControlFlow::Continue(()),
                 false => {
                     let request = &self.arrived[self.read..self.read + length];
                     execute(&mut self.visit, arguments, request, self.parser.is_inline()).await
@@ -202,7 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 self.arrived.splice(..self.read, spliced);
                 self.read = 0;
             }
-            if next == Next::End {
+            if next.is_break() {
                 break next;
             }
             let reply_bytes = self.visit.replies.bytes().len().saturating_sub(replied_bytes);
@@ -223,17 +224,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 
     /// Answers what was executed, and that there is no room for more.
-    async fn refuse(&mut self) -> Next {
+    async fn refuse(&mut self) -> ControlFlow<()> {
         self.visit.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
         let text = "too many bytes of commands are being received: send shorter ones, or try again";
         self.visit.replies.failure(&Failure::new(Code::Busy, text));
-        Next::End
+        ControlFlow::Break(())
     }
 
     /// Sends the answers. Those to commands that were executed are sent in any case, so their memory is taken even where the others have
     /// left none.
     async fn send(&mut self) -> io::Result<()> {
+        self.visit.batch.counts.flush(&self.visit.shared.metrics);
         if self.visit.replies.bytes().is_empty() {
             return Ok(());
         }

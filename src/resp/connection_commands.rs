@@ -1,175 +1,287 @@
-//! Commands that concern nothing but the connection: PING, ECHO, SELECT, CLIENT, and MULTI, EXEC, DISCARD.
+//! Commands that concern the connection and the service: HELLO, AUTH, PING, SELECT, CLIENT, MODULE, INFO, and MULTI, EXEC, DISCARD.
 
+use super::call::Call;
 use super::failure::{Code, Failure};
-use super::names;
-use super::parser::Arguments;
-use super::reserve::number;
+use super::parser::integer;
+use super::replies::Protocol;
 use super::session::Transaction;
-use super::visit::{Admitted, Done, Visit};
+use crate::access::Scope;
+use crate::engine::Status;
+use std::time::Instant;
 
 /// The version of RedisBloom whose replies ours are like.
 const MODULE_VERSION: i64 = 20_802;
 
-/// `PING [message]`. Clients and load balancers find out by it whether to go on with this node.
-pub(super) async fn ping(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
-    visit.settle().await;
-    let stopped = visit.shared.engine.has_stopped();
+/// The version of Redis whose replies ours are like. Some clients derive from it what they may use.
+pub const REDIS_VERSION: &str = "7.4.0";
+
+/// The user whom Redis has without any configuration.
+const DEFAULT_USER: &[u8] = b"default";
+
+/// Maximum length of a connection's name, in bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+/// `AUTH key`, `AUTH user key`. The key alone identifies the caller, so any user will do.
+pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let arguments = call.arguments;
+    match arguments.len() {
+        2 => present(call, None, arguments.at(1))?,
+        3 => present(call, Some(arguments.at(1)), arguments.at(2))?,
+        _ => return Err(Failure::syntax()),
+    }
+    call.replies.simple("OK");
+    Ok(())
+}
+
+fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(), Failure> {
+    if !call.shared.access.entry.is_open() {
+        return call.session.present(call.shared, key);
+    }
+    // As Redis does without a password.
+    match user {
+        None => {
+            Err(Failure::err("AUTH <password> called without any password configured: auth.keys is empty"))
+        }
+        Some(DEFAULT_USER) => Ok(()),
+        Some(_) => Err(Failure::new(Code::WrongPass, "invalid username-password pair or user is disabled.")),
+    }
+}
+
+/// `HELLO [version [AUTH user key] [SETNAME name]]`.
+pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let (mut protocol, mut auth, mut name) = (call.replies.protocol, None, None);
+    if call.arguments.len() > 1 {
+        protocol = match integer(call.arguments.at(1)) {
+            Some(2) => Protocol::Two,
+            Some(3) => Protocol::Three,
+            Some(_) => return Err(Failure::new(Code::NoProto, "unsupported protocol version")),
+            None => return Err(Failure::err("Protocol version is not an integer or out of range")),
+        };
+    }
+    let mut rest = call.arguments.from(2);
+    while !rest.is_empty() {
+        if rest.at(0).eq_ignore_ascii_case(b"AUTH") && rest.len() > 2 {
+            auth = Some((rest.at(1), rest.at(2)));
+            rest = rest.from(3);
+        } else if rest.at(0).eq_ignore_ascii_case(b"SETNAME") && rest.len() > 1 {
+            check_name(rest.at(1))?;
+            name = Some(rest.at(1));
+            rest = rest.from(2);
+        } else {
+            let option = String::from_utf8_lossy(rest.at(0));
+            return Err(Failure::err(format!("Syntax error in HELLO option '{option:.32}'")));
+        }
+    }
+    if let Some((user, key)) = auth {
+        present(call, Some(user), key)?;
+    }
+    if !call.session.is_known() {
+        return Err(Failure::new(
+            Code::NoAuth,
+            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be \
+             used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        call.session.name = name.to_vec();
+    }
+    let replies = &mut *call.replies;
+    replies.protocol = protocol;
+    replies.map(7);
+    replies.words(["server", "cuckood", "version", REDIS_VERSION, "proto"]);
+    replies.integer(protocol.number());
+    replies.bulk(b"id");
+    replies.count(call.session.id);
+    replies.words(["mode", "standalone", "role", "master", "modules"]);
+    replies.array(0);
+    Ok(())
+}
+
+/// Rejects a name that no connection may have.
+fn check_name(name: &[u8]) -> Result<(), Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Failure::err(format!("Client names cannot be longer than {NAME_BYTES_MAX} bytes.")));
+    }
+    check_graphic("Client names", name)
+}
+
+fn check_graphic(what: &str, value: &[u8]) -> Result<(), Failure> {
+    match value.iter().all(u8::is_ascii_graphic) {
+        true => Ok(()),
+        false => Err(Failure::err(format!("{what} cannot contain spaces, newlines or special characters."))),
+    }
+}
+
+/// `PING [message]`. Clients and load balancers find out by it whether to continue with this node.
+pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let stopped = call.shared.engine.has_stopped();
     if let Some(failure) = stopped.and_then(|status| Failure::unready(&status, true)) {
         return Err(failure);
     }
-    match arguments.len() {
-        1 => visit.replies.simple("PONG"),
-        2 => visit.replies.bulk(arguments.at(1)),
+    match call.arguments.len() {
+        1 => call.replies.simple("PONG"),
+        2 => call.replies.bulk(call.arguments.at(1)),
         _ => return Err(Failure::arity("ping")),
     }
-    Ok(Done::Answered)
-}
-
-/// `ECHO message`.
-pub(super) async fn echo(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
-    visit.settle().await;
-    visit.replies.bulk(arguments.at(1));
-    Ok(Done::Answered)
+    Ok(())
 }
 
 /// `SELECT 0`.
-pub(super) async fn select(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
-    visit.settle().await;
-    match number(arguments.at(1)) {
-        Some(0) => visit.replies.simple("OK"),
+pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    match integer(call.arguments.at(1)) {
+        Some(0) => call.replies.simple("OK"),
         Some(_) => return Err(Failure::err("DB index is out of range")),
         None => return Err(Failure::err("invalid DB index")),
     }
-    Ok(Done::Answered)
-}
-
-/// `QUIT`.
-pub(super) async fn quit(visit: &mut Visit<'_>) -> Result<Done, Failure> {
-    visit.settle().await;
-    visit.replies.simple("OK");
-    Ok(Done::Ended)
+    Ok(())
 }
 
 /// `MULTI`.
-pub(super) async fn multi(visit: &mut Visit<'_>) -> Result<Done, Failure> {
-    if visit.session.transaction.is_some() {
+pub(super) fn multi(call: &mut Call<'_, '_>) {
+    if call.session.transaction.is_some() {
         // As in Redis, this does not spoil the transaction.
-        visit.replies.failure(&Failure::err("MULTI calls can not be nested"));
-        return Ok(Done::Answered);
+        return call.replies.failure(&Failure::err("MULTI calls can not be nested"));
     }
-    visit.settle().await;
-    visit.session.transaction = Some(Transaction::default());
-    visit.replies.simple("OK");
-    Ok(Done::Answered)
+    call.session.transaction = Some(Transaction::default());
+    call.replies.simple("OK");
 }
 
 /// `EXEC`: the connection executes the queued requests next, like any others.
-pub(super) async fn exec(visit: &mut Visit<'_>) -> Result<Done, Failure> {
-    let transaction = visit.session.transaction.take();
+pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let transaction = call.session.transaction.take();
     let Transaction { requests, count, is_faulty } =
         transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
     if is_faulty {
-        let text = "Transaction discarded because of previous errors.";
-        return Err(Failure::new(Code::ExecAbort, text));
+        return Err(Failure::new(Code::ExecAbort, "Transaction discarded because of previous errors."));
     }
-    visit.settle().await;
-    visit.replies.array(count);
-    (visit.session.spliced, visit.session.counted) = (requests, count);
-    Ok(Done::Answered)
+    call.replies.array(count);
+    (call.session.spliced, call.session.counted) = (requests, count);
+    Ok(())
 }
 
 /// `DISCARD`.
-pub(super) async fn discard(visit: &mut Visit<'_>) -> Result<Done, Failure> {
-    let transaction = visit.session.transaction.take();
-    transaction.ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
-    visit.settle().await;
-    visit.replies.simple("OK");
-    Ok(Done::Answered)
+pub(super) fn discard(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    call.session.transaction.take().ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
+    call.replies.simple("OK");
+    Ok(())
 }
 
 /// `MODULE LIST`: clients look for the module of filters before they show one.
-pub(super) async fn module(visit: &mut Visit<'_>, arguments: Arguments<'_>) -> Result<Done, Failure> {
-    if !arguments.at(1).eq_ignore_ascii_case(b"LIST") {
+pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    if !call.arguments.at(1).eq_ignore_ascii_case(b"LIST") {
         return Err(Failure::err("unknown subcommand. Try MODULE LIST."));
     }
-    visit.settle().await;
-    let replies = &mut visit.replies;
-    replies.array(1);
-    replies.map(2);
-    replies.bulk(b"name");
-    replies.bulk(b"bf");
-    replies.bulk(b"ver");
-    replies.integer(MODULE_VERSION);
-    Ok(Done::Answered)
+    call.replies.array(1);
+    call.replies.map(2);
+    call.replies.words(["name", "bf", "ver"]);
+    call.replies.integer(MODULE_VERSION);
+    Ok(())
 }
 
 /// `CLIENT subcommand …`.
-pub(super) async fn client(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    visit.settle().await;
+pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let Call { session, replies, arguments, .. } = call;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
-    let arity = |wanted: usize| match arguments.len() == wanted {
-        true => Ok(()),
-        false => Err(Failure::arity(&format!("client|{subcommand}"))),
+    let wanted = match subcommand.as_str() {
+        "id" | "getname" | "info" => 2,
+        "setname" | "no-evict" | "no-touch" => 3,
+        "setinfo" => 4,
+        other => return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try CLIENT HELP."))),
     };
-    let (session, replies) = (&mut visit.session, &mut visit.replies);
+    if arguments.len() != wanted {
+        return Err(Failure::arity(&format!("client|{subcommand}")));
+    }
     match subcommand.as_str() {
-        "id" => {
-            arity(2)?;
-            replies.count(session.id);
-        }
-        "getname" => {
-            arity(2)?;
-            match &session.name[..] {
-                [] => replies.null(),
-                name => replies.bulk(name),
-            }
+        "id" => replies.count(session.id),
+        "getname" if session.name.is_empty() => replies.null(),
+        "getname" => replies.bulk(&session.name),
+        "info" => {
+            let (id, name) = (session.id, String::from_utf8_lossy(&session.name));
+            let address = session.peer.map(|peer| peer.to_string()).unwrap_or_default();
+            let (user, version) = (call.caller.name(), replies.protocol.number());
+            replies.text(&format!("id={id} addr={address} name={name} db=0 user={user} resp={version}\n"));
         }
         "setname" => {
-            arity(3)?;
-            names::check(arguments.at(2))?;
+            check_name(arguments.at(2))?;
             session.name = arguments.at(2).to_vec();
             replies.simple("OK");
         }
+        // Clients show which library they use. Nothing reads it here.
         "setinfo" => {
-            arity(4)?;
-            check_library(arguments.at(2), arguments.at(3))?;
+            let attribute = String::from_utf8_lossy(arguments.at(2));
+            if !["LIB-NAME", "LIB-VER"].iter().any(|known| attribute.eq_ignore_ascii_case(known)) {
+                return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'")));
+            }
+            check_graphic("lib-name and lib-ver", arguments.at(3))?;
             replies.simple("OK");
         }
-        "info" => {
-            arity(2)?;
-            let (id, name) = (session.id, String::from_utf8_lossy(&session.name));
-            let address = session.peer.map(|peer| peer.to_string()).unwrap_or_default();
-            let (user, version) = (admitted.caller.name(), replies.protocol.number());
-            replies.text(&format!("id={id} addr={address} name={name} db=0 user={user} resp={version}\n"));
-        }
-        // Connections are closed when they are idle longest and there are too many: there is nothing to switch off.
-        "no-evict" | "no-touch" => {
-            arity(3)?;
+        // The connections that have been idle longest are closed when there are too many: there is nothing to switch off.
+        _ => {
             let is_switch = |word: &&str| arguments.at(2).eq_ignore_ascii_case(word.as_bytes());
             ["on", "off"].iter().find(|word| is_switch(word)).ok_or_else(Failure::syntax)?;
             replies.simple("OK");
         }
-        other => {
-            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try CLIENT HELP.")));
-        }
     }
-    Ok(Done::Answered)
+    Ok(())
 }
 
-/// Checks `CLIENT SETINFO`, which clients send to show which library they use. Nobody looks at it here.
-fn check_library(attribute: &[u8], value: &[u8]) -> Result<(), Failure> {
-    if !attribute.eq_ignore_ascii_case(b"LIB-NAME") && !attribute.eq_ignore_ascii_case(b"LIB-VER") {
-        let attribute = String::from_utf8_lossy(attribute);
-        return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'")));
+/// `INFO [section …]`: the service's figures, in Redis' form. Sizes and counts of filters are for callers with the scope `read`.
+pub(super) fn info(call: &mut Call<'_, '_>) {
+    let asked = call.arguments.from(1);
+    let is_asked = |section: &str| {
+        let names = ["all", "default", "everything", section];
+        let is_named = |name: &[u8]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        asked.is_empty() || asked.iter().any(is_named)
+    };
+    let mut text = String::new();
+    for (section, lines) in sections(call).into_iter().filter(|(section, _)| is_asked(section)) {
+        let start = if text.is_empty() { "" } else { "\r\n" };
+        text.extend([start, "# ", section, "\r\n"]);
+        text.extend(lines.into_iter().map(|(field, value)| format!("{field}:{value}\r\n")));
     }
-    match value.iter().all(u8::is_ascii_graphic) {
-        true => Ok(()),
-        false => {
-            Err(Failure::err("lib-name and lib-ver cannot contain spaces, newlines or special characters."))
-        }
-    }
+    call.replies.text(&text);
+}
+
+/// The lines of a section of INFO.
+type Lines = Vec<(&'static str, String)>;
+
+fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, Lines)> {
+    let (engine, metrics) = (&call.shared.engine, &call.shared.metrics);
+    let figures = call.shared.figures.read(Instant::now(), || engine.info());
+    let is_loading = matches!(engine.status(), Status::Recovering(_));
+    let all: [(_, Lines); 7] = [
+        (
+            "Server",
+            vec![
+                ("redis_version", REDIS_VERSION.to_owned()),
+                ("redis_mode", "standalone".to_owned()),
+                ("cuckood_version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("uptime_in_seconds", figures.uptime_seconds.to_string()),
+            ],
+        ),
+        ("Clients", vec![("connected_clients", metrics.connections.get().to_string())]),
+        (
+            "Memory",
+            vec![
+                ("used_memory", (figures.tables_bytes + figures.records_bytes).to_string()),
+                ("maxmemory", figures.memory_max_bytes.to_string()),
+                ("maxmemory_policy", "noeviction".to_owned()),
+            ],
+        ),
+        ("Persistence", vec![("loading", u8::from(is_loading).to_string())]),
+        (
+            "Stats",
+            vec![
+                ("total_connections_received", metrics.connections_opened.get().to_string()),
+                ("total_commands_processed", metrics.commands_total.get().to_string()),
+            ],
+        ),
+        ("Replication", vec![("role", "master".to_owned()), ("connected_slaves", "0".to_owned())]),
+        (
+            "Keyspace",
+            vec![("db0", format!("keys={},expires=0,avg_ttl=0", figures.campaigns + figures.coupons))],
+        ),
+    ];
+    let may_read = call.caller.may(Scope::Read);
+    all.into_iter().filter(|(section, _)| may_read || !matches!(*section, "Memory" | "Keyspace")).collect()
 }

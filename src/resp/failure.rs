@@ -2,7 +2,7 @@
 //! errors of the engine to them.
 
 use crate::access::Denied;
-use crate::domain::{ITEMS_MAX, Refusal};
+use crate::domain::{ITEMS_MAX, Outcome, Refusal};
 use crate::engine::{LayoutError, Status, SubmitError};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -39,23 +39,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// All codes.
-    pub const ALL: [Code; 13] = [
-        Code::Err,
-        Code::NoAuth,
-        Code::WrongPass,
-        Code::NoPerm,
-        Code::NoProto,
-        Code::ExecAbort,
-        Code::Loading,
-        Code::Busy,
-        Code::Oom,
-        Code::MisConf,
-        Code::ReadOnly,
-        Code::RateLimit,
-        Code::GuessLimit,
-    ];
-
     /// Its spelling.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -149,6 +132,14 @@ impl Failure {
                 Self::new(Code::Oom, "limits.filters allows no more campaigns and coupons")
             }
             _ => Self::err("this campaign or coupon does not take this command"),
+        }
+    }
+
+    /// A refusal, or the outcome of another command.
+    pub fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Refused(refusal) => Self::refused(refusal),
+            _ => Self::unexpected(),
         }
     }
 

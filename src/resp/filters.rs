@@ -1,30 +1,22 @@
-//! CF.*: the commands on filters.
+//! CF.*: the commands on filters. CF.RESERVE's options have a meaning here as far as [`Reserve`] says.
 
 use super::batch::{Change, Part};
+use super::call::{Call, Done};
 use super::command::Name;
 use super::failure::Failure;
-use super::figures;
 use super::key::Key;
-use super::parser::Arguments;
-use super::reserve::Reserve;
-use super::visit::{Admitted, Done, Visit, submit, tell_act};
+use super::parser::{Arguments, integer};
+use super::replies::Replies;
 use crate::access::Guesses;
-use crate::domain::{Command, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Window};
-use crate::engine::FilterView;
+use crate::domain::{
+    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, SegmentStats, Sizing, Spec,
+    Timestamp, Window,
+};
+use crate::engine::{FilterView, Growth, Layout, Mode};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// The filter of a key, if there is one.
-pub(super) fn find(
-    visit: &Visit<'_>,
-    admitted: &Admitted,
-    key: &[u8],
-) -> Result<Option<Arc<FilterView>>, Failure> {
-    let Some(key) = Key::parse(key) else { return Ok(None) };
-    visit.require_key(admitted, key)?;
-    Ok(visit.shared.engine.find(key.kind, key.name()))
-}
-
-/// Refuses more items than one command may have, and items that no filter can have.
+/// Rejects more items than one command may have, and items that no filter can have.
 fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
     if items.len() > ITEMS_MAX {
         return Err(Failure::too_many("items"));
@@ -35,7 +27,7 @@ fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Refuses items that this filter can't have.
+/// Rejects items that this filter can't have.
 fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> {
     match items.iter().any(|item| view.is_blank(item)) {
         false => Ok(()),
@@ -44,179 +36,130 @@ fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> 
 }
 
 /// `CF.EXISTS key item`, `CF.MEXISTS key item …`, `CF.COUNT key item`.
-pub(super) async fn check<'a>(
-    visit: &mut Visit<'a>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    let (name, items) = (admitted.row.name, arguments.from(2));
+pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+    let (row, items) = (call.row, call.arguments.from(2));
     check_items(items)?;
-    visit.batch.settle_changes(&mut visit.replies).await;
-    let part = |guesses| Part { counted: admitted.counted, name, items: items.len(), guesses };
-    let key = Key::parse(arguments.at(1));
+    call.batch.settle_changes(call.replies).await;
+    let part = |guesses| Part { row, items: items.len(), guesses };
+    let key = Key::parse(call.arguments.at(1));
     if let Some(key) = key {
-        visit.require_key(admitted, key)?;
+        call.require_key(key)?;
         // It has been found a moment ago. Only codes are guessed.
         if key.kind == Kind::Campaign
-            && name != Name::CfCount
-            && let Some(checks) = visit.batch.checks_of(key)
+            && row.name != Name::CfCount
+            && let Some(checks) = call.batch.checks_of(key)
         {
             check_blanks(checks.view(), items)?;
             checks.add(part(None), items);
             return Ok(Done::Gathered);
         }
     }
-    let Some(view) = key.and_then(|key| visit.shared.engine.find(key.kind, key.name())) else {
-        visit.settle().await;
-        match name {
-            Name::CfCount => visit.replies.integer(0),
-            Name::CfMExists => {
-                visit.replies.array(items.len());
-                (0..items.len()).for_each(|_| visit.replies.boolean(false));
-            }
-            _ => visit.replies.boolean(false),
+    let Some(view) = key.and_then(|key| call.shared.engine.find(key.kind, key.name())) else {
+        call.settle().await;
+        if row.name == Name::CfMExists {
+            call.replies.array(items.len());
+        }
+        match row.name == Name::CfCount {
+            true => call.replies.integer(0),
+            false => (0..items.len()).for_each(|_| call.replies.boolean(false)),
         }
         return Ok(Done::Answered);
     };
     check_blanks(&view, items)?;
-    let guesses = guesses(visit, admitted, &view, items.len()).await?;
-    if name == Name::CfCount {
-        visit.settle().await;
-        let count = view.count(view.digest_of(items.at(0)), visit.shared.engine.now());
+    let guesses = guesses(call, &view, items.len()).await?;
+    if row.name == Name::CfCount {
+        call.settle().await;
+        let count = view.count(view.digest_of(items.at(0)), call.shared.engine.now());
         guesses.settle(usize::from(count == 0));
-        visit.replies.count(count.into());
+        call.replies.count(count.into());
         return Ok(Done::Answered);
     }
-    visit.batch.check(view, part(Some(guesses)), items, &mut visit.replies).await;
+    call.batch.check(view, part(Some(guesses)), items, call.replies).await;
     Ok(Done::Gathered)
 }
 
-/// Takes a guess for each item, if the filter is a coupon and the end user may try only so many codes.
+/// Takes a guess for each item, if the filter is a coupon and the end user's guesses are limited.
 async fn guesses<'a>(
-    visit: &mut Visit<'a>,
-    admitted: &Admitted,
+    call: &mut Call<'_, 'a>,
     view: &FilterView,
     items: usize,
 ) -> Result<Guesses<'a>, Failure> {
-    let client = visit.session.client(visit.shared, &admitted.caller, view.kind);
+    let guessing = &call.shared.access.guessing;
+    // No command names an end user, so it is the client's address.
+    let peer = call.session.peer.map(|peer| peer.ip());
+    let client = Some(view.kind).filter(|kind| *kind == Kind::Coupon);
+    let client = client.and_then(|_| guessing.client(&call.caller, None, peer));
     if client.is_some() {
-        // What earlier commands have not used up is returned when they are answered.
-        visit.settle().await;
+        // Guesses that earlier commands have not used up are returned when they are answered.
+        call.settle().await;
     }
-    Ok(visit.shared.access.guessing.guesser(view.has_secret_codes(), client)?.take(items)?)
+    Ok(guessing.guesser(view.has_secret_codes(), client)?.take(items)?)
 }
 
 /// `CF.DEL key item`.
-pub(super) async fn remove(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    let items = arguments.from(2);
+pub(super) async fn remove(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+    let items = call.arguments.from(2);
     check_items(items)?;
-    let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
+    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
     check_blanks(&view, items)?;
-    let guesses = guesses(visit, admitted, &view, items.len()).await?;
-    change(visit, admitted, &view, Change::Remove, items, Some(guesses)).await;
-    Ok(Done::Gathered)
+    let guesses = guesses(call, &view, items.len()).await?;
+    change(call, &view, Change::Remove, items, Some(guesses)).await
 }
 
 async fn change<'a>(
-    visit: &mut Visit<'a>,
-    admitted: &Admitted,
+    call: &mut Call<'_, 'a>,
     view: &FilterView,
     change: Change,
     items: Arguments<'_>,
     guesses: Option<Guesses<'a>>,
-) {
-    let (counted, name) = (admitted.counted, admitted.row.name);
-    let part = Part { counted, name, items: items.len(), guesses };
+) -> Result<Done, Failure> {
+    let part = Part { row: call.row, items: items.len(), guesses };
     let digests = items.iter().map(|item| view.digest_of(item));
-    visit.batch.change(view, change, &admitted.caller, part, digests, &mut visit.replies).await;
+    call.batch.change(view, change, &call.caller, part, digests, call.replies).await;
+    Ok(Done::Gathered)
 }
 
-/// Items to add, and what to do if there is no filter yet.
-struct Adding<'a> {
-    items: Arguments<'a>,
-    capacity: u64,
-    creates: bool,
-}
-
-/// `CF.ADD key item`, `CF.ADDNX key item`.
-pub(super) async fn add(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    let capacity = visit.shared.options.default_capacity;
-    let adding = Adding { items: arguments.from(2), capacity, creates: true };
-    add_items(visit, admitted, arguments.at(1), adding).await
-}
-
-/// `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
-pub(super) async fn insert(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    let capacity = visit.shared.options.default_capacity;
-    let mut adding = Adding { items: arguments.from(arguments.len()), capacity, creates: true };
-    let arity = || Failure::arity(admitted.row.spelling);
-    let mut at = 2;
-    while at < arguments.len() && adding.items.is_empty() {
-        let option = arguments.at(at);
-        at += 1;
-        if option.eq_ignore_ascii_case(b"CAPACITY") {
-            if at == arguments.len() {
-                return Err(arity());
-            }
-            adding.capacity = Reserve::capacity(arguments.at(at))?;
-            at += 1;
-        } else if option.eq_ignore_ascii_case(b"NOCREATE") {
-            adding.creates = false;
-        } else if option.eq_ignore_ascii_case(b"ITEMS") {
-            adding.items = arguments.from(at);
-            break;
+/// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
+pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+    let (mut items, mut capacity) = (call.arguments.from(2), call.shared.options.default_capacity);
+    let (mut creates, mut has_options) = (true, matches!(call.row.name, Name::CfInsert | Name::CfInsertNx));
+    while has_options {
+        let (option, rest) = (items.at(0), items.from(1));
+        let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
+        if items.is_empty() || rest.is_empty() && (is("CAPACITY") || is("ITEMS")) {
+            return Err(Failure::arity(call.row.spelling));
+        }
+        items = rest;
+        if is("CAPACITY") {
+            capacity = check_capacity(rest.at(0), REDIS_BUCKET_SIZE)?;
+            items = rest.from(1);
+        } else if is("NOCREATE") {
+            creates = false;
+        } else if is("ITEMS") {
+            has_options = false;
         } else {
             return Err(Failure::err("Unknown argument received"));
         }
     }
-    if adding.items.is_empty() {
-        return Err(arity());
-    }
-    add_items(visit, admitted, arguments.at(1), adding).await
-}
-
-async fn add_items(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    key: &[u8],
-    adding: Adding<'_>,
-) -> Result<Done, Failure> {
-    let Adding { items, capacity, creates } = adding;
     check_items(items)?;
-    let key = parse_key(key)?;
-    visit.require_key(admitted, key)?;
-    let view = match visit.shared.engine.find(key.kind, key.name()) {
+    let key = parse_key(call.arguments.at(1))?;
+    call.require_key(key)?;
+    let view = match call.shared.engine.find(key.kind, key.name()) {
         Some(view) => view,
-        None if creates => created(visit, admitted, key, capacity).await?,
+        None if creates => created(call, key, capacity).await?,
         None => return Err(Failure::err("not found")),
     };
     check_blanks(&view, items)?;
-    let how = match admitted.row.name {
-        Name::CfAddNx | Name::CfInsertNx => Change::AddIfAbsent,
-        _ => Change::Add,
-    };
-    // That a full filter refuses codes tells that one of them is not in it.
+    let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
+    // That a full filter rejects codes tells that one of them is not in it.
     let guesses = match view.may_refuse_codes() {
-        true => Some(guesses(visit, admitted, &view, 1).await?),
+        true => Some(guesses(call, &view, 1).await?),
         false => None,
     };
-    change(visit, admitted, &view, how, items, guesses).await;
-    Ok(Done::Gathered)
+    change(call, &view, if is_if_absent { Change::AddIfAbsent } else { Change::Add }, items, guesses).await
 }
 
-/// The key of a filter that is to be.
+/// Parses the key of a filter to create.
 fn parse_key(key: &[u8]) -> Result<Key<'_>, Failure> {
     Key::parse(key).ok_or_else(|| {
         let rule = "a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins \
@@ -226,114 +169,287 @@ fn parse_key(key: &[u8]) -> Result<Key<'_>, Failure> {
 }
 
 /// Creates the filter of a key under which there is none. Another client may do so at the same time.
-async fn created(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    key: Key<'_>,
-    capacity: u64,
-) -> Result<Arc<FilterView>, Failure> {
-    match create(visit, admitted, key, Reserve::with_capacity(capacity)).await? {
+async fn created(call: &mut Call<'_, '_>, key: Key<'_>, capacity: u64) -> Result<Arc<FilterView>, Failure> {
+    call.settle().await;
+    match create(call, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
-            let view = visit.shared.engine.find(key.kind, key.name());
+            let view = call.shared.engine.find(key.kind, key.name());
             view.ok_or_else(|| Failure::refused(&Refusal::FilterGone))
         }
-        Outcome::Refused(refusal) => Err(Failure::refused(&refusal)),
-        _ => Err(Failure::unexpected()),
+        outcome => Err(Failure::of(&outcome)),
     }
 }
 
-async fn create(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    key: Key<'_>,
-    reserve: Reserve,
-) -> Result<Outcome, Failure> {
-    visit.settle().await;
+async fn create(call: &mut Call<'_, '_>, key: Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
-    let command = visit.shared.engine.creation(key.kind, key.owned_name(), spec, Window::default())?;
-    let result = submit(visit.shared, admitted, command).await;
-    tell_act(admitted, key, &result);
+    let command = call.shared.engine.creation(key.kind, key.owned_name(), spec, Window::default())?;
+    let result = call.submit(command).await;
+    call.log_act(key, &result);
     result
 }
 
 /// `CF.RESERVE key capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`.
-pub(super) async fn reserve(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    if arguments.len().is_multiple_of(2) {
-        return Err(Failure::arity(admitted.row.spelling));
+pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    if call.arguments.len().is_multiple_of(2) {
+        return Err(Failure::arity(call.row.spelling));
     }
-    let reserve = Reserve::parse(arguments.from(2))?;
-    let key = parse_key(arguments.at(1))?;
-    visit.require_key(admitted, key)?;
-    visit.settle().await;
-    if visit.shared.engine.find(key.kind, key.name()).is_some() {
-        return Err(Failure::refused(&Refusal::AlreadyExists(Vec::new())));
+    let reserve = Reserve::parse(call.arguments.from(2))?;
+    let key = parse_key(call.arguments.at(1))?;
+    call.require_key(key)?;
+    let exists = || Failure::refused(&Refusal::AlreadyExists(Vec::new()));
+    if call.shared.engine.find(key.kind, key.name()).is_some() {
+        return Err(exists());
     }
-    match create(visit, admitted, key, reserve).await? {
-        Outcome::Created(_) => visit.replies.simple("OK"),
-        Outcome::Exists(_) => return Err(Failure::refused(&Refusal::AlreadyExists(Vec::new()))),
-        Outcome::Refused(refusal) => return Err(Failure::refused(&refusal)),
-        _ => return Err(Failure::unexpected()),
+    match create(call, key, reserve).await? {
+        Outcome::Created(_) => call.replies.simple("OK"),
+        Outcome::Exists(_) => return Err(exists()),
+        outcome => return Err(Failure::of(&outcome)),
     }
-    Ok(Done::Answered)
+    Ok(())
 }
 
 /// `CF.COMPACT key`. Does nothing: memory shrinks when a filter is cleared or empty.
-pub(super) async fn compact(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    visit.settle().await;
-    match find(visit, admitted, arguments.at(1))? {
-        Some(_) => visit.replies.simple("OK"),
-        None => return Err(Failure::err("Cuckoo filter was not found")),
-    }
-    Ok(Done::Answered)
+pub(super) fn compact(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Cuckoo filter was not found"))?;
+    call.replies.simple("OK");
+    Ok(())
 }
 
 /// `CF.INFO key`.
-pub(super) async fn info(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    visit.settle().await;
-    let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
-    figures::write(&view, visit.shared.engine.now(), &mut visit.replies);
-    Ok(Done::Answered)
+pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
+    describe(&view, call.shared.engine.now(), call.replies);
+    Ok(())
 }
 
 /// `DEL key …`: deletes filters, and all that belongs to them.
-pub(super) async fn delete(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    visit.settle().await;
-    if arguments.from(1).len() > ITEMS_MAX {
+pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let arguments = call.arguments.from(1);
+    if arguments.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
     }
-    let keys: Vec<Key<'_>> = arguments.from(1).iter().filter_map(Key::parse).collect();
-    keys.iter().try_for_each(|key| visit.require_key(admitted, *key))?;
+    let keys: Vec<Key<'_>> = arguments.iter().filter_map(Key::parse).collect();
+    keys.iter().try_for_each(|key| call.require_key(*key))?;
     let mut deleted = 0;
     for key in keys {
-        if visit.shared.engine.find(key.kind, key.name()).is_none() {
+        if call.shared.engine.find(key.kind, key.name()).is_none() {
             continue;
         }
-        let command = Command::Delete { kind: key.kind, name: key.owned_name() };
-        let result = submit(visit.shared, admitted, command).await;
-        tell_act(admitted, key, &result);
+        let result = call.submit(Command::Delete { kind: key.kind, name: key.owned_name() }).await;
+        call.log_act(key, &result);
         match result? {
             Outcome::Deleted => deleted += 1,
             Outcome::Refused(Refusal::FilterGone) => {}
-            Outcome::Refused(refusal) => return Err(Failure::refused(&refusal)),
-            _ => return Err(Failure::unexpected()),
+            outcome => return Err(Failure::of(&outcome)),
         }
     }
-    visit.replies.count(deleted);
-    Ok(Done::Answered)
+    call.replies.count(deleted);
+    Ok(())
+}
+
+/// Writes the response to CF.INFO: Redis' fields first, in Redis' order, because some clients read them by position; then our own.
+fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
+    let Description { kind, spec, stats, .. } = view.describe(now);
+    let buckets = |segment: &SegmentStats| segment.slots / u64::from(segment.bucket_size).max(1);
+    let of_redis = [
+        ("Size", stats.memory_bytes),
+        ("Number of buckets", stats.segments.iter().map(buckets).sum()),
+        ("Number of filters", stats.segments.len() as u64),
+        // As in Redis, those that are in it now.
+        ("Number of items inserted", stats.items),
+        ("Number of items deleted", stats.removes),
+        ("Bucket size", view.layout.bucket_size.into()),
+        // It grows by doubling.
+        ("Expansion rate", if spec.growth == Growth::Auto { 2 } else { 0 }),
+        ("Max iterations", view.layout.max_search.into()),
+    ];
+    let kind_word = if kind == Kind::Campaign { "campaign" } else { "coupon" };
+    let words =
+        [("Kind", kind_word), ("Mode", if spec.mode == Mode::Compact { "compact" } else { "strict" })];
+    let rate = match spec.sizing {
+        Sizing::ErrorRate(rate) => Some(rate),
+        Sizing::Layout { .. } | Sizing::Exact => None,
+    };
+    let mut own = vec![
+        ("Capacity", spec.capacity),
+        ("Capacity now", stats.segments.iter().map(|segment| segment.capacity).sum()),
+        ("Items added", stats.adds),
+    ];
+    if let Some(codes) = stats.codes.filter(|_| kind == Kind::Coupon) {
+        own.extend([("Available", codes.available), ("Held", codes.held), ("Redeemed", codes.redeemed)]);
+    }
+    replies.map(of_redis.len() + words.len() + own.len() + usize::from(rate.is_some()));
+    let write = |(field, value): (&str, u64), replies: &mut Replies| {
+        replies.simple(field);
+        replies.count(value);
+    };
+    of_redis.into_iter().for_each(|field| write(field, replies));
+    for word in words.into_iter().flat_map(|(field, word)| [field, word]) {
+        replies.simple(word);
+    }
+    if let Some(rate) = rate {
+        replies.simple("Error rate");
+        replies.double(rate);
+    }
+    own.into_iter().for_each(|field| write(field, replies));
+}
+
+/// The error rate of all filters that Redis clients create.
+const ERROR_RATE: f64 = 0.001;
+
+/// Redis' bucket size, unless another one is asked for.
+const REDIS_BUCKET_SIZE: i64 = 2;
+
+/// Nodes that an insert searches, where the layout has to say so: as many as in filters that are sized by their error rate.
+const MAX_SEARCH: u32 = 2_000;
+
+/// The longest fingerprint, in bits.
+const FINGERPRINT_BITS_MAX: u8 = 32;
+
+/// The options of a filter to create.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Reserve {
+    capacity: u64,
+    /// If one was asked for that there is here.
+    bucket_size: Option<u8>,
+    growth: Growth,
+}
+
+impl Reserve {
+    /// A filter that grows beyond its capacity.
+    fn with_capacity(capacity: u64) -> Self {
+        Self { capacity, bucket_size: None, growth: Growth::Auto }
+    }
+
+    /// Parses `capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`. What Redis would refuse is refused.
+    fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
+        let mut bucket_size = REDIS_BUCKET_SIZE;
+        let mut reserve = Self::with_capacity(0);
+        integer(arguments.at(0)).ok_or_else(bad_capacity)?;
+        for at in (1..arguments.len()).step_by(2) {
+            let (option, value) = (arguments.at(at), arguments.at(at + 1));
+            if option.eq_ignore_ascii_case(b"BUCKETSIZE") {
+                bucket_size = option_value("BUCKETSIZE", value, 1..=255)?;
+                reserve.bucket_size = u8::try_from(bucket_size).ok().filter(|size| matches!(size, 2 | 4 | 8));
+            } else if option.eq_ignore_ascii_case(b"MAXITERATIONS") {
+                option_value("MAXITERATIONS", value, 1..=65_535)?;
+            } else if option.eq_ignore_ascii_case(b"EXPANSION") {
+                let expansion = option_value("EXPANSION", value, 0..=32_768)?;
+                reserve.growth = if expansion == 0 { Growth::Fixed } else { Growth::Auto };
+            } else {
+                return Err(Failure::err("Unknown argument received"));
+            }
+        }
+        reserve.capacity = check_capacity(arguments.at(0), bucket_size)?;
+        Ok(reserve)
+    }
+
+    /// The spec of a filter of this kind: compact campaigns and strict coupons, as over HTTP.
+    fn spec(self, kind: Kind) -> Result<Spec, Failure> {
+        let Self { capacity, bucket_size, growth } = self;
+        let (mode, sizing) = match (kind, bucket_size) {
+            (Kind::Coupon, _) => (Mode::Strict, Sizing::Exact),
+            (Kind::Campaign, None) => (Mode::Compact, Sizing::ErrorRate(ERROR_RATE)),
+            (Kind::Campaign, Some(bucket_size)) => (Mode::Compact, self.layout(bucket_size)?),
+        };
+        Ok(Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None })
+    }
+
+    /// The shortest fingerprints that keep the error rate in buckets of this size.
+    fn layout(self, bucket_size: u8) -> Result<Sizing, Failure> {
+        // The first segment of a filter that grows has half of the rate, and each further one half of what is left.
+        let share = match self.growth {
+            Growth::Auto => ERROR_RATE / 2.0,
+            Growth::Fixed => ERROR_RATE,
+        };
+        for fingerprint_bits in 4..=FINGERPRINT_BITS_MAX {
+            match Layout::compact_with(self.capacity, fingerprint_bits, bucket_size, MAX_SEARCH, self.growth)
+            {
+                Ok(layout) if layout.error_rate_at(1.0) > share => {}
+                Ok(_) => return Ok(Sizing::Layout { fingerprint_bits, bucket_size, max_search: MAX_SEARCH }),
+                Err(_) if fingerprint_bits < FINGERPRINT_BITS_MAX => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(bad_capacity())
+    }
+}
+
+fn bad_capacity() -> Failure {
+    Failure::err("Bad capacity")
+}
+
+fn check_capacity(argument: &[u8], bucket_size: i64) -> Result<u64, Failure> {
+    let capacity = integer(argument).ok_or_else(bad_capacity)?;
+    if capacity < 2 * bucket_size {
+        return Err(Failure::err("Capacity must be at least (BucketSize * 2)"));
+    }
+    u64::try_from(capacity).map_err(|_| bad_capacity())
+}
+
+fn option_value(name: &str, value: &[u8], range: RangeInclusive<i64>) -> Result<i64, Failure> {
+    let value = integer(value).ok_or_else(|| Failure::err(format!("Couldn't parse {name}")))?;
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = range.into_inner();
+    Err(Failure::err(format!("{name}: value must be an integer between {least} and {most}, inclusive.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parser::{Parser, RequestLimits};
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Reserve, String> {
+        let limits = RequestLimits { arguments_max: 0, argument_bytes_max: 0, request_bytes_max: 0 };
+        let (mut parser, line) = (Parser::default(), format!("{line}\r\n"));
+        parser.parse(line.as_bytes(), &limits).unwrap();
+        Reserve::parse(parser.arguments(line.as_bytes())).map_err(|failure| failure.text.into_owned())
+    }
+
+    #[test]
+    fn options_are_taken_where_they_have_a_meaning() {
+        let plain = Reserve::with_capacity(1_000);
+        assert_eq!(parsed("1000"), Ok(plain));
+        assert_eq!(parsed("1000 MAXITERATIONS 20 expansion 4"), Ok(plain));
+        assert_eq!(parsed("1000 BUCKETSIZE 3"), Ok(plain));
+        assert_eq!(parsed("1000 bucketsize 8"), Ok(Reserve { bucket_size: Some(8), ..plain }));
+        assert_eq!(parsed("1000 EXPANSION 0"), Ok(Reserve { growth: Growth::Fixed, ..plain }));
+        for (line, wanted) in [
+            ("x", "Bad capacity"),
+            ("-1", "Capacity must be at least"),
+            ("3", "Capacity must be at least"),
+            ("15 BUCKETSIZE 8", "Capacity must be at least"),
+            ("1000 BUCKETSIZE x", "Couldn't parse BUCKETSIZE"),
+            ("1000 BUCKETSIZE 0", "BUCKETSIZE: value must be"),
+            ("1000 MAXITERATIONS 0", "MAXITERATIONS: value must be"),
+            ("1000 EXPANSION -1", "EXPANSION: value must be"),
+            ("1000 ERROR 1", "Unknown argument"),
+        ] {
+            let failure = parsed(line).unwrap_err();
+            assert!(failure.starts_with(wanted), "{line}: {failure}");
+        }
+    }
+
+    #[test]
+    fn every_bucket_size_keeps_the_error_rate() {
+        for (bucket_size, growth) in
+            [2, 4, 8].into_iter().flat_map(|size| [(size, Growth::Auto), (size, Growth::Fixed)])
+        {
+            for capacity in [16, 1_000, 1_000_000] {
+                let reserve = Reserve { capacity, bucket_size: Some(bucket_size), growth };
+                let Ok(Spec { sizing: Sizing::Layout { fingerprint_bits, max_search, .. }, .. }) =
+                    reserve.spec(Kind::Campaign)
+                else {
+                    panic!("{reserve:?}")
+                };
+                let layout =
+                    Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth)
+                        .unwrap();
+                assert!(layout.error_rate_at(1.0) <= ERROR_RATE, "{reserve:?} {layout:?}");
+                assert!(fingerprint_bits <= 16, "{reserve:?} {layout:?}");
+            }
+        }
+    }
 }

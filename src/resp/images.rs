@@ -1,65 +1,49 @@
 //! CF.SCANDUMP and CF.LOADCHUNK: a filter on the move, piece by piece.
 
+use super::call::Call;
 use super::dumps::Owner;
 use super::failure::{Code, Failure};
-use super::filters::find;
 use super::key::Key;
-use super::parser::Arguments;
-use super::reserve::number;
-use super::visit::{Admitted, Done, Visit, submit, tell_act};
+use super::parser::integer;
 use crate::domain::{Command, ImageFault, Outcome, Refusal, UploadId};
 use crate::engine::{ImageBody, ImageRecord};
 use sha2::{Digest, Sha256};
 
 /// `CF.SCANDUMP key iterator`: the piece that the iterator names, and the iterator of the next one.
-pub(super) async fn dump(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    let iterator = number(arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
+pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let iterator = integer(call.arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
     let iterator = iterator.ok_or_else(|| Failure::err("Invalid position"))?;
-    visit.settle().await;
-    let view = find(visit, admitted, arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
-    let owner = Owner { filter: view.id, caller: admitted.caller.name().to_owned() };
-    let shared = visit.shared;
+    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
+    let owner = Owner { filter: view.id, caller: call.caller.name().to_owned() };
+    let shared = call.shared;
     let (next, bytes) = match iterator {
         0 => {
             let begun = shared.dumps.begin(&shared.engine, owner).await;
-            if let Some(key) = Key::parse(arguments.at(1)) {
-                tell_act(
-                    admitted,
-                    key,
-                    &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone),
-                );
+            if let Some(key) = Key::parse(call.arguments.at(1)) {
+                call.log_act(key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
             }
             begun?
         }
         iterator => shared.dumps.next(iterator, &owner).await?,
     };
-    visit.replies.array(2);
-    visit.replies.integer(next);
-    visit.replies.bulk(&bytes);
-    Ok(Done::Answered)
+    call.replies.array(2);
+    call.replies.integer(next);
+    call.replies.bulk(&bytes);
+    Ok(())
 }
 
 /// `CF.LOADCHUNK key iterator data`: a piece of a dump. The filter is there once the last one has come. Pieces say themselves in which
 /// order they come.
-pub(super) async fn load(
-    visit: &mut Visit<'_>,
-    admitted: &Admitted,
-    arguments: Arguments<'_>,
-) -> Result<Done, Failure> {
-    number(arguments.at(2))
+pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    integer(call.arguments.at(2))
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
-    let key = Key::parse(arguments.at(1));
+    let key = Key::parse(call.arguments.at(1));
     let key = key.ok_or_else(|| Failure::err("a key is campaign:NAME, coupon:NAME or NAME"))?;
-    visit.require_key(admitted, key)?;
-    visit.settle().await;
-    let ImageRecord { before, checksum, body } = ImageRecord::read(arguments.at(3)).map_err(bad)?;
-    let upload = upload(key, admitted.caller.name());
-    let id = visit.shared.engine.filter_id();
+    call.require_key(key)?;
+    let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
+    let upload = upload(key, call.caller.name());
+    let id = call.shared.engine.filter_id();
     let command = match body {
         ImageBody::Head(head) => {
             Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }
@@ -68,16 +52,16 @@ pub(super) async fn load(
         ImageBody::End { redemptions } => Command::ImageEnd { upload, before, redemptions },
     };
     let is_end = matches!(command, Command::ImageEnd { .. });
-    let result = submit(visit.shared, admitted, command).await;
+    let result = call.submit(command).await;
     if is_end {
-        tell_act(admitted, key, &result);
+        call.log_act(key, &result);
     }
     match result? {
-        Outcome::ImageReceived | Outcome::Created(_) => visit.replies.simple("OK"),
+        Outcome::ImageReceived | Outcome::Created(_) => call.replies.simple("OK"),
         Outcome::Refused(refusal) => return Err(refused(&refusal)),
-        _ => return Err(Failure::unexpected()),
+        outcome => return Err(Failure::of(&outcome)),
     }
-    Ok(Done::Answered)
+    Ok(())
 }
 
 /// What the pieces that a caller loads into a key are known by, on any node.

@@ -1,41 +1,32 @@
 //! The second protocol: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
 //! differs from Redis, and why.
 //!
-//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, and `execute.rs` admits each and has it done.
-//! `batch.rs` puts together what belongs together, and answers in order. `failure.rs` is the one map from refusals to errors. Nothing
-//! here knows HTTP.
+//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, `execute.rs` admits each, and `call.rs` is what a
+//! handler gets. `batch.rs` joins commands on one filter, and answers in order. `failure.rs` is the one map from refusals to errors.
+//! Nothing here knows HTTP.
 
 mod batch;
-mod catalogue;
+mod call;
 mod command;
 mod connection;
 mod connection_commands;
 mod dumps;
 mod execute;
 mod failure;
-mod figures;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
-mod glob;
-mod handshake;
 mod images;
-mod info;
 mod key;
 mod keyspace;
 mod metrics;
-mod names;
-mod options;
 mod parser;
 mod replies;
-mod reserve;
 mod session;
 mod shared;
-mod submitted;
-mod visit;
 
 pub use key::KeyRule;
-pub use options::RespOptions;
+pub use shared::RespOptions;
 
 use crate::access::Access;
 use crate::budget::Budget;

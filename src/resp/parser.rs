@@ -174,7 +174,7 @@ impl Parser {
         let Some(end) = memchr(b'\r', within) else {
             return if within.len() < NUMBER_LINE_BYTES_MAX { Ok(None) } else { Err(()) };
         };
-        let number = str::from_utf8(&line[..end]).ok().and_then(|digits| digits.parse().ok()).ok_or(())?;
+        let number = integer(&line[..end]).ok_or(())?;
         match line.get(end + 1) {
             None => Ok(None),
             Some(b'\n') => {
@@ -251,6 +251,11 @@ impl<'a> Arguments<'a> {
         let bytes = self.bytes;
         self.spans.iter().map(move |span| of(bytes, span))
     }
+}
+
+/// Parses a whole number.
+pub fn integer(argument: &[u8]) -> Option<i64> {
+    str::from_utf8(argument).ok()?.parse().ok()
 }
 
 fn of<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {

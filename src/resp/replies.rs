@@ -101,6 +101,11 @@ impl Replies {
         self.end_line();
     }
 
+    /// Several short strings.
+    pub fn words<const N: usize>(&mut self, words: [&str; N]) {
+        words.iter().for_each(|word| self.bulk(word.as_bytes()));
+    }
+
     /// Text of several lines for people.
     pub fn text(&mut self, text: &str) {
         match self.protocol {

@@ -3,8 +3,7 @@
 use super::command::Needs;
 use super::failure::{Code, Failure};
 use super::shared::Shared;
-use crate::access::{Caller, Client, Denied, Holder};
-use crate::domain::Kind;
+use crate::access::{Caller, Denied};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -52,7 +51,7 @@ pub struct Session {
     /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
     pub counted: usize,
     /// Who has presented the last key that was known; anybody if there are no keys.
-    holder: Option<Holder>,
+    caller: Option<Caller>,
     is_known: bool,
 }
 
@@ -60,8 +59,8 @@ impl Session {
     /// A new connection. Without keys anybody may do everything.
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
-        let holder = shared.access.entry.holder(None).ok();
-        let is_known = holder.is_some();
+        let caller = shared.access.entry.caller(None).ok();
+        let is_known = caller.is_some();
         Self {
             id,
             peer,
@@ -69,7 +68,7 @@ impl Session {
             transaction: None,
             spliced: Vec::new(),
             counted: 0,
-            holder,
+            caller,
             is_known,
         }
     }
@@ -86,8 +85,8 @@ impl Session {
 
     /// Looks whether the key is still in force: it may have expired or been removed.
     pub fn look(&mut self, shared: &Shared) {
-        self.is_known = match &mut self.holder {
-            Some(holder) => shared.access.entry.renew(holder, || shared.engine.now()).is_ok(),
+        self.is_known = match &mut self.caller {
+            Some(caller) => shared.access.entry.renew(caller, || shared.engine.now()).is_ok(),
             None => false,
         };
     }
@@ -98,10 +97,10 @@ impl Session {
     /// `WRONGPASS`; whoever the connection belonged to before, it still does.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
         let entry = &shared.access.entry;
-        let holder = entry.holder(Some(key)).map_err(|denied| self.refused(shared, denied, None))?;
-        let unexpired = holder.caller().require_unexpired(|| shared.engine.now());
-        unexpired.map_err(|denied| self.refused(shared, denied, Some(holder.caller())))?;
-        (self.holder, self.is_known) = (Some(holder), true);
+        let caller = entry.caller(Some(key)).map_err(|denied| self.refused(shared, denied, None))?;
+        let unexpired = caller.require_unexpired(|| shared.engine.now());
+        unexpired.map_err(|denied| self.refused(shared, denied, Some(&caller)))?;
+        (self.caller, self.is_known) = (Some(caller), true);
         Ok(())
     }
 
@@ -122,22 +121,21 @@ impl Session {
         let (entry, now) = (&shared.access.entry, || shared.engine.now());
         let is_counted = self.counted > 0;
         self.counted = self.counted.saturating_sub(1);
-        let admit = |holder: &mut Holder| match is_counted {
-            true => entry.renew(holder, now),
-            false => entry.admit_holder(holder, now),
+        let admit = |caller: &mut Caller| match is_counted {
+            true => entry.renew(caller, now),
+            false => entry.admit(caller, now),
         };
-        let admitted = match (&mut self.holder, needs) {
+        let admitted = match (&mut self.caller, needs) {
             (None, Needs::Nothing) => Ok(Caller::anybody()),
             (None, Needs::Key | Needs::Scope(_)) => Err(Denied::NoKey),
-            (Some(holder), Needs::Nothing) => entry.count(holder).map(|()| Caller::anybody()),
-            (Some(holder), Needs::Key) => admit(holder).map(|()| holder.caller().clone()),
-            (Some(holder), Needs::Scope(scope)) => {
-                admit(holder).and_then(|()| holder.caller().require(scope)).map(|()| holder.caller().clone())
+            (Some(caller), Needs::Nothing) => entry.count(caller).map(|()| Caller::anybody()),
+            (Some(caller), Needs::Key) => admit(caller).map(|()| caller.clone()),
+            (Some(caller), Needs::Scope(scope)) => {
+                admit(caller).and_then(|()| caller.require(scope)).map(|()| caller.clone())
             }
         };
         admitted.map_err(|denied| {
-            let caller = self.holder.as_ref().map(Holder::caller);
-            self.tell(shared, &denied, caller, command);
+            self.tell(shared, &denied, self.caller.as_ref(), command);
             denied.into()
         })
     }
@@ -157,14 +155,6 @@ impl Session {
             self.tell(shared, &denied, Some(caller), command);
             denied.into()
         })
-    }
-
-    /// The end user for the limit on guessing codes. There is no command that names one, so it is the client's address.
-    pub fn client(&self, shared: &Shared, caller: &Caller, kind: Kind) -> Option<Client> {
-        match kind {
-            Kind::Campaign => None,
-            Kind::Coupon => shared.access.guessing.client(caller, None, self.peer.map(|peer| peer.ip())),
-        }
     }
 
     /// Logs that a key was refused.

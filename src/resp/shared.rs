@@ -1,8 +1,8 @@
-//! What all connections share.
+//! What all connections share, and the options from the configuration.
 
 use super::dumps::Dumps;
+use super::key::KeyRule;
 use super::metrics::Metrics;
-use super::options::RespOptions;
 use crate::access::Access;
 use crate::budget::Budget;
 use crate::engine::{Engine, Info};
@@ -49,6 +49,30 @@ impl Figures {
                 *last = Some((now, figures.clone()));
                 figures
             }
+        }
+    }
+}
+
+/// Options of [`super::Service`].
+#[derive(Clone, Debug)]
+pub struct RespOptions {
+    /// Items that a filter holds before it grows, if it is created by the first item that is added to it.
+    pub default_capacity: u64,
+    /// The most bytes that requests being received and answers being sent may take, of all connections together.
+    pub buffers_bytes_max: u64,
+    /// Rules that map keys to filters.
+    pub keys: Vec<KeyRule>,
+    /// How long the engine may take to answer.
+    pub request_timeout: Duration,
+}
+
+impl Default for RespOptions {
+    fn default() -> Self {
+        Self {
+            default_capacity: 1 << 10,
+            buffers_bytes_max: 64 << 20,
+            keys: Vec::new(),
+            request_timeout: Duration::from_secs(30),
         }
     }
 }

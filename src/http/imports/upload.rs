@@ -3,7 +3,7 @@
 use super::line::{LINE_BYTES_MAX, Line, UploadFault};
 use super::lines::{Format, Lines};
 use super::noticed::Noticed;
-use crate::access::{Caller, Denied, Holder, Scope};
+use crate::access::{Caller, Denied, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Name, Refusal, UploadDigest};
 use crate::engine::imports::LiveImport;
@@ -32,22 +32,21 @@ pub(super) struct Batch {
 /// The holder of the key that an upload came with. Keys may change and expire while it arrives.
 pub(super) struct Uploader {
     api: Arc<Api>,
-    holder: Holder,
+    caller: Caller,
     filter: Name,
 }
 
 impl Uploader {
     pub(super) fn new(api: Arc<Api>, caller: Caller, filter: Name) -> Uploader {
-        let holder = api.access.entry.holder_of(caller);
-        Uploader { api, holder, filter }
+        Uploader { api, caller, filter }
     }
 
     /// Rejects the next piece of the upload if the key is gone, has expired, or no longer covers the upload.
     fn renew(&mut self) -> Result<(), Denied> {
-        let Uploader { api, holder, filter } = self;
-        api.access.entry.renew(holder, || api.engine.now())?;
-        holder.caller().require(Scope::Write)?;
-        holder.caller().require_name(filter.as_str())
+        let Uploader { api, caller, filter } = self;
+        api.access.entry.renew(caller, || api.engine.now())?;
+        caller.require(Scope::Write)?;
+        caller.require_name(filter.as_str())
     }
 }
 

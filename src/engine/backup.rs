@@ -354,7 +354,7 @@ impl Download {
     /// [`SubmitError`].
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.engine.inner.requests.send(Request::Parts(self.id, reply)).await;
+        let sent = self.engine.requests.send(Request::Parts(self.id, reply)).await;
         sent.map_err(|_| SubmitError::Draining)?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }

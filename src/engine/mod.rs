@@ -213,10 +213,12 @@ impl Board {
     }
 }
 
-/// A handle to the engine; clones share the same engine.
+/// A handle to the engine; clones share the same engine. When the last one is dropped, the engine shuts down by itself, which
+/// [`Engine::shutdown`] waits for.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
+    requests: mpsc::Sender<Request>,
 }
 
 struct Inner {
@@ -247,7 +249,6 @@ struct Inner {
     /// The number of the last event.
     events_last: watch::Sender<u64>,
     event_waiters: Semaphore,
-    requests: mpsc::Sender<Request>,
     room: Arc<Semaphore>,
 }
 
@@ -440,7 +441,7 @@ impl Engine {
     }
 
     fn send(&self, request: Request) -> Result<(), SubmitError> {
-        self.inner.requests.try_send(request).map_err(|error| match error {
+        self.requests.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.overloaded(),
             mpsc::error::TrySendError::Closed(_) => SubmitError::Draining,
         })
@@ -551,7 +552,7 @@ impl Engine {
             storage: inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
             storage_free_min_bytes: inner.options.store.free_space_min_bytes,
             backup_at: Some(Timestamp(inner.latest_backup.load(Ordering::Relaxed))).filter(|at| at.0 > 0),
-            queue_commands: (inner.requests.max_capacity() - inner.requests.capacity()) as u64,
+            queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
             holds_expired: figures.holds_expired,
             events: figures.events,
             users_forgotten: figures.users_forgotten,

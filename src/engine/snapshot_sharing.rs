@@ -8,6 +8,7 @@ use crate::journal::{JournalError, NatsSnapshots, SharedSnapshot};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
 /// It looks this many times while a snapshot becomes due.
@@ -20,18 +21,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// What the thread works with.
 struct Sharer {
     inner: Arc<Inner>,
+    requests: WeakSender<Request>,
     /// How old the newest shared snapshot may be; `None` if this node shares none.
     every: Option<Duration>,
 }
 
 /// Starts the thread, if this node is one of several. It ends once [`Inner::share`] is empty again and no server is being waited for.
-pub(super) fn start(inner: &Arc<Inner>) {
+pub(super) fn start(inner: &Arc<Inner>, requests: &WeakSender<Request>) {
     if !inner.options.journal.is_shared() {
         return;
     }
     let every = inner.options.cluster.share_every;
     let (share, asked) = mpsc::channel();
-    let sharer = Sharer { inner: inner.clone(), every };
+    let sharer = Sharer { inner: inner.clone(), requests: requests.clone(), every };
     let serve = move || {
         let pause = every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
         let (mut port, mut is_asked) = (None, false);
@@ -100,7 +102,7 @@ impl Sharer {
         let applied = self.inner.info_position();
         match newest {
             Some(newest) if own < newest.seq && newest.seq <= applied => {
-                ask(&self.inner, Request::Snapshot).map(drop)
+                self.ask(Request::Snapshot).map(drop)
             }
             _ => Ok(()),
         }
@@ -125,17 +127,26 @@ impl Sharer {
             return Ok(None);
         }
         let began = Instant::now();
-        ask(&self.inner, Request::Snapshot)?;
+        self.ask(Request::Snapshot)?;
         let token = Arc::new(());
-        let (id, taken) = ask(&self.inner, |reply| Request::ShareSnapshot(Arc::downgrade(&token), reply))?;
+        let (id, taken) = self.ask(|reply| Request::ShareSnapshot(Arc::downgrade(&token), reply))?;
         let part = &mut || {
-            let parts = ask(&self.inner, |reply| Request::Parts(id, reply))?;
+            let parts = self.ask(|reply| Request::Parts(id, reply))?;
             Ok(parts.into_iter().next())
         };
         let shared = port.share(&taken, part, &|| self.check())?;
         let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
         tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
         Ok(Some(shared))
+    }
+
+    /// Asks the writer, and waits for its answer.
+    fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, JournalError> {
+        let (reply, answer) = oneshot::channel();
+        let is_sent = self.requests.upgrade().is_some_and(|all| all.blocking_send(request(reply)).is_ok());
+        let answer = if is_sent { answer.blocking_recv().ok() } else { None };
+        let answer = answer.unwrap_or(Err(SubmitError::Draining));
+        answer.map_err(|error| JournalError::Failed(format!("this node: {error}")))
     }
 
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
@@ -154,12 +165,4 @@ impl Sharer {
 
 fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
     LatestSnapshot { seq: snapshot.seq, taken_at: snapshot.taken_at }
-}
-
-/// Asks the writer, and waits for its answer.
-fn ask<T>(inner: &Inner, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, JournalError> {
-    let failed = |error: SubmitError| JournalError::Failed(format!("this node: {error}"));
-    let (reply, answer) = oneshot::channel();
-    inner.requests.blocking_send(request(reply)).map_err(|_| failed(SubmitError::Draining))?;
-    answer.blocking_recv().unwrap_or(Err(SubmitError::Draining)).map_err(failed)
 }

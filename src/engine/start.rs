@@ -141,18 +141,18 @@ impl Engine {
             applied: watch::Sender::new(Seq(0)),
             events_last: watch::Sender::new(0),
             event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
-            requests,
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             options,
         });
-        let parts = inner.clone();
-        let spawned = std::thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, inbox));
+        let (parts, weak) = (inner.clone(), requests.downgrade());
+        let spawned =
+            std::thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, &weak, inbox));
         if let Err(error) = spawned {
             inner
                 .status
                 .send_replace(Status::Failed(format!("the writer's thread can't be started: {error}")));
         }
-        Engine { inner }
+        Engine { inner, requests }
     }
 
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
@@ -166,17 +166,16 @@ impl Engine {
             _ => false,
         });
         let (done, finished) = oneshot::channel();
-        if self.inner.requests.send(Request::Shutdown(done)).await.is_ok() {
+        if self.requests.send(Request::Shutdown(done)).await.is_ok() {
             // An error means that the writer has already ended.
             let _ = finished.await;
         }
     }
 }
 
-/// The writer's thread, from start to end. `inner` holds a sender of the same channel, so the loop never sees it close: a
-/// shutdown request ends it.
-fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
-    let inbox = Inbox::new(requests);
+/// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
+fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::Receiver<Request>) {
+    let inbox = Inbox::new(inbox);
     let prepared = catch_unwind(AssertUnwindSafe(|| prepare(inner, inbox.waker())));
     match prepared.map_err(|panic| panic_reason(inner, panic)) {
         Ok(Ok(writer)) => {
@@ -187,7 +186,7 @@ fn serve(inner: &Arc<Inner>, requests: mpsc::Receiver<Request>) {
                 }
                 recovering
             });
-            snapshot_sharing::start(inner);
+            snapshot_sharing::start(inner, requests);
             // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
             let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
             *inner.share.lock() = None;
@@ -381,4 +380,24 @@ fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
         return Timestamp::MAX;
     }
     Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{ClockLimits, ManualTime};
+    use crate::domain::Timestamp;
+
+    /// Once all of it is gone, nobody can change its status any more.
+    #[tokio::test]
+    async fn engine_ends_when_its_last_handle_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Clock::new(Arc::new(ManualTime::at(Timestamp(1_000))), ClockLimits::default());
+        let engine = Engine::start(EngineOptions::new(directory.path()), clock);
+        assert_eq!(engine.recovered().await, Status::Ready);
+        let mut status = engine.inner.status.subscribe();
+        drop(engine);
+        let ended = async { while status.changed().await.is_ok() {} };
+        assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "the writer goes on");
+    }
 }

@@ -153,11 +153,6 @@ impl Layout {
         Ok(())
     }
 
-    /// How many buckets an insert really searches.
-    pub(crate) fn searched(&self) -> u32 {
-        self.max_search.max(FIXED_SEARCH_MIN)
-    }
-
     /// Slots of the first table.
     pub fn slots(&self) -> u64 {
         self.buckets * u64::from(self.bucket_size)

@@ -37,6 +37,13 @@ pub struct OutOfMemory {
     pub bytes: u64,
 }
 
+impl OutOfMemory {
+    /// Ends the process, as a `Vec` does that finds no memory. A caller that must not fail creates a [`Reservation`] first.
+    pub(crate) fn end_process(self) -> ! {
+        handle_alloc_error(layout(self.bytes as usize / 8))
+    }
+}
+
 /// The most memory that an operation can need.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryNeed {
@@ -244,17 +251,11 @@ fn is_mapped(bytes: usize) -> bool {
 }
 
 impl Words {
-    /// Zeroed words. As with `Vec`, the process ends if the system has no memory left. A caller that must not fail creates a
-    /// [`Reservation`] first.
-    pub(crate) fn zeroed(len: usize) -> Self {
-        Self::try_zeroed(len).unwrap_or_else(|_| handle_alloc_error(layout(len)))
-    }
-
     /// Zeroed words.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has no memory left.
-    pub(crate) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
+    pub(crate) fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len);
         let refused = OutOfMemory { bytes: layout.size() as u64 };
         if !is_mapped(layout.size()) {
@@ -316,7 +317,7 @@ impl Drop for Words {
         if self.is_mapped() {
             drop(self.mapping());
         } else {
-            // SAFETY: allocated in `try_zeroed` with this layout, and released once.
+            // SAFETY: allocated in `zeroed` with this layout, and released once.
             unsafe { dealloc(self.first.as_ptr().cast(), layout(self.len)) }
         }
     }
@@ -336,7 +337,7 @@ mod tests {
         for len in
             [1, 100, HUGE_PAGE_BYTES / 8 - 1, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES / 8 + 1, HUGE_PAGE_BYTES]
         {
-            let words = Words::zeroed(len);
+            let words = Words::zeroed(len).unwrap();
             assert_eq!(words.len(), len);
             assert_eq!(words.as_ptr().align_offset(CACHE_LINE_BYTES), 0);
             assert!(words.iter().all(|word| word.load(Relaxed) == 0));
@@ -355,7 +356,7 @@ mod tests {
         reservation.extend(&need, 1 << 20).unwrap();
         assert_eq!(reserved(), [large, small]);
         let before = unreserved_tables();
-        let words = [small / 8, large / 8 - 100].map(Words::zeroed);
+        let words = [small / 8, large / 8 - 100].map(|len| Words::zeroed(len).unwrap());
         assert_eq!(unreserved_tables(), before);
         assert!(reserved().is_empty());
         for words in &words {
@@ -364,7 +365,7 @@ mod tests {
             words[words.len() - 1].store(7, Relaxed);
         }
         reservation.extend(&need, 0).unwrap();
-        let taken = Words::zeroed(small / 8);
+        let taken = Words::zeroed(small / 8).unwrap();
         assert_eq!(reserved(), [large]);
         drop(reservation);
         assert!(reserved().is_empty());
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn tables_are_released_incrementally() {
-        let words = Words::zeroed(5 * HUGE_PAGE_BYTES / 8);
+        let words = Words::zeroed(5 * HUGE_PAGE_BYTES / 8).unwrap();
         words[0].store(7, Relaxed);
         words[words.len() - 1].store(7, Relaxed);
         let mut remains = words.into_remains().unwrap();
@@ -382,7 +383,7 @@ mod tests {
         assert_eq!((remains.release(2 * page), remains.bytes()), (2 * page, 2 * page));
         assert_eq!((remains.release(u64::MAX), remains.bytes()), (2 * page, 0));
         assert_eq!(remains.release(u64::MAX), 0);
-        assert!(Words::zeroed(100).into_remains().is_none());
+        assert!(Words::zeroed(100).unwrap().into_remains().is_none());
     }
 
     #[test]
@@ -393,7 +394,7 @@ mod tests {
         let mapped = (1 << 20) + (1 << 60);
         assert_eq!(reservation.extend(&need, 0), Err(OutOfMemory { bytes: mapped }));
         assert!(reserved().is_empty());
-        assert_eq!(Words::try_zeroed(1 << 57).err(), Some(OutOfMemory { bytes: 1 << 60 }));
+        assert_eq!(Words::zeroed(1 << 57).err(), Some(OutOfMemory { bytes: 1 << 60 }));
     }
 
     #[test]

@@ -284,14 +284,10 @@ impl<S: Shape, P: Place> Kind for KindOf<S, P> {
     }
 }
 
-fn words(plan: &TablePlan) -> usize {
-    usize::try_from(plan.words()).expect("a table fits the address space")
-}
-
 impl Table {
     /// An empty table. The process ends if the system has no memory left for it.
     pub(crate) fn new(plan: TablePlan) -> Self {
-        Self::over(Words::zeroed(words(&plan)), plan)
+        Self::try_new(plan).unwrap_or_else(|refused| refused.end_process())
     }
 
     /// An empty table.
@@ -299,18 +295,9 @@ impl Table {
     /// # Errors
     /// [`OutOfMemory`] if the system has no memory left for it.
     pub(crate) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
-        Ok(Self::over(Words::try_zeroed(words(&plan))?, plan))
-    }
-
-    fn over(words: Words, plan: TablePlan) -> Self {
-        Self {
-            words,
-            lanes: plan.lanes(),
-            dimensions: plan.dimensions(),
-            plan,
-            kernels: Kernel::both(&plan),
-            header: Header::default(),
-        }
+        let words = usize::try_from(plan.words()).expect("a table fits the address space");
+        let (lanes, dimensions, kernels) = (plan.lanes(), plan.dimensions(), Kernel::both(&plan));
+        Ok(Self { words: Words::zeroed(words)?, lanes, dimensions, plan, kernels, header: Header::default() })
     }
 
     /// The kind of a strict table.
@@ -515,17 +502,9 @@ impl Table {
     fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let before = self.version();
-            if let Some(hit) = once() {
-                return Some(hit);
-            }
-            if self.is_sure(before) {
-                return None;
-            }
-            if let Some(hit) = once() {
-                return Some(hit);
-            }
-            if before == self.version() {
-                return None;
+            let found = once().or_else(|| if self.is_sure(before) { None } else { once() });
+            if found.is_some() || self.version() == before {
+                return found;
             }
         }
     }

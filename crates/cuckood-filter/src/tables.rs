@@ -80,7 +80,7 @@ impl Tables {
     /// The first table, which is empty. If the filter forgets, it keeps items for this many steps after the one in which they were added.
     pub(crate) fn new(mode: Mode, first: Layout, growth: Growth, kept: Option<u32>) -> Self {
         let table = Table::new(TablePlan::first(mode, &first));
-        let tables = vec![TableWriter::new(TableId(0), table, 0, 0, first.searched())];
+        let tables = vec![TableWriter::new(TableId(0), table, first.max_search)];
         let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
         let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
         let sweep = steps.as_ref().map(|_| (0, 0));
@@ -95,7 +95,9 @@ impl Tables {
     fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
         let id = TableId(self.next_table);
         self.next_table += 1;
-        self.tables.push(TableWriter::new(id, table, items, 0, self.first.searched()));
+        let mut writer = TableWriter::new(id, table, self.first.max_search);
+        writer.set_items(items);
+        self.tables.push(writer);
     }
 
     pub(crate) fn newest(&self) -> &TableWriter {
@@ -383,8 +385,9 @@ impl Tables {
                 None => Table::try_new(of.plan)?,
             };
             table.set_available_tag(available_tag);
-            let changes = if load.is_some() { of.changes } else { 0 };
-            tables.push(TableWriter::new(of.id, table, 0, changes, first.searched()));
+            let mut writer = TableWriter::new(of.id, table, first.max_search);
+            writer.changes = if load.is_some() { of.changes } else { 0 };
+            tables.push(writer);
         }
         if let (Some(plan), Some((_, done)), Some(newest)) =
             (image.copy_plan(), image.copy, tables.last_mut())

@@ -3,6 +3,7 @@
 
 use crate::chunk::{FrozenTable, TableId, Undo};
 use crate::hash::Digest;
+use crate::layout::FIXED_SEARCH_MIN;
 use crate::place::{Place, Probe};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, Shape};
@@ -97,17 +98,12 @@ impl Kernel for WriteKernel {
 }
 
 impl TableWriter {
-    pub(crate) fn new(
-        id: TableId,
-        table: impl Into<Arc<Table>>,
-        items: u64,
-        changes: u64,
-        max_search: u32,
-    ) -> Self {
+    /// The writer of a table that is empty, or whose items are yet to be counted.
+    pub(crate) fn new(id: TableId, table: impl Into<Arc<Table>>, max_search: u32) -> Self {
         let table = table.into();
-        table.set_items(items);
         let (limit, kernels) = (table.plan.limit(), Kernel::both(&table.plan));
-        Self { id, items, changes, limit, max_search, kernels, watch: None, table }
+        let max_search = max_search.max(FIXED_SEARCH_MIN);
+        Self { id, items: 0, changes: 0, limit, max_search, kernels, watch: None, table }
     }
 
     #[inline(always)]

@@ -19,7 +19,7 @@ fn plan(mode: Mode, bits: u8, bucket_size: u8, buckets: u64) -> TablePlan {
 }
 
 fn writer(plan: TablePlan, max_search: u32) -> TableWriter {
-    TableWriter::new(TableId(0), Table::new(plan), 0, 0, max_search)
+    TableWriter::new(TableId(0), Table::new(plan), max_search)
 }
 
 /// A sequence of changes of a tiny table, so full that an insert moves items: others come and go, and the first item is moved to its

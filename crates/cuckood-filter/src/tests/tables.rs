@@ -90,7 +90,7 @@ fn contains(table: &Table, item: u64) -> bool {
 
 /// A table that has taken as many of these items as it could, and how often it has taken each.
 fn filled(plan: TablePlan, items: &[u64]) -> (TableWriter, BTreeMap<u64, u32>) {
-    let mut writer = TableWriter::new(TableId(0), Table::new(plan), 0, 0, 200);
+    let mut writer = TableWriter::new(TableId(0), Table::new(plan), 200);
     let mut taken = BTreeMap::new();
     for &item in items {
         if add(&mut writer, item) {
@@ -170,11 +170,11 @@ proptest! {
         let split = Table::new(larger);
         writer.table.split_into(&split, 0..plan.buckets());
         prop_assert_eq!(words(&complete), words(&split));
-        let larger = TableWriter::new(TableId(1), complete, writer.items(), 0, 200);
+        let mut larger = TableWriter::new(TableId(1), complete, 200);
+        larger.set_items(writer.items());
         for (&item, _) in taken.iter().filter(|(_, copies)| **copies > 0) {
             prop_assert!(contains(&larger.table, item));
         }
-        let mut larger = larger;
         for (&item, &copies) in &taken {
             (0..copies).for_each(|_| remove(&mut larger, item));
         }

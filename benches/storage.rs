@@ -109,7 +109,8 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         forget: None,
     };
     let window = Window { starts_at: None, ends_at: None };
-    let command = engine.creation(Kind::Campaign, Name::new("bench").unwrap(), spec, window).unwrap();
+    let command =
+        cuckood::engine::creation(Kind::Campaign, Name::new("bench").unwrap(), spec, window).unwrap();
     engine.submit(command, None).await.unwrap();
     filter(engine)
 }

@@ -2,11 +2,12 @@
 
 use super::super::backing::Change;
 use super::super::{Store, StoreError, layout};
+use crate::frame::encode;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub(super) fn run(store: &Store) -> Result<(), StoreError> {
-    // A position and the checksum of what comes before it.
-    let base = [&0u64.to_le_bytes()[..], &xxh3_128(&store.identity).to_le_bytes()].concat();
+    // A position and the checksum of what is before it.
+    let base = encode(&(0u64, xxh3_128(&store.identity)));
     let changes = vec![
         Change::Put(layout::IDENTITY_KEY.to_vec(), store.identity.to_vec()),
         Change::Put(layout::LOG_BASE_KEY.to_vec(), base),

@@ -2,6 +2,7 @@
 //! would panic at every later start.
 
 use crate::domain::{Applied, Command, Entry, FilterId, Kind, Name, Seq, Target, UploadId};
+use crate::journal::JournalError;
 use crate::state::State;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,6 +98,22 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
         let subject = subject.unwrap_or_default();
         Unappliable { entry: seq, command, subject, panic }
     })
+}
+
+/// Rejects what follows a position at which a version is enabled that this build does not understand.
+///
+/// # Errors
+/// [`JournalError::Newer`].
+pub(super) fn check_version(at: Seq, version: u16, understands: u16) -> Result<(), JournalError> {
+    if version > understands { Err(JournalError::Newer { at, version, understands }) } else { Ok(()) }
+}
+
+/// [`check_version`] for an entry.
+pub(super) fn check_understood(entry: &Entry, understands: u16) -> Result<(), JournalError> {
+    match entry.proposal.command {
+        Command::Enable { version } => check_version(entry.seq, version, understands),
+        _ => Ok(()),
+    }
 }
 
 /// Runs something, and returns the message if it panics. What it has changed must not be used then.

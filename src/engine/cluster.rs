@@ -1,10 +1,9 @@
 //! A node among several: positions that readers wait for, barriers, and how far this node is behind.
 
 use super::request::Request;
-use super::{Engine, LatestSnapshot, Status, SubmitError};
+use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
 use crate::journal::Replication;
-use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -47,13 +46,16 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Why a log takes no messages now: it is full, or was silent for longer than this.
-pub(super) fn log_refusal(replication: &Mutex<Replication>, silence_max: Duration) -> Option<SubmitError> {
-    let known = replication.lock();
-    if known.full_since.is_some() {
-        return Some(SubmitError::LogFull);
+impl Inner {
+    /// Why the log takes no messages now, if it doesn't: it is full, or was silent for too long. Then writes are rejected, and reads
+    /// continue.
+    pub(super) fn log_refusal(&self) -> Option<SubmitError> {
+        let known = self.replication.get()?.lock();
+        if known.full_since.is_some() {
+            return Some(SubmitError::LogFull);
+        }
+        (known.silence(Instant::now()) > self.options.cluster.lag_max).then_some(SubmitError::NoQuorum)
     }
-    (known.silence(Instant::now()) > silence_max).then_some(SubmitError::NoQuorum)
 }
 
 impl Engine {
@@ -77,11 +79,6 @@ impl Engine {
         let mut known = self.inner.replication.get()?.lock();
         known.lag(Instant::now());
         Some(known.clone())
-    }
-
-    /// Why the log takes no messages now, if it doesn't: then writes are rejected, and reads continue.
-    pub(super) fn log_refusal(&self) -> Option<SubmitError> {
-        log_refusal(self.inner.replication.get()?, self.inner.options.cluster.lag_max)
     }
 
     /// What is known about the snapshots that the nodes share.
@@ -129,7 +126,7 @@ impl Engine {
     /// [`SubmitError::NoQuorum`] if the log does not say so within [`ClusterOptions::wait`].
     pub async fn barrier(&self) -> Result<(), SubmitError> {
         self.refuse_unless_ready()?;
-        if let Some(refusal) = self.log_refusal() {
+        if let Some(refusal) = self.inner.log_refusal() {
             return Err(refusal);
         }
         let (reply, answer) = oneshot::channel();

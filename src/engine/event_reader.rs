@@ -51,12 +51,6 @@ impl Engine {
         let next = after.map_or(0, |after| after.saturating_add(1));
         EventReader { engine: self.clone(), next, is_wanted: after.is_some() }
     }
-
-    async fn find_events(&self, number: u64, is_wanted: bool) -> Result<EventsAnswer, SubmitError> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Events { number, is_wanted, reply })?;
-        answer.await.unwrap_or(Err(SubmitError::StorageFailed))
-    }
 }
 
 impl EventReader {
@@ -66,8 +60,10 @@ impl EventReader {
     /// [`EventsError`].
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
-            let EventsAnswer { found, retention_seconds, next } =
-                self.engine.find_events(self.next, self.is_wanted).await?;
+            let (reply, answer) = oneshot::channel();
+            self.engine.send(Request::Events { number: self.next, is_wanted: self.is_wanted, reply })?;
+            let answer = answer.await.unwrap_or(Err(SubmitError::StorageFailed));
+            let EventsAnswer { found, retention_seconds, next } = answer?;
             if retention_seconds == 0 {
                 return Err(EventsError::Off);
             }

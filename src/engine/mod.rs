@@ -6,17 +6,11 @@
 mod admission;
 pub mod applying;
 mod backup;
-mod barriers;
-mod between_commits;
-mod bootstrap;
+mod chores;
 mod cluster;
-mod due;
 pub mod event_log;
 mod event_reader;
-mod formats;
-mod held_up;
 pub mod imports;
-mod inbox;
 mod metrics;
 mod offline;
 mod plan;
@@ -26,13 +20,10 @@ pub mod repair;
 mod request;
 mod restore;
 pub mod running_snapshot;
-mod sharing;
 mod snapshot_sharing;
 mod snapshotter;
 mod start;
-mod submit_error;
 mod timekeeping;
-mod unlogged;
 mod verify;
 mod waiting;
 mod writer;
@@ -49,12 +40,12 @@ pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use metrics::Metrics;
 pub use offline::{archive_directory, furthest, restore_into_cluster};
-pub use plan::{Plan, plan};
+pub use plan::{Plan, creation, plan, update};
 pub use recovery::{Progress, RecoveryError};
+pub use request::SubmitError;
 pub use restore::restore;
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
-pub use submit_error::SubmitError;
 pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
@@ -62,21 +53,20 @@ pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageBody, ImageReader, 
 
 use crate::clock::Clock;
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, Raise, RedemptionId,
-    Seq, Spec, Target, Timestamp, UploadId, Window,
+    Applied, Command, IdempotencyKey, Import, ImportId, KeyName, Kind, Name, Reference, Refusal, Seq,
+    Timestamp,
 };
-use crate::filter::hash::SECRET_BYTES;
-use crate::state::{State, View};
+use crate::state::{Sizes, State, View};
 use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use refusals::{Attempt, Refusals};
 use request::{Request, Room, Submission};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
-use unlogged::{Attempt, Refusals};
 
 /// Bytes of queued commands that one semaphore permit stands for.
 const QUEUE_UNIT_BYTES: u64 = 256;
@@ -120,16 +110,10 @@ pub struct Info {
     pub campaigns: u64,
     /// Number of coupons.
     pub coupons: u64,
-    /// Codes of all strict coupons by status.
-    pub codes: StateCounts,
     /// Number of line-ups.
     pub line_ups: u64,
-    /// Number of redemptions on record.
-    pub redemptions: u64,
-    /// Number of stored answers (idempotency).
-    pub idempotency_records: u64,
-    /// Bytes of stored answers.
-    pub idempotency_bytes: u64,
+    /// Sizes of the state.
+    pub sizes: Sizes,
     /// The most bytes that stored answers may take.
     pub idempotency_room_bytes: u64,
     /// Bytes of tables, including those that are dropped but not freed yet.
@@ -146,14 +130,8 @@ pub struct Info {
     pub backup_at: Option<Timestamp>,
     /// Commands in the queue.
     pub queue_commands: u64,
-    /// Holds that have expired since the start.
-    pub holds_expired: u64,
     /// Sizes of the log of events.
     pub events: EventFigures,
-    /// Users whom campaigns have forgotten since the start, counting every copy.
-    pub users_forgotten: u64,
-    /// Images of filters that are coming in.
-    pub images_loading: u64,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -163,15 +141,7 @@ pub struct Info {
 struct Figures {
     /// The version of entries that is enabled.
     format: u16,
-    redemptions: u64,
-    idempotency_records: u64,
-    idempotency_bytes: u64,
-    tables_bytes: u64,
-    records_bytes: u64,
-    holds_expired: u64,
-    users_forgotten: u64,
-    images_loading: u64,
-    codes: StateCounts,
+    sizes: Sizes,
     events: EventFigures,
 }
 
@@ -187,25 +157,10 @@ struct Board {
 
 impl Board {
     /// Publishes the state's position and sizes.
-    fn note(&self, state: &State, events: EventFigures) -> Figures {
-        let sizes = state.sizes();
-        let figures = Figures {
-            format: state.format(),
-            redemptions: sizes.redemptions,
-            idempotency_records: sizes.idempotency_records,
-            idempotency_bytes: sizes.idempotency_bytes,
-            tables_bytes: sizes.tables_bytes + sizes.discarded_tables_bytes,
-            records_bytes: sizes.records_bytes + sizes.discarded_records_bytes,
-            holds_expired: sizes.holds_expired,
-            users_forgotten: sizes.users_forgotten,
-            images_loading: sizes.images_loading,
-            codes: sizes.codes,
-            events,
-        };
-        *self.figures.lock() = figures;
+    fn note(&self, state: &State, events: EventFigures) {
+        *self.figures.lock() = Figures { format: state.format(), sizes: state.sizes(), events };
         self.logged_at.store(state.now().0, Ordering::Relaxed);
         self.applied.store(state.applied().0, Ordering::Release);
-        figures
     }
 
     fn logged_at(&self) -> Timestamp {
@@ -314,7 +269,7 @@ impl Engine {
     /// Why writes are rejected although the engine is ready; `None` if they aren't.
     pub fn writes_refused(&self) -> Option<SubmitError> {
         let Inner { store, board, options, .. } = &*self.inner;
-        if let Some(refusal) = self.log_refusal() {
+        if let Some(refusal) = self.inner.log_refusal() {
             return Some(refusal);
         }
         if let Some(unsure) = self.clock_unsure() {
@@ -323,8 +278,8 @@ impl Engine {
         if store.load().as_ref().is_some_and(|store| store.check_space().is_err()) {
             return Some(SubmitError::DiskFull);
         }
-        let Figures { tables_bytes, records_bytes, .. } = *board.figures.lock();
-        (tables_bytes + records_bytes >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
+        let sizes = board.figures.lock().sizes;
+        (sizes.memory_bytes() >= options.memory_max_bytes).then_some(SubmitError::MemoryLimit)
     }
 
     /// The engine's metrics.
@@ -379,6 +334,32 @@ impl Engine {
         self.inner.view.get()?.import(id)
     }
 
+    /// The refusal that a redemption gets now, if it is certain. Then it need not be submitted: nothing would come of it. A request that
+    /// asks for its answer to be kept (idempotency) has to be.
+    pub fn certain_refusal(
+        &self,
+        coupon: &FilterView,
+        digest: Digest,
+        reference: &Reference,
+    ) -> Option<Refusal> {
+        let Inner { options, refusals, metrics, clock, board, .. } = &*self.inner;
+        // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
+        if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
+        {
+            return None;
+        }
+        let refusal = refusals.between_commits(|| {
+            let logged = board.logged_at();
+            // Where the clock can't be trusted, the writer says so.
+            let now = timekeeping::stamp(clock, None, logged).ok()?;
+            // The request may have found it before its window, its stock or its tables were replaced.
+            let newest = self.find(Kind::Coupon, &coupon.name).filter(|newest| newest.id == coupon.id)?;
+            newest.certain_refusal(digest, reference, logged, now)
+        })?;
+        metrics.refused_unlogged.inc();
+        Some(refusal)
+    }
+
     /// Logs and applies a command. Resolves once it is durable, at the configured level, and applied. Dropping the future does
     /// not cancel the command.
     ///
@@ -406,7 +387,7 @@ impl Engine {
         let bytes = command.weight_bytes();
         let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
         let share = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
-        let room = Room::new(share, Attempt::of(&self.inner.refusals, &command));
+        let room = Room { _share: share, _attempt: Attempt::of(&self.inner.refusals, &command) };
         let (reply, answer) = oneshot::channel();
         let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
         self.send(Request::Submit(Box::new(submission)))?;
@@ -452,87 +433,10 @@ impl Engine {
         SubmitError::Overloaded
     }
 
-    /// Builds the command that creates a filter: draws its id and secret, and chooses its layout.
-    ///
-    /// # Errors
-    /// A message that names the field, if no layout fits the spec.
-    pub fn creation(
-        &self,
-        kind: Kind,
-        name: Name,
-        spec: Spec,
-        window: Window,
-    ) -> Result<Command, LayoutError> {
-        let layout = plan::layout_of(&spec)?;
-        let mut secret = [0; SECRET_BYTES];
-        fill_random(&mut secret);
-        let id = self.filter_id();
-        Ok(Command::Create { kind, name, id, secret: Secret::new(secret), spec, layout, window })
-    }
-
-    /// Builds the command that changes a filter's window, capacity or stock, and chooses the layout for the capacity.
-    ///
-    /// # Errors
-    /// A message that names the field, if no layout fits the capacity.
-    pub fn update(
-        &self,
-        filter: &FilterView,
-        starts_at: Option<Option<Timestamp>>,
-        ends_at: Option<Option<Timestamp>>,
-        capacity: Option<u64>,
-        stock: Option<u64>,
-    ) -> Result<Command, LayoutError> {
-        let spec = &filter.spec;
-        let layout = |capacity| match spec.growth {
-            // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
-            Growth::Auto if capacity > spec.capacity => plan::layout_of(&Spec { capacity, ..spec.clone() }),
-            _ => Ok(filter.layout),
-        };
-        let capacity =
-            capacity.map(|capacity| layout(capacity).map(|layout| Raise { capacity, layout })).transpose()?;
-        Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock })
-    }
-
-    /// Draws the identity of a new filter.
-    pub fn filter_id(&self) -> FilterId {
-        let mut id = [0; 8];
-        fill_random(&mut id);
-        FilterId(u64::from_le_bytes(id).max(1))
-    }
-
-    /// Draws what an image is known by while it comes in.
-    pub fn upload_id(&self) -> UploadId {
-        let mut id = [0; 16];
-        fill_random(&mut id);
-        UploadId(u128::from_le_bytes(id))
-    }
-
-    /// Draws the id of a new redemption.
-    pub fn redemption_id(&self) -> RedemptionId {
-        let mut id = [0; 16];
-        fill_random(&mut id);
-        RedemptionId(id)
-    }
-
-    /// Draws an id for an import to which the client gave none.
-    pub fn import_id(&self) -> ImportId {
-        let mut id = [0; 16];
-        fill_random(&mut id);
-        ImportId::new(&hex::encode(id)).expect("hexadecimal digits may stand in an import's id")
-    }
-
-    /// Plans the filter of this spec without creating it.
-    ///
-    /// # Errors
-    /// A message that names the field, if no layout fits the spec.
-    pub fn plan(&self, spec: &Spec) -> Result<Plan, LayoutError> {
-        plan(spec)
-    }
-
     /// Sizes and positions of the whole engine.
     pub fn info(&self) -> Info {
         let inner = &self.inner;
-        let figures = *inner.board.figures.lock();
+        let Figures { sizes, events, .. } = *inner.board.figures.lock();
         let count = |kind| inner.view.get().map_or(0, |view| view.count(kind) as u64);
         Info {
             durability: inner.options.journal.durability(),
@@ -540,29 +444,18 @@ impl Engine {
             snapshot: *inner.latest_snapshot.borrow(),
             campaigns: count(Kind::Campaign),
             coupons: count(Kind::Coupon),
-            codes: figures.codes,
             line_ups: inner.view.get().map_or(0, |view| view.line_ups_len() as u64),
-            redemptions: figures.redemptions,
-            idempotency_records: figures.idempotency_records,
-            idempotency_bytes: figures.idempotency_bytes,
             idempotency_room_bytes: inner.options.settings.idempotency_room_bytes,
-            tables_bytes: figures.tables_bytes,
-            records_bytes: figures.records_bytes,
+            tables_bytes: sizes.tables_bytes + sizes.discarded_tables_bytes,
+            records_bytes: sizes.records_bytes + sizes.discarded_records_bytes,
+            sizes,
             memory_max_bytes: inner.options.memory_max_bytes,
             storage: inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
             storage_free_min_bytes: inner.options.store.free_space_min_bytes,
             backup_at: Some(Timestamp(inner.latest_backup.load(Ordering::Relaxed))).filter(|at| at.0 > 0),
             queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
-            holds_expired: figures.holds_expired,
-            events: figures.events,
-            users_forgotten: figures.users_forgotten,
-            images_loading: figures.images_loading,
+            events,
             uptime_seconds: inner.started.elapsed().as_secs(),
         }
     }
-}
-
-/// Fills `bytes` with random bytes from the operating system.
-fn fill_random(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the operating system gives random bytes once it has booted");
 }

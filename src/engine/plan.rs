@@ -1,8 +1,14 @@
-//! Plans a filter without creating it: its layout, and what it would cost in memory, disk space and start-up time.
+//! Commands that create or change a filter, with the random IDs and the layout that they need; and plans: the cost of a filter in memory,
+//! disk space and startup time.
 
 use super::snapshotter::SnapshotOptions;
-use crate::domain::{Sizing, Spec};
-use crate::filter::{Growth, Layout, LayoutError};
+use crate::domain::{
+    Command, FilterId, ImportId, Kind, Name, Raise, RedemptionId, Sizing, Spec, Target, Timestamp, UploadId,
+    Window,
+};
+use crate::filter::{Growth, Layout, LayoutError, Secret};
+use crate::journal::random;
+use crate::state::FilterView;
 
 /// sled reuses a segment of its file once half of it is free.
 const SLED_FACTOR: u64 = 2;
@@ -97,5 +103,64 @@ pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
             spec.forget.map_or(Ok(layout), |forget| layout.with_steps(forget.steps()))
         }
         Sizing::Exact => Layout::strict(spec.capacity),
+    }
+}
+
+/// Builds the command that creates a filter: draws its ID and secret, and chooses its layout.
+///
+/// # Errors
+/// A message that names the field, if no layout fits the spec.
+pub fn creation(kind: Kind, name: Name, spec: Spec, window: Window) -> Result<Command, LayoutError> {
+    let (layout, id, secret) = (layout_of(&spec)?, FilterId::random(), Secret::new(random()));
+    Ok(Command::Create { kind, name, id, secret, spec, layout, window })
+}
+
+/// Builds the command that changes a filter's window, capacity or stock, and chooses the layout for the capacity.
+///
+/// # Errors
+/// A message that names the field, if no layout fits the capacity.
+pub fn update(
+    filter: &FilterView,
+    starts_at: Option<Option<Timestamp>>,
+    ends_at: Option<Option<Timestamp>>,
+    capacity: Option<u64>,
+    stock: Option<u64>,
+) -> Result<Command, LayoutError> {
+    let spec = &filter.spec;
+    let layout = |capacity| match spec.growth {
+        // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
+        Growth::Auto if capacity > spec.capacity => layout_of(&Spec { capacity, ..spec.clone() }),
+        _ => Ok(filter.layout),
+    };
+    let raise = |capacity| Ok(Raise { capacity, layout: layout(capacity)? });
+    let capacity = capacity.map(raise).transpose()?;
+    Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock })
+}
+
+impl FilterId {
+    /// Draws the ID of a new filter.
+    pub fn random() -> FilterId {
+        FilterId(u64::from_le_bytes(random()).max(1))
+    }
+}
+
+impl UploadId {
+    /// Draws the ID of an image while it arrives.
+    pub fn random() -> UploadId {
+        UploadId(u128::from_le_bytes(random()))
+    }
+}
+
+impl RedemptionId {
+    /// Draws the ID of a new redemption.
+    pub fn random() -> RedemptionId {
+        RedemptionId(random())
+    }
+}
+
+impl ImportId {
+    /// Draws an ID for an import to which the client gave none.
+    pub fn random() -> ImportId {
+        ImportId::new(&hex::encode(random::<16>())).expect("hexadecimal digits may stand in an import's id")
     }
 }

@@ -1,9 +1,8 @@
 //! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
-use super::applying::{self, Unappliable};
+use super::applying::{self, Unappliable, check_understood, check_version};
 use super::event_log::EventLog;
-use super::formats;
 use crate::domain::{Entry, Proposal, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError, is_of_replicated_log};
@@ -131,7 +130,7 @@ pub fn recover(
         }
     }
     let (mut state, manifest) = found.unwrap_or_else(|| (State::new(), None));
-    formats::check_state(&state, journal.understands())?;
+    check_version(state.applied(), state.format(), journal.understands())?;
     let first = journal.first_available();
     if first > state.applied().next() {
         return Err(RecoveryError::NoWholeSnapshot {
@@ -258,7 +257,7 @@ fn replay(
         if replayed % REPORT_EVERY == 0 {
             report(Progress { phase: "replay", done: replayed, total });
         }
-        formats::check(&entry, understands)?;
+        check_understood(&entry, understands)?;
         if skipped.contains_key(&entry.seq) {
             tracing::warn!(entry = entry.seq.0, "`cuckood repair skip` has marked this entry; skipping it");
             state.skip(&entry);

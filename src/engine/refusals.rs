@@ -6,39 +6,86 @@
 //! - the entry would change nothing of what it finds, and get the same answer at every time from that of the last entry to the clock's;
 //! - no earlier attempt at the code is under way, which a repeated request must find.
 
-use super::{Engine, Inner, timekeeping};
-use crate::domain::{Kind, Reference, Refusal};
+use crate::domain::Command;
 use crate::filter::Digest;
-use crate::state::FilterView;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-impl Engine {
-    /// The refusal that a redemption gets now, if it is certain. Then it need not be submitted: nothing would come of it. A request that
-    /// asks for its answer to be kept (idempotency) has to be.
-    pub fn certain_refusal(
-        &self,
-        coupon: &FilterView,
-        digest: Digest,
-        reference: &Reference,
-    ) -> Option<Refusal> {
-        let Inner { options, refusals, metrics, .. } = &*self.inner;
-        // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
-        if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
-        {
-            return None;
-        }
-        let refusal = refusals.between_commits(|| self.refusal_now(coupon, digest, reference))?;
-        metrics.refused_unlogged.inc();
-        Some(refusal)
+/// Counts of attempts. Codes that share one only send each other to the writer.
+const COUNTS: usize = 1_024;
+
+/// What the writer tells those who refuse without it.
+pub(super) struct Refusals {
+    /// Odd while entries are applied: a sequence lock over the whole state.
+    applying: AtomicU64,
+    /// By code: redemptions that were accepted, and that the log has not decided yet.
+    attempts: [AtomicU32; COUNTS],
+}
+
+/// A redemption that is under way. It ends when this is dropped.
+pub(super) struct Attempt {
+    refusals: Arc<Refusals>,
+    digest: Digest,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { applying: AtomicU64::new(0), attempts: [const { AtomicU32::new(0) }; COUNTS] }
+    }
+}
+
+impl Refusals {
+    /// Entries are applied from here on. Only the writer says so.
+    pub(super) fn begin(&self) {
+        self.applying.fetch_add(1, Ordering::Relaxed);
+        // Whoever sees something of the entries sees that they are being applied.
+        fence(Ordering::Release);
     }
 
-    fn refusal_now(&self, coupon: &FilterView, digest: Digest, reference: &Reference) -> Option<Refusal> {
-        let Inner { clock, board, .. } = &*self.inner;
-        let logged = board.logged_at();
-        // Where the clock can't be trusted, the writer says so.
-        let now = timekeeping::stamp(clock, None, logged).ok()?;
-        // The request may have found it before its window, its stock or its tables were replaced.
-        let newest = self.find(Kind::Coupon, &coupon.name).filter(|newest| newest.id == coupon.id)?;
-        newest.certain_refusal(digest, reference, logged, now)
+    /// All of them are applied, and readers can see it.
+    pub(super) fn end(&self) {
+        self.applying.fetch_add(1, Ordering::Release);
+    }
+
+    /// Reads the state, and returns what was read if no entry was being applied meanwhile.
+    pub(super) fn between_commits<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        let before = self.applying.load(Ordering::Acquire);
+        if !before.is_multiple_of(2) {
+            return None;
+        }
+        let found = read();
+        fence(Ordering::Acquire);
+        found.filter(|_| self.applying.load(Ordering::Relaxed) == before)
+    }
+
+    /// Whether an attempt at this code may be under way. Whoever sees that it is over sees what it has done.
+    pub(super) fn is_attempted(&self, digest: Digest) -> bool {
+        self.attempts(digest).load(Ordering::Acquire) > 0
+    }
+
+    fn attempts(&self, digest: Digest) -> &AtomicU32 {
+        // The low bits of a digest choose its bucket, and any bits do here.
+        &self.attempts[(digest.0 >> 32) as usize % COUNTS]
+    }
+}
+
+impl Attempt {
+    /// Notes the attempt that a command is, if it is one.
+    pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<Attempt> {
+        let Command::Redeem { digest, .. } = *command else { return None };
+        refusals.attempts(digest).fetch_add(1, Ordering::Relaxed);
+        Some(Attempt { refusals: refusals.clone(), digest })
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // What a writer that panics leaves behind is decided by the next start.
+        if std::thread::panicking() {
+            return;
+        }
+        // Whoever sees that it is over sees what it has done.
+        self.refusals.attempts(self.digest).fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -46,9 +93,12 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ClockLimits, ManualTime};
-    use crate::domain::{Command, Name, Outcome, Sizing, Spec, Target, Timestamp, Window};
-    use crate::engine::unlogged::Attempt;
-    use crate::engine::{EngineOptions, Growth, JournalOptions, Mode, Status};
+    use crate::domain::{
+        Kind, Name, Outcome, RedemptionId, Reference, Refusal, Sizing, Spec, Target, Timestamp, Window,
+    };
+    use crate::engine::{
+        Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, creation, update,
+    };
     use crate::journal::{Durability, LocalOptions, MemoryLog};
     use std::sync::Arc;
     use std::time::Duration;
@@ -79,7 +129,7 @@ mod tests {
             let stock = Some(1);
             let spec = Spec { capacity: 10, mode, growth, sizing, ignore_case: false, stock, forget: None };
             let name = Name::new("sale").unwrap();
-            let create = engine.creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
+            let create = creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
             engine.submit(create, None).await.unwrap();
             let pool = engine.find(Kind::Coupon, &name).unwrap();
             let sold_out = SoldOut { engine, pool, time, _directory: directory };
@@ -90,7 +140,7 @@ mod tests {
         fn redeem(&self, code: u64) -> Command {
             let target = Target(self.pool.id);
             let (digest, reference) = (digest(code), reference(code));
-            let redemption = self.engine.redemption_id();
+            let redemption = RedemptionId::random();
             Command::Redeem { target, digest, redemption, reference, hold_seconds: 0 }
         }
 
@@ -167,7 +217,7 @@ mod tests {
         sold_out.engine.inner.refusals.end();
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         // The request has found the pool before.
-        let raise = sold_out.engine.update(&sold_out.pool, None, None, None, Some(2)).unwrap();
+        let raise = update(&sold_out.pool, None, None, None, Some(2)).unwrap();
         sold_out.engine.submit(raise, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
@@ -183,7 +233,7 @@ mod tests {
         let sold_out = SoldOut::new().await;
         let set = async |starts_at: u64, ends_at: u64| {
             let window = [starts_at, ends_at].map(|at| Some(Some(Timestamp(at))));
-            let update = sold_out.engine.update(&sold_out.pool, window[0], window[1], None, None);
+            let update = update(&sold_out.pool, window[0], window[1], None, None);
             sold_out.engine.submit(update.unwrap(), None).await.unwrap();
         };
         set(0, 1_000_100).await;
@@ -209,5 +259,31 @@ mod tests {
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         sold_out.engine.shutdown().await;
         assert_eq!(sold_out.refusal(1), None);
+    }
+
+    #[test]
+    fn what_is_read_is_all_of_one_commit() {
+        const COMMITS: u64 = 200_000;
+        let (refusals, [one, other]) = (Refusals::default(), [const { AtomicU64::new(0) }; 2]);
+        let read = || {
+            let (one, other) = (one.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
+            Some((one, other))
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=COMMITS {
+                    refusals.begin();
+                    one.store(number, Ordering::Relaxed);
+                    other.store(number, Ordering::Relaxed);
+                    refusals.end();
+                }
+            });
+            while one.load(Ordering::Relaxed) < COMMITS {
+                if let Some((one, other)) = refusals.between_commits(read) {
+                    assert_eq!(one, other);
+                }
+            }
+        });
+        assert_eq!(refusals.between_commits(read), Some((COMMITS, COMMITS)));
     }
 }

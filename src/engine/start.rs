@@ -1,35 +1,41 @@
-//! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down.
+//! Start and stop of the engine: the writer's thread opens the store, recovers, serves, and shuts down. If the directory is empty, or the log
+//! was trimmed past it, it is filled from a snapshot that nodes share first, as a restore does it.
 
 use super::admission::Admission;
-use super::applying::{Unappliable, message};
+use super::applying::{Unappliable, check_version, message};
 use super::backup::Downloads;
-use super::bootstrap::{Bootstrap, Opened};
 use super::cluster::ClusterOptions;
 use super::event_reader::EVENT_WAITERS_MAX;
-use super::held_up::HeldUp;
-use super::inbox::Inbox;
 use super::recovery::{Recovered, RecoveryError, recover};
-use super::request::Request;
-use super::sharing::Sharing;
+use super::request::{Inbox, Request};
+use super::restore::load_shared;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::waiting::WaitingList;
+use super::waiting::{Barriers, WaitingList};
 use super::writer::Writer;
 use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status, snapshot_sharing};
 use crate::clock::Clock;
-use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp};
-use crate::journal::{Durability, Journal, JournalError, JournalOptions, LocalOptions};
-use crate::state::State;
-use crate::store::StoreOptions;
+use crate::domain::{
+    ClockReading, Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp,
+};
+use crate::journal::{
+    Durability, Journal, JournalError, JournalOptions, LocalOptions, NatsSnapshots, SharedSnapshot,
+    read_shared,
+};
+use crate::state::{IMAGE_VERSION, RestoreStateError, State, enabled_in};
+use crate::store::archive::Piece;
+use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -105,9 +111,7 @@ impl EngineOptions {
         self.journal = JournalOptions::Local(journal);
         self
     }
-}
 
-impl EngineOptions {
     /// Shares a log with other nodes. Callers can try another node, so they are told sooner that an outcome is unknown.
     pub fn on_shared_journal(mut self, journal: JournalOptions, cluster: ClusterOptions) -> Self {
         self.store.sync_snapshots = true;
@@ -145,8 +149,7 @@ impl Engine {
             options,
         });
         let (parts, weak) = (inner.clone(), requests.downgrade());
-        let spawned =
-            std::thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, &weak, inbox));
+        let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, &weak, inbox));
         if let Err(error) = spawned {
             inner
                 .status
@@ -193,8 +196,7 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
             inner.store.store(None);
             match ended {
                 // Answered only now that the store is closed: the caller may open it again at once.
-                Ok(Some(done)) => drop(done.send(())),
-                Ok(None) => {}
+                Ok(done) => drop(done.map(|done| done.send(()))),
                 Err(panic) => {
                     let reason = panic_reason(inner, panic);
                     inner.status.send_replace(Status::Panicked(reason));
@@ -231,19 +233,20 @@ fn panic_reason(inner: &Inner, panic: Box<dyn Any + Send>) -> String {
 fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let options = &inner.options;
     let began = Instant::now();
-    let EngineOptions { path, store, journal, .. } = options;
-    let bootstrap = Bootstrap { path, store, journal, clock: inner.clock.reading() };
+    let bootstrap = Bootstrap { options, clock: inner.clock.reading() };
     let Opened { store, mut journal, is_filled } = bootstrap.open(&mut report_progress(inner))?;
     inner.store.store(Some(store.clone()));
-    let sharing = Sharing::new(inner, &*journal);
+    if let Some(replication) = journal.replication() {
+        // It is set here and nowhere else.
+        let _ = inner.replication.set(replication);
+    }
     let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
     let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
     let logged = recovered.state.now();
-    let (clock, metrics) = (inner.clock.clone(), inner.metrics.clone());
-    let mut time = Timekeeper::new(clock, store.clone(), metrics, journal.replication(), logged, snapshot_at);
+    let mut time = Timekeeper::new(inner, &store, logged, snapshot_at);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
@@ -257,30 +260,27 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
     events.limit(options.events_room_bytes);
     let mut writer = Writer {
+        inner: inner.clone(),
         state: recovered.state,
         events,
         journal,
         store,
         snapshotter,
         time,
-        metrics: inner.metrics.clone(),
-        status: inner.status.clone(),
-        outdated: inner.outdated.clone(),
-        latest_snapshot: inner.latest_snapshot.clone(),
-        events_last: inner.events_last.clone(),
-        board: inner.board.clone(),
-        refusals: inner.refusals.clone(),
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         pending: VecDeque::new(),
         waiting,
+        barriers: Barriers::default(),
         is_partly_applied: false,
-        patience: options.commit_patience,
         waker,
         snapshot_waiters: Vec::new(),
         snapshots_asked: Vec::new(),
-        sharing,
         downloads: Downloads::default(),
-        held_up: HeldUp::default(),
+        turns: RandomState::new(),
+        compared: Seq(0),
+        is_freeing_held_up: false,
+        advance: None,
+        proposed: None,
         is_disk_short: false,
         failed: false,
     };
@@ -382,11 +382,171 @@ fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
     Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
 }
 
+/// How often the directory is filled. While that happens the log may be trimmed past it again.
+const ROUNDS: usize = 3;
+
+/// Pause before shared snapshots are tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// An open directory and its log.
+pub(super) struct Opened {
+    pub(super) store: Arc<Store>,
+    pub(super) journal: Box<dyn Journal>,
+    /// Whether the directory was filled from a shared snapshot.
+    pub(super) is_filled: bool,
+}
+
+/// The node whose directory is opened.
+pub(super) struct Bootstrap<'a> {
+    pub(super) options: &'a EngineOptions,
+    /// What the clocks say now.
+    pub(super) clock: ClockReading,
+}
+
+impl Bootstrap<'_> {
+    /// Opens the directory and the log.
+    ///
+    /// # Errors
+    /// If the log was trimmed past the directory, and no shared snapshot can be used; otherwise those of the store and the journal.
+    pub(super) fn open(&self, report: &mut dyn FnMut(Progress)) -> Result<Opened, RecoveryError> {
+        let EngineOptions { path, store: store_options, journal, .. } = self.options;
+        let may_fill = journal.is_shared() && is_unused(path);
+        let mut is_filled = may_fill && self.fill(report)?;
+        for _ in 0..ROUNDS {
+            let store = Arc::new(Store::open(path, store_options)?);
+            let why = match journal.open(&store) {
+                Err(JournalError::Trimmed(why)) => why,
+                journal => return Ok(Opened { journal: journal?, store, is_filled }),
+            };
+            tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
+            drop(store);
+            is_filled = self.fill(report)?;
+            if !is_filled {
+                return Err(JournalError::Trimmed(format!("{why}; and the nodes share no snapshot")).into());
+            }
+        }
+        let why = "the log is trimmed faster than a snapshot is loaded: raise cluster.snapshot_interval";
+        Err(JournalError::Trimmed(why.to_owned()).into())
+    }
+
+    /// Fills the directory from the newest shared snapshot that is complete. What it held is given up, but not before such a snapshot was
+    /// found. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
+    /// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
+    fn fill(&self, report: &mut dyn FnMut(Progress)) -> Result<bool, RecoveryError> {
+        let Some(mut shared) = self.options.journal.shared_snapshots()? else { return Ok(false) };
+        let until = Instant::now() + shared.options().connect_timeout;
+        loop {
+            let error = match self.fill_once(&mut shared, report) {
+                Ok(is_filled) => return Ok(is_filled),
+                Err(error) => error,
+            };
+            // Nothing is damaged: this build is too old.
+            if is_newer(&error) {
+                return Err(error);
+            }
+            if Instant::now() >= until {
+                if !shared.is_log_whole()? {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "can't use shared snapshots; reading the log from its first message");
+                return Ok(false);
+            }
+            report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Tries the shared snapshots, the newest first.
+    fn fill_once(
+        &self,
+        shared: &mut NatsSnapshots,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<bool, RecoveryError> {
+        let listed = shared.list()?;
+        let (is_empty, mut faults) = (listed.is_empty(), Vec::new());
+        for snapshot in listed {
+            report(Progress { phase: "checking a shared snapshot", done: 0, total: Some(snapshot.bytes) });
+            let loaded = self.check(shared, &snapshot).and_then(|()| self.load(shared, &snapshot, report));
+            let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
+            match loaded {
+                Ok(()) => {
+                    tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
+                    return Ok(true);
+                }
+                Err(error) if is_newer(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(name, %error, "can't use a shared snapshot");
+                    faults.push(error.to_string());
+                }
+            }
+        }
+        if is_empty {
+            return Ok(false);
+        }
+        let why = format!("no shared snapshot can be used: {}", faults.join("; "));
+        Err(JournalError::Damaged(why).into())
+    }
+
+    /// Reads a snapshot to its end, without anything being given up for it.
+    fn check(&self, shared: &mut NatsSnapshots, snapshot: &SharedSnapshot) -> Result<(), RecoveryError> {
+        let (archive, mut understood) = (shared.read(snapshot)?, Ok(()));
+        let understands = shared.options().understands;
+        read_shared(snapshot, archive, |piece| {
+            if let Piece::Manifest(manifest) = piece {
+                understood = check_snapshot(&snapshot.name, &manifest, understands);
+            }
+            Ok(())
+        })?;
+        understood
+    }
+
+    fn load(
+        &self,
+        shared: &mut NatsSnapshots,
+        snapshot: &SharedSnapshot,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<(), RecoveryError> {
+        let archive = shared.read(snapshot)?;
+        let store = Arc::new(Store::open_to_fill(&self.options.path, &self.options.store)?);
+        // Durable with the snapshot.
+        shared.adopt(snapshot, &store)?;
+        let total = Some(snapshot.bytes);
+        load_shared(&store, snapshot, archive, &mut |done| {
+            report(Progress { phase: "loading a shared snapshot", done, total });
+        })?;
+        // However old the snapshot is, this machine's clock counts.
+        store.keep_clock(self.clock);
+        Ok(store.seal()?)
+    }
+}
+
+fn is_newer(error: &RecoveryError) -> bool {
+    matches!(
+        error,
+        RecoveryError::Store(StoreError::Newer { .. }) | RecoveryError::Journal(JournalError::Newer { .. })
+    )
+}
+
+/// Refuses a snapshot that this build can't load, or behind which there may be entries that it does not understand.
+///
+/// # Errors
+/// [`StoreError::Newer`] or [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be told.
+fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(), RecoveryError> {
+    match enabled_in(&manifest.meta) {
+        Ok(version) => Ok(check_version(manifest.seq, version, understands)?),
+        Err(RestoreStateError::Newer(found)) => {
+            let (path, found, known) = (name.into(), found.into(), IMAGE_VERSION.into());
+            Err(StoreError::Newer { path, found, known }.into())
+        }
+        Err(error) => Err(JournalError::Damaged(error.to_string()).into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::{ClockLimits, ManualTime};
-    use crate::domain::Timestamp;
+    use crate::domain::Entry;
 
     /// Once all of it is gone, nobody can change its status any more.
     #[tokio::test]
@@ -399,5 +559,29 @@ mod tests {
         drop(engine);
         let ended = async { while status.changed().await.is_ok() {} };
         assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "the writer goes on");
+    }
+
+    #[test]
+    fn a_snapshot_of_a_later_build_says_that_this_one_is_to_be_updated() {
+        let mut state = State::new();
+        let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
+        state.apply(Entry { seq: Seq(1), proposal: enable });
+        let meta = state.begin_snapshot().head;
+        let (seq, taken_at) = (Seq(1), Timestamp(1));
+        let manifest =
+            |meta| Manifest { generation: 1, seq, taken_at, events_last: 0, sections: Vec::new(), meta };
+        let check = |meta, understands| check_snapshot("snapshot-1", &manifest(meta), understands);
+        check(meta.clone(), 2).unwrap();
+        let refused = check(meta.clone(), 1).unwrap_err().to_string();
+        assert!(refused.contains("update this node"), "{refused}");
+        // The head begins with its version.
+        let mut newer = meta.clone();
+        newer[0] += 1;
+        let refused = check(newer, 2).unwrap_err().to_string();
+        assert!(refused.contains("snapshot-1") && refused.contains("run a newer cuckood"), "{refused}");
+        assert!(matches!(
+            check(meta[..2].to_vec(), 2),
+            Err(RecoveryError::Journal(JournalError::Damaged(_)))
+        ));
     }
 }

@@ -1,7 +1,7 @@
 //! Time for the writer: stamps that the log may trust, or a refusal. Saves the clocks' readings while they are trusted, so that
 //! the next start can judge the clock.
 
-use super::metrics::Metrics;
+use super::Inner;
 use crate::clock::{Clock, ClockUnsure, Evidence};
 use crate::domain::{ClockReading, Timestamp};
 use crate::journal::{LogTime, Replication};
@@ -31,11 +31,8 @@ pub(super) fn stamp(
 }
 
 pub(super) struct Timekeeper {
-    clock: Clock,
+    inner: Arc<Inner>,
     store: Arc<Store>,
-    metrics: Metrics,
-    /// What is known about a shared log, its clock among it.
-    replication: Option<Arc<Mutex<Replication>>>,
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Evidence>,
     keep_at: Instant,
@@ -45,13 +42,12 @@ impl Timekeeper {
     /// Judges the clock by the saved reading, or else by the time of the log's last entry or of the newest snapshot. If nothing
     /// was ever logged, a wrong clock can't spoil anything.
     pub(super) fn new(
-        clock: Clock,
-        store: Arc<Store>,
-        metrics: Metrics,
-        replication: Option<Arc<Mutex<Replication>>>,
+        inner: &Arc<Inner>,
+        store: &Arc<Store>,
         logged: Timestamp,
         snapshot_at: Option<Timestamp>,
     ) -> Self {
+        let clock = &inner.clock;
         if logged > Timestamp(0) {
             // Only the log's entries are evidence that the clock is behind; a snapshot is not.
             let known = snapshot_at.filter(|&at| at <= clock.reading().wall).unwrap_or(logged).max(logged);
@@ -64,7 +60,8 @@ impl Timekeeper {
             };
             clock.resume(last.reading, last.same_boot);
         }
-        let mut keeper = Self { clock, store, metrics, replication, reported: None, keep_at: Instant::now() };
+        let (inner, store) = (inner.clone(), store.clone());
+        let mut keeper = Self { inner, store, reported: None, keep_at: Instant::now() };
         keeper.keep(logged);
         keeper
     }
@@ -74,7 +71,8 @@ impl Timekeeper {
     /// # Errors
     /// [`ClockUnsure`]; logged when it begins and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let stamp = stamp(&self.clock, self.replication.as_deref(), last_logged);
+        let Inner { clock, replication, metrics, .. } = &*self.inner;
+        let stamp = stamp(clock, replication.get().map(|known| &**known), last_logged);
         let trouble = stamp.as_ref().err().map(|unsure| unsure.evidence);
         if trouble != self.reported {
             match &stamp {
@@ -85,7 +83,7 @@ impl Timekeeper {
             }
             self.reported = trouble;
         }
-        self.metrics.note_clock(stamp.is_err(), self.clock.offset_seconds());
+        metrics.note_clock(stamp.is_err(), clock.offset_seconds());
         stamp
     }
 
@@ -96,11 +94,11 @@ impl Timekeeper {
 
     /// The time for readers and for display.
     pub(super) fn read(&self) -> Timestamp {
-        self.clock.read()
+        self.inner.clock.read()
     }
 
     /// When the clock must be checked again if no command comes.
-    pub(super) fn wake_at(&self) -> Instant {
+    pub(super) fn keep_at(&self) -> Instant {
         self.keep_at
     }
 
@@ -114,7 +112,7 @@ impl Timekeeper {
     /// Saves the clocks' readings if they can be trusted.
     pub(super) fn keep(&mut self, last_logged: Timestamp) {
         if self.stamp(last_logged).is_ok() {
-            self.store.keep_clock(self.clock.reading());
+            self.store.keep_clock(self.inner.clock.reading());
         }
         self.keep_at = Instant::now() + KEEP_EVERY;
     }

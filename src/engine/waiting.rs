@@ -1,10 +1,10 @@
-//! The callers that wait for the outcome of a proposed command, by ticket.
+//! The callers that wait: for the outcome of a proposed command, by ticket, or until everything that any node has acknowledged is applied here.
 
 use super::SubmitError;
 use super::request::{Reply, Room};
 use crate::domain::Applied;
-use crate::journal::Ticket;
-use std::collections::BTreeMap;
+use crate::journal::{Journal, Ticket};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 /// A caller that waits.
@@ -89,18 +89,52 @@ impl WaitingList {
     }
 }
 
+/// Beyond this number of callers, those that have gone are dropped.
+const CALLERS_MAX: usize = 1_024;
+
+/// Callers in the order of their barriers.
+#[derive(Default)]
+pub(super) struct Barriers {
+    last: u64,
+    waiting: VecDeque<(Ticket, Reply<()>)>,
+}
+
+impl Barriers {
+    /// Asks for a barrier for a caller.
+    pub(super) fn begin(&mut self, journal: &mut dyn Journal, reply: Reply<()>) {
+        self.last += 1;
+        let barrier = Ticket(self.last);
+        match journal.barrier(barrier) {
+            Ok(()) => self.waiting.push_back((barrier, reply)),
+            Err(_) => drop(reply.send(Err(SubmitError::StorageFailed))),
+        }
+        // A log that never answers must not gather callers that have given up.
+        if self.waiting.len() > CALLERS_MAX {
+            self.waiting.retain(|(_, reply)| !reply.is_closed());
+        }
+    }
+
+    /// Answers the callers whose barrier is passed. Everything that was polled is applied.
+    pub(super) fn answer(&mut self, journal: &dyn Journal) {
+        let passed = journal.passed();
+        while let Some((_, reply)) = self.waiting.pop_front_if(|(barrier, _)| Some(*barrier) <= passed) {
+            let _ = reply.send(Ok(()));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::{Command, FilterId, RedemptionId, Reference, Target};
-    use crate::engine::unlogged::{Attempt, Refusals};
+    use crate::engine::refusals::{Attempt, Refusals};
     use crate::filter::Digest;
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::sync::{Semaphore, oneshot};
 
     fn waiting(since: Instant) -> Waiting {
-        let room = Room::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(), None);
+        let room = Room { _share: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(), _attempt: None };
         Waiting { reply: oneshot::channel().0, since, room }
     }
 
@@ -160,7 +194,7 @@ mod tests {
         let (refusals, mut codes) = (Arc::<Refusals>::default(), 1..);
         let mut waiting = |since| {
             let attempt = codes.next().and_then(|code| Attempt::of(&refusals, &redeem(code)));
-            let room = Room::new(queue.clone().try_acquire_owned().unwrap(), attempt);
+            let room = Room { _share: queue.clone().try_acquire_owned().unwrap(), _attempt: attempt };
             let (reply, answer) = oneshot::channel();
             (Waiting { reply, since, room }, answer)
         };

@@ -3,29 +3,25 @@
 //! a thread of its own because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
-use super::applying;
+use super::applying::{self, check_understood};
 use super::backup::Downloads;
 use super::event_log::EventLog;
-use super::held_up::HeldUp;
-use super::inbox::{Inbox, Wake};
-use super::metrics::Metrics;
-use super::request::{EventsAnswer, Reply, Request, Submission};
-use super::sharing::Sharing;
+use super::request::{EventsAnswer, Inbox, Reply, Request, Submission, check_enabled};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::unlogged::Refusals;
-use super::waiting::{Waiting, WaitingList};
-use super::{Status, SubmitError};
+use super::waiting::{Barriers, Waiting, WaitingList};
+use super::{Inner, Status, SubmitError};
 use crate::domain::{Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
 use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 
 /// The most commands in one group commit.
 pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
@@ -33,46 +29,44 @@ pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 /// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// The most callers that may wait for the next snapshot.
-const SNAPSHOTS_ASKED_MAX: usize = 1_024;
-
 /// How long after an answer the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
 pub(super) struct Writer {
+    /// What the writer shares with the engine's handles.
+    pub(super) inner: Arc<Inner>,
     pub(super) state: State,
     pub(super) events: EventLog,
     pub(super) journal: Box<dyn Journal>,
     pub(super) store: Arc<Store>,
     pub(super) snapshotter: Snapshotter,
     pub(super) time: Timekeeper,
-    pub(super) metrics: Metrics,
-    pub(super) status: watch::Sender<Status>,
-    /// Told if the log was trimmed past this node.
-    pub(super) outdated: Arc<Notify>,
-    pub(super) latest_snapshot: watch::Sender<Option<super::LatestSnapshot>>,
-    /// The number of the last event, for those who wait for the next one.
-    pub(super) events_last: watch::Sender<u64>,
-    pub(super) board: Arc<super::Board>,
-    pub(super) refusals: Arc<Refusals>,
     pub(super) admission: Admission,
     /// Commands that were picked up but can't be judged until everything that was proposed is applied.
     pub(super) pending: VecDeque<Submission>,
     /// The callers that wait for the outcome of a proposed command.
     pub(super) waiting: WaitingList,
+    /// The callers that wait until everything acknowledged anywhere is applied.
+    pub(super) barriers: Barriers,
     /// A part of what was admitted is applied, so the memory that later commands need can't be bounded yet.
     pub(super) is_partly_applied: bool,
-    /// How long the journal may take to commit a proposal before its outcome is reported as unknown.
-    pub(super) patience: Duration,
     /// Wakes the writer when the journal has news.
     pub(super) waker: Waker,
     /// The callers whom the running snapshot serves: they asked before it began.
     pub(super) snapshot_waiters: Vec<Reply<SnapshotReport>>,
     /// The callers whom the next snapshot serves.
     pub(super) snapshots_asked: Vec<Reply<SnapshotReport>>,
-    pub(super) sharing: Sharing,
     pub(super) downloads: Downloads,
-    pub(super) held_up: HeldUp,
+    /// The node's own way to choose its turns among the nodes of a shared log.
+    pub(super) turns: RandomState,
+    /// The last position whose hash was reported to other nodes.
+    pub(super) compared: Seq,
+    /// Readers still see all that commands have dropped, so nothing of it can be freed yet.
+    pub(super) is_freeing_held_up: bool,
+    /// The entry of the writer's own that is proposed and not committed.
+    pub(super) advance: Option<Ticket>,
+    /// When an entry of the writer's own was last proposed and not applied immediately, and the last entry applied before it.
+    pub(super) proposed: Option<(Instant, Seq)>,
     /// Too little space is free for anything but operations that free space.
     pub(super) is_disk_short: bool,
     /// Storage has failed: nothing is written any more.
@@ -108,18 +102,17 @@ impl Batch {
 }
 
 impl Writer {
-    /// Serves requests until a shutdown or until every sender is gone. Returns the sender that is to be told once the writer and
-    /// all that it owned are dropped.
+    /// Serves requests until a shutdown, or until no sender is left. Returns the sender that is told once the writer and all that it owned
+    /// are dropped.
     pub(super) fn run(mut self, mut inbox: Inbox) -> Option<oneshot::Sender<()>> {
         let mut go_on = Instant::now();
         let done = loop {
             // A client that was just answered may send again at once, so what can wait does.
             let quiet_at = self.has_quiet_work().then_some(go_on);
-            let first = match inbox.wait(self.wake_at(quiet_at)) {
-                Wake::Request(request) => Some(request),
-                Wake::Woken => None,
-                Wake::Closed => break None,
-            };
+            let first = inbox.wait(self.wake_at(quiet_at));
+            if first.is_none() && inbox.is_closed() {
+                break None;
+            }
             let quiet = first.is_none() && quiet_at.is_some_and(|at| at <= Instant::now());
             let shutdown = self.gather(&mut inbox, first);
             let had_work = !self.pending.is_empty();
@@ -143,10 +136,15 @@ impl Writer {
             return None;
         }
         let pending = self.pending.front().map(|submission| submission.since);
-        let give_up_at =
-            self.waiting.oldest().into_iter().chain(pending).min().map(|since| since + self.patience);
+        let give_up_at = self
+            .waiting
+            .oldest()
+            .into_iter()
+            .chain(pending)
+            .min()
+            .map(|since| since + self.inner.options.commit_patience);
         let times =
-            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.wake_at())];
+            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.keep_at())];
         times.into_iter().flatten().min()
     }
 
@@ -160,7 +158,7 @@ impl Writer {
                 Request::Submit(submission) => {
                     taken += 1;
                     bytes += submission.bytes;
-                    self.metrics.queue_seconds.observe(submission.since.elapsed().as_secs_f64());
+                    self.inner.metrics.queue_seconds.observe(submission.since.elapsed().as_secs_f64());
                     self.pending.push_back(*submission);
                 }
                 Request::Shutdown(done) => {
@@ -202,7 +200,7 @@ impl Writer {
         }
         self.give_up_overdue();
         if !self.failed {
-            self.sharing.barriers.answer(&*self.journal);
+            self.barriers.answer(&*self.journal);
         }
         any
     }
@@ -236,7 +234,7 @@ impl Writer {
             self.store.restore_ballast();
         }
         let stamp = self.time.stamp(self.state.now()).map_err(SubmitError::from);
-        Batch::new(Instant::now(), self.sharing.refusal().map_or(stamp, Err))
+        Batch::new(Instant::now(), self.inner.log_refusal().map_or(stamp, Err))
     }
 
     /// Whether a command may be logged in this batch, and its time; `None` if it can't be judged until everything that was
@@ -278,7 +276,7 @@ impl Writer {
         }
         if let Err(refusal) = &batch.at {
             if matches!(refusal, SubmitError::ClockUnsure(_)) {
-                self.metrics.clock_refused.inc();
+                self.inner.metrics.clock_refused.inc();
             }
             return Err(refusal.clone());
         }
@@ -286,7 +284,7 @@ impl Writer {
             return Ok(Verdict::Later);
         }
         let Submission { command, key, .. } = submission;
-        self.refuse_unless_enabled(command)?;
+        check_enabled(command.needs(), self.state.format())?;
         if crate::state::Waiting::has_to_move_first(&self.state, command) {
             return Err(SubmitError::Overloaded);
         }
@@ -303,11 +301,11 @@ impl Writer {
             let first = self.waiting.next_ticket();
             self.waiting.extend(waiting);
             let proposed = self.log(first, proposals);
-            self.metrics.flush_seconds.observe(taken_up.elapsed().as_secs_f64());
+            self.inner.metrics.flush_seconds.observe(taken_up.elapsed().as_secs_f64());
             match proposed {
                 Ok(()) => {
                     self.snapshotter.note_logged(bytes, &self.state);
-                    self.metrics.commits.inc();
+                    self.inner.metrics.commits.inc();
                 }
                 Err(error) => self.refuse_from(first, &error),
             }
@@ -336,7 +334,16 @@ impl Writer {
             let polled = self.journal.poll(self.state.applied(), &mut Context::from_waker(&self.waker));
             match polled {
                 Poll::Pending => break,
-                Poll::Ready(Ok(committed)) => self.apply_understood(committed),
+                Poll::Ready(Ok(mut committed)) => {
+                    let understands = self.journal.understands();
+                    let checked = committed.iter().map(|one| check_understood(&one.entry, understands));
+                    let newer = checked.enumerate().find_map(|(at, checked)| Some((at, checked.err()?)));
+                    committed.truncate(newer.as_ref().map_or(committed.len(), |(at, _)| *at));
+                    self.apply(committed);
+                    if let Some((_, error)) = newer {
+                        self.refuse_from(Ticket(0), &error);
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     self.refuse_from(Ticket(0), &error);
                     self.save_state();
@@ -348,17 +355,17 @@ impl Writer {
         any
     }
 
-    pub(super) fn apply(&mut self, committed: Vec<Committed>) {
+    fn apply(&mut self, committed: Vec<Committed>) {
         let began = Instant::now();
-        self.metrics.entries.inc_by(committed.len() as u64);
+        self.inner.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
         let (mut others_bytes, mut stored) = (0, Ok(()));
-        self.refusals.begin();
+        self.inner.refusals.begin();
         for Committed { entry, ticket } in committed {
             if ticket.is_none() {
                 others_bytes += entry.proposal.command.weight_bytes();
             }
-            self.held_up.advance.take_if(|advance| Some(*advance) == ticket);
+            self.advance.take_if(|advance| Some(*advance) == ticket);
             let applied = applying::apply(&mut self.state, entry);
             // Unwinds without another message: the engine reports this one, and the process ends.
             let applied = applied.unwrap_or_else(|unappliable| resume_unwind(Box::new(unappliable)));
@@ -372,9 +379,9 @@ impl Writer {
         }
         self.is_partly_applied = true;
         self.state.publish();
-        self.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
+        self.inner.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
-        self.refusals.end();
+        self.inner.refusals.end();
         for (waiting, applied) in answers {
             waiting.answer(Ok(applied));
         }
@@ -395,7 +402,7 @@ impl Writer {
     /// Refuses all callers with this ticket or a later one.
     pub(super) fn refuse_from(&mut self, first: Ticket, error: &JournalError) {
         let refusal = self.storage_error(error);
-        self.held_up.advance.take_if(|advance| *advance >= first);
+        self.advance.take_if(|advance| *advance >= first);
         for waiting in self.waiting.take_from(first) {
             waiting.answer(Err(refusal.clone()));
         }
@@ -404,7 +411,7 @@ impl Writer {
     /// Tells callers that have waited too long that the outcome is unknown. If the journal commits their commands later, they
     /// are applied all the same. Commands that were held back because of them are refused.
     fn give_up_overdue(&mut self) {
-        let Some(before) = Instant::now().checked_sub(self.patience) else { return };
+        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_patience) else { return };
         self.waiting.give_up(before, &SubmitError::StorageFailed);
         while !self.waiting.is_empty()
             && let Some(overdue) = self.pending.pop_front_if(|pending| pending.since <= before)
@@ -414,14 +421,18 @@ impl Writer {
     }
 
     pub(super) fn note_figures(&mut self) {
-        let figures = self.board.note(&self.state, self.events.figures());
-        self.metrics.tables_bytes.set(figures.tables_bytes as i64);
-        self.metrics.records_bytes.set(figures.records_bytes as i64);
-        self.metrics.applied_seq.set(self.state.applied().0 as i64);
-        self.sharing.publish(self.state.applied());
-        self.sharing.compare(&mut *self.journal, self.state.last_hash());
+        let Inner { board, applied, events_last, .. } = &*self.inner;
+        board.note(&self.state, self.events.figures());
+        if self.inner.options.journal.is_shared() {
+            applied.send_replace(self.state.applied());
+        }
+        let hash = self.state.last_hash();
+        if hash.at > self.compared {
+            self.compared = hash.at;
+            self.journal.compare(hash);
+        }
         let last = self.state.events().last();
-        self.events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
+        events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
     }
 
     /// Maps a failure of storage to the callers' error, and ends writes if it is final.
@@ -445,9 +456,9 @@ impl Writer {
             self.downloads = Downloads::default();
         }
         if matches!(error, JournalError::Trimmed(_)) {
-            self.outdated.notify_one();
+            self.inner.outdated.notify_one();
         }
-        self.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
+        self.inner.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         for waiting in self.waiting.take_from(Ticket(0)) {
             waiting.answer(Err(SubmitError::StorageFailed));
         }
@@ -461,7 +472,8 @@ impl Writer {
             Request::Backup(token, reply) => {
                 // A replicated log can't be read again: what it has after the newest snapshot is not in the backup.
                 let newest = self.snapshotter.latest().map_or(Seq(0), |manifest| manifest.seq);
-                let through = if self.sharing.is_shared() { newest } else { self.state.applied() };
+                let through =
+                    if self.inner.options.journal.is_shared() { newest } else { self.state.applied() };
                 drop(reply.send(self.downloads.begin_backup(&self.store, through, token)));
             }
             Request::Image(filter, token, reply) => {
@@ -479,95 +491,8 @@ impl Writer {
             Request::Parts(id, reply) => {
                 drop(reply.send(self.downloads.next_parts(&self.store, &mut *self.journal, id)));
             }
-            Request::Barrier(reply) => self.sharing.barriers.begin(&mut *self.journal, reply),
+            Request::Barrier(reply) => self.barriers.begin(&mut *self.journal, reply),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
-        }
-    }
-
-    /// Has the next snapshot serve a caller. One that is running may have begun before the last write that the caller saw acknowledged; it
-    /// goes on, so that callers who give up and ask again can't keep any snapshot from completing.
-    fn ask_for_snapshot(&mut self, reply: Reply<SnapshotReport>) {
-        self.snapshots_asked.retain(|asked| !asked.is_closed());
-        if self.snapshots_asked.len() >= SNAPSHOTS_ASKED_MAX {
-            drop(reply.send(Err(SubmitError::Overloaded)));
-        } else {
-            self.snapshots_asked.push(reply);
-        }
-    }
-
-    /// Whether a caller waits for the next snapshot.
-    pub(super) fn is_snapshot_asked(&self) -> bool {
-        self.snapshots_asked.iter().any(|asked| !asked.is_closed())
-    }
-
-    /// Stores the state of a node whose log can't be used any more: it has everything that the node has acknowledged, and may be what is
-    /// left of it. Nothing is written any more, so no client waits.
-    fn save_state(&mut self) {
-        let is_diverged = matches!(*self.status.borrow(), Status::Diverged(_));
-        if !self.sharing.is_shared() || is_diverged || self.snapshotter.is_current(&self.state) {
-            return;
-        }
-        let applied = self.state.applied();
-        let now = self.time.read();
-        let mut saved = self.journal.note_snapshot(applied).and_then(|()| {
-            Ok(self.snapshotter.begin(&mut self.state, &mut self.events, now).map(|()| None)?)
-        });
-        while matches!(saved, Ok(None)) {
-            saved = self.snapshotter.step(&self.state, true);
-        }
-        match saved {
-            Ok(_) => {
-                self.note_snapshot();
-                tracing::warn!(
-                    position = applied.0,
-                    "stored the state; the data directory can begin a new log"
-                );
-            }
-            Err(error) => {
-                self.snapshotter.abort();
-                tracing::error!(%error, "can't store the state");
-            }
-        }
-    }
-
-    pub(super) fn begin_snapshot(&mut self) {
-        self.snapshot_waiters.append(&mut self.snapshots_asked);
-        let (now, began) = (self.time.read(), Instant::now());
-        let noted = self.journal.note_snapshot(self.state.applied());
-        let begun =
-            noted.and_then(|()| Ok(self.snapshotter.begin(&mut self.state, &mut self.events, now)?));
-        self.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.board.figures.lock().events = self.events.figures();
-        if let Err(error) = begun {
-            self.snapshotter.abort();
-            let error = self.storage_error(&error);
-            self.answer_snapshot(Err(error));
-        }
-    }
-
-    /// Continues the running snapshot, or removes leftovers of the last one; `quiet` if no command has come.
-    pub(super) fn step_snapshot(&mut self, quiet: bool) {
-        if self.failed {
-            return;
-        }
-        let stepped = if self.snapshotter.is_running() {
-            self.snapshotter.step(&self.state, quiet)
-        } else {
-            self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None)
-        };
-        match stepped {
-            Ok(None) => {}
-            Ok(Some(report)) => {
-                self.metrics.snapshots.inc();
-                self.metrics.snapshot_seconds.set(report.duration.as_secs_f64());
-                self.note_snapshot();
-                self.answer_snapshot(Ok(report));
-            }
-            Err(error) => {
-                self.snapshotter.abort();
-                let error = self.storage_error(&error);
-                self.answer_snapshot(Err(error));
-            }
         }
     }
 
@@ -578,44 +503,5 @@ impl Writer {
         })?;
         let retention_seconds = self.events.retention_seconds();
         Ok(EventsAnswer { found, retention_seconds, next: self.state.events().next() })
-    }
-
-    /// Publishes the newest snapshot to readers.
-    pub(super) fn note_snapshot(&self) {
-        self.latest_snapshot.send_replace(
-            self.snapshotter
-                .latest()
-                .map(|manifest| super::LatestSnapshot { seq: manifest.seq, taken_at: manifest.taken_at }),
-        );
-    }
-
-    fn answer_snapshot(&mut self, result: Result<SnapshotReport, SubmitError>) {
-        for reply in self.snapshot_waiters.drain(..) {
-            let _ = reply.send(result.clone());
-        }
-        if self.failed {
-            for reply in self.snapshots_asked.drain(..) {
-                let _ = reply.send(Err(SubmitError::StorageFailed));
-            }
-        }
-    }
-
-    /// Ends cleanly: with a snapshot of everything, so that the next start replays nothing.
-    fn finish(&mut self) {
-        if self.failed {
-            return;
-        }
-        if !self.snapshotter.is_current(&self.state) && self.state.applied() > Seq(0) {
-            self.snapshotter.abort();
-            self.begin_snapshot();
-            while self.snapshotter.is_running() && !self.failed {
-                self.step_snapshot(true);
-            }
-        }
-        self.time.keep(self.state.now());
-        if let Err(error) = self.journal.settle() {
-            tracing::error!(%error, "the log could not be synced at the end");
-            self.status.send_replace(Status::Failed(error.to_string()));
-        }
     }
 }

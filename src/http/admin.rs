@@ -149,9 +149,9 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         },
         filters: info.campaigns + info.coupons,
         line_ups: info.line_ups,
-        redemptions: info.redemptions,
-        idempotency_records: info.idempotency_records,
-        idempotency_bytes: info.idempotency_bytes,
+        redemptions: info.sizes.redemptions,
+        idempotency_records: info.sizes.idempotency_records,
+        idempotency_bytes: info.sizes.idempotency_bytes,
         idempotency_room_bytes: info.idempotency_room_bytes,
         last_seq: info.last_seq.0,
         snapshot: info.snapshot.map(|latest| SnapshotInfo { seq: latest.seq.0, taken_at: latest.taken_at }),
@@ -228,12 +228,12 @@ struct PlanAnswer {
     params(PlanQuery),
     responses((status = 200, description = "Its first table", body = PlanAnswer))
 )]
-pub(super) async fn plan(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn plan(_: Call<Read>, request: Request) -> Result<Response, Problem> {
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
     let plain = Asked::new(capacity, mode.unwrap_or(ModeName::Compact));
     let (spec, _) = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.resolve()?;
-    let plan = call.api.engine.plan(&spec)?;
+    let plan = crate::engine::plan(&spec)?;
     let body = PlanAnswer {
         fingerprint_bits: plan.layout.fingerprint_bits,
         bucket_size: plan.layout.bucket_size,

@@ -187,7 +187,7 @@ pub(crate) async fn generate(
     if view.spec.stock.is_some() {
         return Err(refusals::refused(KIND, Refusal::RequiresAddedCodes));
     }
-    let (count, nonce) = (u64::from(wanted.count), call.api.engine.redemption_id().0);
+    let (count, nonce) = (u64::from(wanted.count), crate::domain::RedemptionId::random().0);
     let identity = call.idempotency_key().unwrap_or(&nonce);
     let candidates = Candidates::new(&view, &[call.caller.name().as_bytes(), identity], &wanted);
     let now = call.api.engine.now();

@@ -184,7 +184,7 @@ pub(super) async fn redeem(
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let (target, redemption) = (target(&view), engine.redemption_id());
+            let (target, redemption) = (target(&view), crate::domain::RedemptionId::random());
             let hold_seconds = request.hold_seconds;
             let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await

@@ -7,14 +7,13 @@
 mod local;
 mod memory;
 mod nats;
-mod snapshots;
 
 pub use local::{LocalJournal, LocalOptions};
 pub use memory::{MemoryJournal, MemoryLog};
 pub use nats::{
-    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Peer, Replication, init_log,
+    Check, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
+    SharedSnapshot, Taken, check_shared, init_log, is_of_replicated_log, read_shared,
 };
-pub use snapshots::{Check, Parts, SharedSnapshot, Taken, check_shared, read_shared};
 
 use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq, StateHash};
 use crate::store::{Store, StoreError};
@@ -23,11 +22,13 @@ use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Whether the directory of a store belongs to a replicated log, and so holds none.
-pub fn is_of_replicated_log(store: &Store) -> bool {
-    nats::is_of_replicated_log(store)
+/// Draws random bytes from the operating system.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes once it has booted");
+    bytes
 }
 
 /// Durability level: what an acknowledged write survives.
@@ -68,7 +69,7 @@ impl JournalOptions {
     pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
         let path = store.path().display();
         match self {
-            JournalOptions::Local(_) if nats::is_of_replicated_log(store) => {
+            JournalOptions::Local(_) if is_of_replicated_log(store) => {
                 return Err(JournalError::Damaged(format!(
                     "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
                 )));
@@ -104,22 +105,6 @@ impl JournalOptions {
     /// Whether other nodes write to the same log.
     pub fn is_shared(&self) -> bool {
         !matches!(self, JournalOptions::Local(_))
-    }
-
-    /// How long the servers of a replicated log may take to be reached.
-    pub fn connect_timeout(&self) -> Duration {
-        match self {
-            JournalOptions::Nats(options) => options.connect_timeout,
-            JournalOptions::Local(_) | JournalOptions::Memory(_) => Duration::ZERO,
-        }
-    }
-
-    /// The highest version of entries that this node understands.
-    pub fn understands(&self) -> u16 {
-        match self {
-            JournalOptions::Nats(options) => options.understands,
-            JournalOptions::Local(_) | JournalOptions::Memory(_) => FORMAT_VERSION,
-        }
     }
 
     /// What an acknowledged write survives.
@@ -163,6 +148,9 @@ pub enum JournalError {
     /// A write or sync failed. The outcome of the batch is unknown, and nothing is written any more.
     #[error("{0}")]
     Failed(String),
+    /// The log can't be used as it is set up: a server, the stream or an option must be changed.
+    #[error("{0}")]
+    Unusable(String),
     /// Acknowledged data can't be read. The message names the path, the tree, the position and the command to run.
     #[error("{0}")]
     Damaged(String),

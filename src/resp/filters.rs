@@ -182,7 +182,7 @@ async fn created(call: &mut Call<'_, '_>, key: Key<'_>, capacity: u64) -> Result
 
 async fn create(call: &mut Call<'_, '_>, key: Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
-    let command = call.shared.engine.creation(key.kind, key.owned_name(), spec, Window::default())?;
+    let command = crate::engine::creation(key.kind, key.owned_name(), spec, Window::default())?;
     let result = call.submit(command).await;
     call.log_act(key, &result);
     result

@@ -43,7 +43,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     call.require_key(key)?;
     let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
     let upload = upload(key, call.caller.name());
-    let id = call.shared.engine.filter_id();
+    let id = crate::domain::FilterId::random();
     let command = match body {
         ImageBody::Head(head) => {
             Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }

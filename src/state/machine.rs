@@ -57,7 +57,7 @@ pub(super) struct FilterState {
 }
 
 /// Sizes of the state. Bytes are estimated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sizes {
     /// Bytes of all tables.
     pub tables_bytes: u64,
@@ -85,6 +85,14 @@ pub struct Sizes {
     pub holds_expired: u64,
     /// Users who were forgotten since then. Copies count.
     pub users_forgotten: u64,
+}
+
+impl Sizes {
+    /// Bytes of tables and records, including those that are dropped but not freed yet.
+    pub fn memory_bytes(&self) -> u64 {
+        let discarded = self.discarded_tables_bytes + self.discarded_records_bytes;
+        self.tables_bytes + self.records_bytes + discarded
+    }
 }
 
 /// The part of a filter in the totals and in the agenda.

@@ -10,12 +10,13 @@ const ALERTS: &str = "deploy/prometheus/alerts.yml";
 const DASHBOARD: &str = "deploy/grafana/cuckood.json";
 
 /// How code registers a metric, and how the names of its series go on. The formatter may put the name on a line of its own.
-const REGISTRATIONS: [(&str, &[&str]); 6] = [
+const REGISTRATIONS: [(&str, &[&str]); 7] = [
     (r#"\.(?:gauges?|labelled)\(\s*"([a-z0-9_]+)""#, &[""]),
     (r#"\beach\(\s*"([a-z0-9_]+)""#, &[""]),
     (r#"\.counter\(\s*"([a-z0-9_]+)""#, &["_total"]),
     // A row of a table: name, help, value.
     (r#"[({;]\s*"([a-z0-9_]+)",\s*"[A-Z0-9]"#, &["", "_total"]),
+    (r#"[({;]\s*"([a-z0-9_]+)",\s*"[^"]*" => [a-z_]+: Histogram"#, &["_bucket", "_sum", "_count"]),
     // What kind it is, is said elsewhere.
     (
         r#"\.(?:register|encode_descriptor)\(\s*"([a-z0-9_]+)""#,

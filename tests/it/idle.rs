@@ -37,11 +37,11 @@ async fn hold(engine: &Engine) -> Redemption {
         forget: None,
     };
     let name = Name::new("shop").unwrap();
-    let creation = engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     let (target, digest) = (Target(id), Digest(7));
     let insert = Command::Insert { target, digests: Digests(vec![digest]), if_absent: false, revive: false };
-    let (redemption, reference) = (engine.redemption_id(), Reference::new("order").unwrap());
+    let (redemption, reference) = (cuckood::domain::RedemptionId::random(), Reference::new("order").unwrap());
     engine.submit(creation, None).await.unwrap();
     engine.submit(insert, None).await.unwrap();
     let hold = Command::Redeem { target, digest, redemption, reference, hold_seconds: 1 };
@@ -89,7 +89,8 @@ async fn snapshot_completes_while_clients_give_up() {
         forget: None,
     };
     let creation =
-        engine.creation(Kind::Coupon, Name::new("large").unwrap(), spec, Window::default()).unwrap();
+        cuckood::engine::creation(Kind::Coupon, Name::new("large").unwrap(), spec, Window::default())
+            .unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     engine.submit(creation, None).await.unwrap();
     let before = engine.info().snapshot.map(|snapshot| snapshot.seq);

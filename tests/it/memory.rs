@@ -30,7 +30,7 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Target {
         forget: None,
     };
     let name = Name::new(name).unwrap();
-    let creation = engine.creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
     Target(id)
@@ -58,7 +58,7 @@ async fn a_capacity_beyond_the_limit_is_refused() {
     let before = taken(&engine);
     let raise = |capacity| {
         let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
-        engine.update(&shop, None, None, Some(capacity), None).unwrap()
+        cuckood::engine::update(&shop, None, None, Some(capacity), None).unwrap()
     };
     assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
     assert_eq!(taken(&engine), before);

@@ -43,7 +43,8 @@ impl Past {
             forget: None,
         };
         let name = Name::new("shop").unwrap();
-        let creation = engine.creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
+        let creation =
+            cuckood::engine::creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
         let Change::Create { id, .. } = creation else { unreachable!() };
         let past = Past { engine, time, target: Target(id) };
         past.submit(creation).await;
@@ -60,7 +61,7 @@ impl Past {
     /// Redeems or holds a code; the redemption's path.
     async fn redeem(&self, code: &str, hold_seconds: u64) -> String {
         let digest = self.engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap().digest(code);
-        let redemption = self.engine.redemption_id();
+        let redemption = cuckood::domain::RedemptionId::random();
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem { target: self.target, digest, redemption, reference, hold_seconds };
         let outcome = self.submit(command).await;

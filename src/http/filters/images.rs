@@ -47,7 +47,7 @@ pub(super) async fn put(
     }
     let pieces = api.reading.upload(request)?;
     let commands = Commands::new(api.engine.clone(), kind, by);
-    let (upload, id) = (api.engine.upload_id(), api.engine.filter_id());
+    let (upload, id) = (crate::domain::UploadId::random(), crate::domain::FilterId::random());
     let upload = Upload { kind, name: name.clone(), upload, id, commands };
     // In a task of its own: a handler is dropped when its client disconnects, but what has come must still be given up.
     let failed = |_| Problem::new(Code::Internal, "the upload failed");

@@ -201,7 +201,7 @@ async fn put<T: Into<Asked> + DeserializeOwned>(
     let name = parse_name(kind, name)?;
     let asked: Asked = json::parse::<T>(&call.body(request).await?)?.into();
     let (spec, window) = asked.resolve()?;
-    let command = call.api.engine.creation(kind, name.clone(), spec, window)?;
+    let command = crate::engine::creation(kind, name.clone(), spec, window)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
         Outcome::Created(description) => Ok(created(kind, &name, decided.replayed, *description)),
@@ -243,7 +243,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     if stock.is_some_and(|stock| !(1..=STOCK_MAX).contains(&stock)) {
         return Err(Problem::invalid_at("/stock", format!("expected 1 to {STOCK_MAX}")));
     }
-    let command = call.api.engine.update(&view, starts_at, ends_at, capacity, stock)?;
+    let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock)?;
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     match decided.outcome {
         Outcome::Updated(description) => {

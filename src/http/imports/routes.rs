@@ -146,7 +146,7 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
     let (mode, guards, is_named) = (query.mode, query.guards()?, query.id.is_some());
     let id = match &query.id {
         Some(id) => ImportId::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
-        None => call.api.engine.import_id(),
+        None => crate::domain::ImportId::random(),
     };
     let format = format(&request, query.format, query.column.as_deref())?;
     if view.spec.stock.is_some() {

@@ -57,9 +57,12 @@ impl StateFigures {
         let storage = &info.storage;
         rows!(figures.gauge {
             "memory_limit_bytes", "Maximum memory of tables and records" => info.memory_max_bytes;
-            "redemptions_kept", "Stored redemptions" => info.redemptions;
-            "idempotency_records", "Stored responses to requests with an idempotency key" => info.idempotency_records;
-            "idempotency_bytes", "Memory of stored responses" => info.idempotency_bytes;
+            "tables_bytes", "Memory of filters" => info.tables_bytes;
+            "records_bytes", "Memory of redemptions and stored answers" => info.records_bytes;
+            "applied_seq", "Sequence number of the last entry applied" => info.last_seq.0;
+            "redemptions_kept", "Stored redemptions" => info.sizes.redemptions;
+            "idempotency_records", "Stored responses to requests with an idempotency key" => info.sizes.idempotency_records;
+            "idempotency_bytes", "Memory of stored responses" => info.sizes.idempotency_bytes;
             "idempotency_room_bytes", "Maximum memory of stored responses" => info.idempotency_room_bytes;
             "storage_used_bytes", "Disk space of the data directory" => storage.disk_bytes;
             "storage_free_bytes", "Free space on the disk of the data directory" => storage.free_bytes;
@@ -68,13 +71,13 @@ impl StateFigures {
             "events_kept", "Stored events" => info.events.kept;
             "events_bytes", "Bytes of stored events" => info.events.bytes;
             "line_ups", "Line-ups" => info.line_ups;
-            "images_loading", "Image uploads in progress" => info.images_loading;
+            "images_loading", "Image uploads in progress" => info.sizes.images_loading;
         });
         rows!(figures.counter {
             "wal_written_bytes", "Bytes written to the log" => storage.wal_bytes_written;
             "snapshot_written_bytes", "Bytes written to snapshots" => storage.snapshot_bytes_written;
-            "holds_expired", "Holds that have expired" => info.holds_expired;
-            "users_forgotten", "Users forgotten by campaigns, counting every copy" => info.users_forgotten;
+            "holds_expired", "Holds that have expired" => info.sizes.holds_expired;
+            "users_forgotten", "Users forgotten by campaigns, counting every copy" => info.sizes.users_forgotten;
         });
         rows!(figures.time {
             "events_oldest_timestamp_seconds", "Time of the oldest event" => info.events.oldest_at;
@@ -83,7 +86,7 @@ impl StateFigures {
         });
         let kinds = [("campaign", info.campaigns), ("coupon", info.coupons)];
         figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
-        let StateCounts { available, held, redeemed } = info.codes;
+        let StateCounts { available, held, redeemed } = info.sizes.codes;
         let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
         figures.gauges("codes", "Codes of strict coupons by status", "status", codes)
     }

@@ -7,20 +7,18 @@
 //! A record is written after its data is durable and before the caller is answered, so it never claims too much.
 //!
 //! ```text
-//! record: magic  identity of the directory [16]  last (seq u64, checksum u128)  synced (the same)  boot u128
-//!         XXH3-128 of all that                                                      (little-endian)
+//! frame "ckac": identity of the directory, last and synced (position and checksum each), boot (postcard)
 //! ```
 
-use super::commit::Link;
-use super::tail;
+use super::log::{self, Link};
+use crate::frame::{FRAME_BYTES, Format, decode};
 use crate::store::{RECORD_SLOTS, Store, StoreError, boot_id};
-use xxhash_rust::xxh3::xxh3_128;
+use serde::{Deserialize, Serialize};
 
-const MAGIC: &[u8; 8] = b"ckackn\0\x01";
-const RECORD_BYTES: usize = 112;
+const FORMAT: Format = Format { magic: *b"ckac", version: 1, payload_max: 256 };
 
 /// The acknowledged positions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Acknowledged {
     /// The last position that was acknowledged; it must survive the death of the process.
     last: Link,
@@ -30,28 +28,16 @@ struct Acknowledged {
 
 impl Acknowledged {
     /// Encodes the record with the directory's identity, so that a file from elsewhere is noticed.
-    fn encode(self, identity: &[u8; 16], boot: u128) -> [u8; RECORD_BYTES] {
-        let mut record = [0; RECORD_BYTES];
-        record[..8].copy_from_slice(MAGIC);
-        record[8..24].copy_from_slice(identity);
-        record[24..48].copy_from_slice(&self.last.encode());
-        record[48..72].copy_from_slice(&self.synced.encode());
-        record[72..88].copy_from_slice(&boot.to_le_bytes());
-        let checksum = xxh3_128(&record[..RECORD_BYTES - 16]);
-        record[RECORD_BYTES - 16..].copy_from_slice(&checksum.to_le_bytes());
-        record
+    fn encode(self, identity: &[u8; 16], boot: u128) -> Vec<u8> {
+        FORMAT.pack(&(identity, self, boot))
     }
 
-    /// Adjusts the record to the current boot of the machine.
-    fn decode(record: &[u8; RECORD_BYTES], identity: &[u8; 16], boot: u128) -> Option<Acknowledged> {
-        let (body, checksum) = record.split_last_chunk::<16>()?;
-        if xxh3_128(body) != u128::from_le_bytes(*checksum) || &body[..8] != MAGIC || &body[8..24] != identity
-        {
-            return None;
-        }
-        let (last, synced) = (Link::decode(&body[24..48])?, Link::decode(&body[48..72])?);
-        let same_boot = u128::from_le_bytes(*body[72..].first_chunk()?) == boot;
-        Some(Acknowledged { last: if same_boot { last } else { synced }, synced })
+    /// Adjusts the record to the current boot of the machine. The rest of a longer one may follow it.
+    fn decode(bytes: &[u8], identity: &[u8; 16], boot: u128) -> Option<Acknowledged> {
+        let (frame, _) = FORMAT.open(bytes).ok()??;
+        let (of, found, in_boot): ([u8; 16], Acknowledged, u128) = decode(frame.payload)?;
+        let last = if in_boot == boot { found.last } else { found.synced };
+        (of == *identity).then_some(Acknowledged { last, ..found })
     }
 }
 
@@ -71,7 +57,7 @@ impl AcknowledgedRecord {
         let boot = boot_id();
         let mut newest: Option<(Acknowledged, u64)> = None;
         for slot in 0..RECORD_SLOTS {
-            let mut bytes = [0; RECORD_BYTES];
+            let mut bytes = [0; FORMAT.payload_max + FRAME_BYTES];
             store.read_record(slot, &mut bytes)?;
             let found = Acknowledged::decode(&bytes, store.identity(), boot).map(|found| (found, slot));
             newest = [newest, found].into_iter().flatten().max_by_key(|(found, _)| found.last.seq);
@@ -84,7 +70,7 @@ impl AcknowledgedRecord {
     }
 
     fn first(store: &Store, boot: u128) -> Result<AcknowledgedRecord, StoreError> {
-        let nothing = tail::first_link(store);
+        let nothing = log::first_link(store);
         let newest = Acknowledged { last: nothing, synced: nothing };
         let mut record = AcknowledgedRecord { newest, slot: 0, boot };
         record.note(store, nothing, true)?;

@@ -1,23 +1,18 @@
 //! The journal of a single node: group commits in the store's trees. [`Journal::propose`] returns after the commit.
 
 mod acknowledged;
-mod commit;
-mod reader;
-mod segments;
-mod tail;
+mod log;
 
 use super::{Committed, Durability, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Entry, Proposal, Seq};
 use crate::store::removal::Removal;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
-use commit::{Commit, Link};
-use reader::Reader;
+use log::{Commit, Link, Tail};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tail::Tail;
 
 /// How long a commit that was acknowledged at once may stay unflushed.
 const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
@@ -65,7 +60,7 @@ pub struct LocalJournal {
 
 /// Whether the directory holds a log of its own.
 pub(super) fn has_log(store: &Store) -> bool {
-    !segments::list(store).is_empty()
+    !log::segments(store).is_empty()
 }
 
 impl LocalJournal {
@@ -101,7 +96,7 @@ impl LocalJournal {
         if !store.is_new() {
             return Err(StoreError::Misuse("a log that was used can't be given a new beginning".to_owned()));
         }
-        tail::set_base(&store, after)?;
+        log::set_base(&store, after)?;
         LocalJournal::open(store, options)
     }
 
@@ -144,8 +139,7 @@ impl LocalJournal {
         mut sink: impl FnMut(Commit<'_>) -> Result<ControlFlow<()>, JournalError>,
     ) -> Result<(), JournalError> {
         let (store, tail) = (self.store.clone(), self.tail.link());
-        let reader = Reader { store: &store, acknowledged: self.acknowledged.last() };
-        let end = reader.read(after, self.read_to, |commit, link| {
+        let end = log::read(&store, self.acknowledged.last(), after, self.read_to, |commit, link| {
             if commit.first > tail.seq {
                 return Ok(ControlFlow::Break(()));
             }
@@ -227,7 +221,7 @@ impl Journal for LocalJournal {
     }
 
     fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
-        let oldest = || segments::prunable(&self.store, through).map(Removal::new);
+        let oldest = || log::prunable(&self.store, through).map(Removal::new);
         let Some(mut removal) = self.removal.take().or_else(oldest) else { return Ok(false) };
         if removal.step(&self.store, budget)? {
             self.removal = Some(removal);
@@ -248,10 +242,10 @@ impl Journal for LocalJournal {
     }
 
     fn first_available(&self) -> Seq {
-        segments::list(&self.store).first().copied().unwrap_or(self.last().next())
+        log::segments(&self.store).first().copied().unwrap_or(self.last().next())
     }
 
     fn is_whole(&self) -> Result<bool, JournalError> {
-        Ok(self.first_available() == tail::base(&self.store)?.seq.next())
+        Ok(self.first_available() == log::base(&self.store)?.seq.next())
     }
 }

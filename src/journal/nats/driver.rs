@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// A node that has read back nothing of its own for this long publishes a beat: it shows that the log can be written and read.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -40,8 +40,6 @@ pub(super) const DELIVERIES_MAX: usize = 32;
 
 /// A request of the writer.
 pub(super) enum Order {
-    /// Read the log from this place on. Arrives once.
-    Start(Box<Place>),
     /// Commit these, with consecutive tickets.
     Propose(Ticket, Vec<Proposal>),
     /// Report this hash of the state, and compare it with those of other nodes.
@@ -79,6 +77,8 @@ pub(super) struct Driver {
     begun: bool,
     /// The last message that a server has acknowledged.
     acked: u64,
+    /// How long the servers may send nothing until everything is delivered that was in the log at startup.
+    patience: Duration,
     /// When a message was last read, or became one to wait for.
     moved_at: Instant,
     /// When something of this node was last read back.
@@ -86,28 +86,26 @@ pub(super) struct Driver {
     /// Since when no server has acknowledged anything that was sent.
     silent_since: Option<Instant>,
     is_refused: bool,
+    /// How often the connection had been made again when that was last looked at.
+    reconnects: u64,
 }
 
-/// Serves the writer until it drops its end of `orders`, or the log can't be used any more.
+/// Reads the log from a place on, once that arrives, and serves the writer until it drops its end of `orders`, or the log can't be used any
+/// more.
 pub(super) async fn run(
     link: Link,
     options: NatsOptions,
     shared: Arc<Mutex<Replication>>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    place: oneshot::Receiver<Place>,
+    orders: mpsc::UnboundedReceiver<Order>,
     deliveries: mpsc::Sender<Delivery>,
 ) {
-    let mut early = Vec::new();
-    let place = loop {
-        match orders.recv().await {
-            None => return,
-            Some(Order::Start(place)) => break *place,
-            Some(order) => early.push(order),
-        }
-    };
+    let Ok(place) = place.await else { return };
     let now = Instant::now();
-    let mut driver = Driver {
+    let driver = Driver {
         reader: Reader::start(link.clone(), shared.clone(), &place),
         outbox: Outbox::new(&options.node, place.stream, now),
+        patience: options.connect_timeout,
         peers: Peers::new(&options),
         link,
         node: options.node,
@@ -123,11 +121,9 @@ pub(super) async fn run(
         read_back_at: now,
         silent_since: None,
         is_refused: false,
+        reconnects: 0,
     };
-    match early.into_iter().try_for_each(|order| driver.take_order(order)) {
-        Ok(()) => driver.serve().await,
-        Err(error) => driver.end(error).await,
-    }
+    driver.serve().await;
 }
 
 impl Driver {
@@ -151,6 +147,7 @@ impl Driver {
                     Ok(space) => {
                         if let Some(delivery) = self.outgoing.pop_front() {
                             space.send(delivery);
+                            self.moved_at = Instant::now();
                         }
                         Ok(())
                     }
@@ -182,7 +179,6 @@ impl Driver {
 
     fn take_order(&mut self, order: Order) -> Result<(), JournalError> {
         match order {
-            Order::Start(_) => {}
             Order::Propose(first, batch) => self.outbox.push(first, &batch)?,
             Order::Compare(hash) => {
                 self.peers.note_own(hash);
@@ -393,6 +389,12 @@ impl Driver {
             self.shared.lock().reopened += 1;
             self.reader = Reader::start(self.link.clone(), self.shared.clone(), &self.place);
         }
+        let is_silent = !self.begun && self.outgoing.is_empty() && self.reader.is_empty();
+        if is_silent && self.moved_at + self.patience <= now {
+            let why = self.shared.lock().trouble.clone().map_or(String::new(), |why| format!(": {why}"));
+            let what = format!("the servers of the log have sent nothing for {:?}{why}", self.patience);
+            return Err(JournalError::Failed(what));
+        }
         if self.peers.wake_at().is_some_and(|at| at <= now) {
             self.peers.compare(now)?;
             self.list_peers();
@@ -408,19 +410,19 @@ impl Driver {
         let beat = self.peers.report_at(now).min(self.read_back_at + BEAT_EVERY);
         let beat = self.outbox.needs_beat(true).then_some(beat);
         let silent = self.silent_since.map(|since| since + SERVER_PATIENCE);
-        let due = [self.outbox.wake_at(), beat, silent, self.reader_late_at(), self.peers.wake_at()];
+        let begin = (!self.begun).then(|| self.moved_at + self.patience);
+        let due = [self.outbox.wake_at(), beat, silent, self.reader_late_at(), self.peers.wake_at(), begin];
         due.into_iter().flatten().min().unwrap_or(now + BEAT_EVERY).max(now + SLEEP_MIN)
     }
 
     fn note(&mut self) {
         let now = Instant::now();
         let mut shared = self.shared.lock();
-        let mut is_reconnected = false;
-        shared.served_by(|| {
-            is_reconnected = true;
+        let is_reconnected = std::mem::replace(&mut self.reconnects, shared.reconnects) != shared.reconnects;
+        if is_reconnected {
             let server = self.link.client.server_info();
-            (server.server_name, server.version)
-        });
+            (shared.server, shared.server_version) = (server.server_name, server.version);
+        }
         (shared.in_flight, shared.unread_since) = (self.outbox.in_flight(), self.outbox.unread_since());
         shared.read = self.place.stream;
         shared.shown = shared.shown.max(self.acked);

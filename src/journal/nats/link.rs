@@ -1,10 +1,10 @@
 //! The connection to the servers, and the checks without which no node may rely on them.
 
 use super::options::NatsOptions;
+use super::order::LogId;
 use super::outbox::MESSAGE_BYTES_MAX;
-use super::places::LogId;
 use super::replication::Replication;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, random};
 use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
@@ -82,12 +82,13 @@ impl Link {
 /// # Errors
 /// As [`Link::open`].
 pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, JournalError> {
-    patiently(options, async || {
-        let client = connect(options, None).await?;
-        check_server(&client)?;
-        Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
-    })
-    .await
+    patiently(options, async || context(options).await).await
+}
+
+async fn context(options: &NatsOptions) -> Result<Context, JournalError> {
+    let client = connect(options, None).await?;
+    check_server(&client)?;
+    Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
 }
 
 /// The stream and the identity of its log; `None` if there is no such stream.
@@ -104,7 +105,7 @@ pub(super) async fn find_stream(
             None => Err(JournalError::Damaged(NOT_OURS.to_owned())),
         },
         Err(error) if is_not_found(&error) => Ok(None),
-        Err(error) => Err(JournalError::Failed(error.to_string())),
+        Err(error) => Err(retry(error)),
     }
 }
 
@@ -147,7 +148,7 @@ pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> R
         num_replicas: options.replicas,
         ..stream::Config::default()
     };
-    context.get_or_create_stream(config).await.map_err(|error| JournalError::Failed(error.to_string()))
+    context.get_or_create_stream(config).await.map_err(retry)
 }
 
 /// A stream that indicates an earlier log of this name, if there is one.
@@ -162,7 +163,7 @@ async fn find_trace(context: &Context, options: &NatsOptions) -> Result<Option<S
         match context.get_stream(&name).await {
             Ok(_) => return Ok(Some(name)),
             Err(error) if is_not_found(&error) => {}
-            Err(error) => return Err(JournalError::Failed(error.to_string())),
+            Err(error) => return Err(retry(error)),
         }
     }
     Ok(None)
@@ -178,15 +179,13 @@ fn is_not_found(error: &GetStreamError) -> bool {
 /// [`JournalError::Failed`] if there is a stream of this name already, or the servers can't be used.
 pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
     patiently(options, async || {
-        let client = connect(options, None).await?;
-        check_server(&client)?;
-        let context = ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client);
+        let context = context(options).await?;
         if find_stream(&context, options).await?.is_some() {
-            return Err(Refused::Final(
+            return Err(JournalError::Unusable(
                 "it exists; remove it first, or set nats.stream to another name".to_owned(),
             ));
         }
-        Ok(create_stream(&context, options).await?.1)
+        create_stream(&context, options).await.map(|(_, log)| log)
     })
     .await
 }
@@ -197,15 +196,15 @@ pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
 /// [`JournalError::Failed`].
 pub(super) async fn patiently<T>(
     options: &NatsOptions,
-    attempt: impl AsyncFn() -> Result<T, Refused>,
+    attempt: impl AsyncFn() -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     let until = Instant::now() + options.connect_timeout;
     let mut told = String::new();
     loop {
         let why = match attempt().await {
             Ok(made) => return Ok(made),
-            Err(Refused::Final(why)) => return Err(failed(options, &why)),
-            Err(Refused::Now(why)) => why,
+            Err(JournalError::Failed(why)) => why,
+            Err(error) => return Err(failed(options, &error.to_string())),
         };
         if Instant::now() >= until {
             return Err(failed(options, &why));
@@ -223,41 +222,25 @@ fn failed(options: &NatsOptions, why: &str) -> JournalError {
     JournalError::Failed(format!("the stream {stream} on {servers} can't be used: {why}"))
 }
 
-/// Why the log can't be opened.
-pub(super) enum Refused {
-    /// It may be different in a moment.
-    Now(String),
-    /// Somebody has to change something.
-    Final(String),
-}
-
-impl From<JournalError> for Refused {
-    fn from(error: JournalError) -> Refused {
-        match error {
-            JournalError::Failed(why) => Refused::Now(why),
-            error => Refused::Final(error.to_string()),
-        }
-    }
-}
-
-fn now(error: impl std::fmt::Display) -> Refused {
-    Refused::Now(error.to_string())
+/// A failure that another attempt may be spared.
+fn retry(error: impl std::fmt::Display) -> JournalError {
+    JournalError::Failed(error.to_string())
 }
 
 async fn attempt(
     options: &NatsOptions,
     may_create: bool,
     status: &Arc<Mutex<Replication>>,
-) -> Result<Link, Refused> {
+) -> Result<Link, JournalError> {
     let client = connect(options, Some(status)).await?;
     check_server(&client)?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
     let stream = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
     let began = Instant::now();
-    stream.get_info().await.map_err(now)?;
+    stream.get_info().await.map_err(retry)?;
     let round_trip = began.elapsed();
     let info = stream.cached_info();
-    let log = check_stream(&info.config, options).map_err(Refused::Final)?;
+    let log = check_stream(&info.config, options).map_err(JournalError::Unusable)?;
     let server = client.server_info();
     tracing::info!(
         server = server.server_name,
@@ -297,7 +280,11 @@ async fn attempt(
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
 /// stop, and what they acknowledged would be undone.
-async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool) -> Result<Stream, Refused> {
+async fn open_stream(
+    context: &Context,
+    options: &NatsOptions,
+    may_create: bool,
+) -> Result<Stream, JournalError> {
     if let Some((stream, _)) = find_stream(context, options).await? {
         ensure_bucket(context, options).await?;
         return Ok(stream);
@@ -309,7 +296,7 @@ async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool)
     match trace {
         None => Ok(create_stream(context, options).await?.0),
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
-        Some(trace) => Err(Refused::Now(format!(
+        Some(trace) => Err(JournalError::Failed(format!(
             "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
              `cuckood cluster init`"
         ))),
@@ -317,7 +304,10 @@ async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool)
 }
 
 /// Connects; `status` is told how the connection is.
-async fn connect(options: &NatsOptions, status: Option<&Arc<Mutex<Replication>>>) -> Result<Client, Refused> {
+async fn connect(
+    options: &NatsOptions,
+    status: Option<&Arc<Mutex<Replication>>>,
+) -> Result<Client, JournalError> {
     let (watched, login, tls) = (status.cloned(), &options.login, &options.tls);
     let logged = Arc::new(Mutex::new(None));
     let mut connecting = ConnectOptions::new()
@@ -353,7 +343,7 @@ async fn connect(options: &NatsOptions, status: Option<&Arc<Mutex<Replication>>>
     if !login.credentials.as_os_str().is_empty() {
         let path = login.credentials.display().to_string();
         let added = connecting.credentials_file(&login.credentials).await;
-        connecting = added.map_err(|error| Refused::Final(format!("{path}: {error}")))?;
+        connecting = added.map_err(|error| JournalError::Unusable(format!("{path}: {error}")))?;
     }
     if !tls.ca.as_os_str().is_empty() {
         connecting = connecting.add_root_certificates(tls.ca.clone()).require_tls(true);
@@ -362,23 +352,24 @@ async fn connect(options: &NatsOptions, status: Option<&Arc<Mutex<Replication>>>
         connecting = connecting.add_client_certificate(tls.cert.clone(), tls.key.clone()).require_tls(true);
     }
     let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
-    let servers = servers.map_err(|error| Refused::Final(format!("{error}: {:?}", options.servers)))?;
-    connecting.connect(servers).await.map_err(now)
+    let servers =
+        servers.map_err(|error| JournalError::Unusable(format!("{error}: {:?}", options.servers)))?;
+    connecting.connect(servers).await.map_err(retry)
 }
 
-fn check_server(client: &Client) -> Result<(), Refused> {
+fn check_server(client: &Client) -> Result<(), JournalError> {
     let server = client.server_info();
     let numbers = server.version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     let version: Vec<u64> = numbers.take(3).collect();
     if version[..] < SERVER_MIN[..] {
         let [major, minor, patch] = SERVER_MIN;
-        return Err(Refused::Final(format!(
+        return Err(JournalError::Unusable(format!(
             "server {} has version {}, and earlier ones than {major}.{minor}.{patch} lose data",
             server.server_name, server.version
         )));
     }
     if server.max_payload < MESSAGE_BYTES_MAX {
-        return Err(Refused::Final(format!(
+        return Err(JournalError::Unusable(format!(
             "server {} allows messages of {} bytes only: set max_payload to 1MB",
             server.server_name, server.max_payload
         )));
@@ -388,8 +379,6 @@ fn check_server(client: &Client) -> Result<(), Refused> {
 
 /// The stream as it is created.
 fn wanted_stream(options: &NatsOptions) -> stream::Config {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).expect("the operating system gives random bytes once it has booted");
     stream::Config {
         name: options.stream.clone(),
         subjects: vec![format!("{}.log", options.stream)],
@@ -401,7 +390,7 @@ fn wanted_stream(options: &NatsOptions) -> stream::Config {
         deny_delete: true,
         allow_direct: true,
         metadata: [
-            (LOG_ID_KEY.to_owned(), hex::encode(id)),
+            (LOG_ID_KEY.to_owned(), hex::encode(random::<16>())),
             (CLUSTER_KEY.to_owned(), options.cluster.clone()),
         ]
         .into(),

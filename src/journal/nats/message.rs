@@ -2,6 +2,7 @@
 //! something about the node itself. It has no positions: a node that publishes does not know what precedes the message. Readers count.
 
 use crate::frame::{Format, FrameError};
+use crate::journal::random;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +17,7 @@ pub(super) struct SessionId(pub(super) u128);
 
 impl SessionId {
     pub(super) fn random() -> SessionId {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).expect("the operating system gives random bytes once it has booted");
-        SessionId(u128::from_le_bytes(id))
+        SessionId(u128::from_le_bytes(random()))
     }
 }
 

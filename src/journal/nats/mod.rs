@@ -11,31 +11,30 @@ mod options;
 mod order;
 mod outbox;
 mod peers;
-mod places;
 mod reader;
 mod replication;
 mod shared;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls};
-pub(super) use places::is_of_replicated_log;
+pub use order::is_of_replicated_log;
 pub use replication::{LogTime, Peer, Replication};
-pub use shared::NatsSnapshots;
+pub use shared::{Check, NatsSnapshots, Parts, SharedSnapshot, Taken, check_shared, read_shared};
 
 use super::{Committed, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Entry, Proposal, Seq, StateHash};
 use crate::store::Store;
 use driver::{DELIVERIES_MAX, Delivery, Order};
 use link::Link;
-use order::{NODE_BYTES_MAX, Place};
-use parking::Parker;
+use order::{LogId, NODE_BYTES_MAX, Place};
 use parking_lot::Mutex;
-use places::LogId;
 use std::collections::VecDeque;
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll, ready};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
 /// One node's journal over a stream. The log is read once, from a snapshot's position on.
@@ -44,9 +43,9 @@ pub struct NatsJournal {
     log: LogId,
     /// The highest version of entries that this node understands.
     understands: u16,
-    /// How long the servers may send nothing while a start waits for them.
-    patience: Duration,
     shared: Arc<Mutex<Replication>>,
+    /// Tells the thread where to read from; `None` once it is told.
+    start: Option<oneshot::Sender<Place>>,
     /// Dropping it ends the thread.
     orders: Option<mpsc::UnboundedSender<Order>>,
     live: mpsc::Receiver<Delivery>,
@@ -64,12 +63,6 @@ pub struct NatsJournal {
     failed: Option<String>,
 }
 
-/// What the thread reports once it is connected.
-struct Opened {
-    log: LogId,
-    first_message: u64,
-}
-
 impl NatsJournal {
     /// Connects to the servers, checks them, and opens the stream or creates it.
     ///
@@ -79,16 +72,15 @@ impl NatsJournal {
     pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal, JournalError> {
         check_names(options)?;
         let path = store.path().display().to_string();
-        let kept = places::all(&store)?;
+        let kept = order::places(&store)?;
         let (node, stream) = (options.node.clone(), options.stream.clone());
         let shared = Arc::new(Mutex::new(Replication::new(node, stream)));
-        let (orders, taken) = mpsc::unbounded_channel();
-        let (deliveries, live) = mpsc::channel(DELIVERIES_MAX);
+        let runtime = runtime()?;
         // A log that was lost must not be started again by a node that has a part of it.
-        let may_create = kept.is_none();
-        let (thread, opened) = start_thread(options.clone(), may_create, shared.clone(), taken, deliveries)?;
+        let link = runtime.block_on(Link::open(options, kept.is_none(), &shared))?;
+        let (log, first_message) = (link.log, link.stream.cached_info().state.first_sequence);
         let known = match kept {
-            Some((of, _)) if of != opened.log => {
+            Some((of, _)) if of != log => {
                 return Err(JournalError::Damaged(format!(
                     "{path} belongs to another log than the stream {}: it was created again, or nats.stream or nats.servers is wrong; \
                      a node joins another log with an empty directory",
@@ -97,26 +89,37 @@ impl NatsJournal {
             }
             Some((_, places)) => places,
             None => {
-                places::keep(&store, Seq(0), places::encode(opened.log, &Place::default()))?;
+                order::keep(&store, Seq(0), order::encode(log, &Place::default()))?;
                 store.flush()?;
                 vec![Place::default()]
             }
         };
         store.begin_use()?;
-        let starts = known.into_iter().filter(|place| place.can_be_read_from(opened.first_message));
+        let starts = known.into_iter().filter(|place| place.can_be_read_from(first_message));
         let starts: Vec<Place> = starts.collect();
         let Some(first) = starts.first().cloned() else {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
-                opened.first_message.saturating_sub(1)
+                first_message.saturating_sub(1)
             )));
         };
+        let (start, place) = oneshot::channel();
+        let (orders, taken) = mpsc::unbounded_channel();
+        let (deliveries, live) = mpsc::channel(DELIVERIES_MAX);
+        let (client, own_options, status) = (link.client.clone(), options.clone(), shared.clone());
+        let serve = move || {
+            runtime.block_on(async {
+                driver::run(link, own_options, status, place, taken, deliveries).await;
+                drop(client.drain().await);
+            });
+        };
+        let thread = thread::Builder::new().name("nats".to_owned()).spawn(serve).map_err(failed)?;
         Ok(NatsJournal {
             store,
-            log: opened.log,
+            log,
             understands: options.understands,
-            patience: options.connect_timeout,
             shared,
+            start: Some(start),
             orders: Some(orders),
             live,
             left_over: VecDeque::new(),
@@ -124,7 +127,7 @@ impl NatsJournal {
             starts,
             begun: false,
             place: first,
-            is_whole: opened.first_message <= 1,
+            is_whole: first_message <= 1,
             passed: None,
             failed: None,
         })
@@ -141,16 +144,15 @@ impl NatsJournal {
 
     /// Starts to follow the log behind a position, unless that was done.
     fn start(&mut self, after: Seq) -> Result<(), JournalError> {
-        let starts = std::mem::take(&mut self.starts);
-        if starts.is_empty() {
-            return Ok(());
-        }
-        let Some(place) = starts.into_iter().find(|place| place.seq == after) else {
+        let Some(start) = self.start.take() else { return Ok(()) };
+        let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
             let what = format!("the place of position {} in the stream is unknown", after.0);
             return Err(JournalError::Damaged(what));
         };
         self.place = place.clone();
-        self.order(Order::Start(Box::new(place)))
+        // If the thread has ended, its last delivery says why.
+        drop(start.send(place));
+        Ok(())
     }
 
     /// Takes a delivery. Returns its entries after `after`, if there are any.
@@ -170,29 +172,6 @@ impl NatsJournal {
         }
         Ok(None)
     }
-
-    /// Waits for the next delivery, up to a limit: the servers may be gone.
-    fn receive(&mut self) -> Result<Delivery, JournalError> {
-        if let Some(delivery) = self.left_over.pop_front() {
-            return Ok(delivery);
-        }
-        let parker = Parker::new();
-        let waker = Waker::from(parker.unparker());
-        let until = Instant::now() + self.patience;
-        loop {
-            match self.live.poll_recv(&mut Context::from_waker(&waker)) {
-                Poll::Ready(received) => return received.ok_or_else(ended),
-                Poll::Pending if Instant::now() >= until => {
-                    let why =
-                        self.shared.lock().trouble.clone().map_or(String::new(), |why| format!(": {why}"));
-                    let what =
-                        format!("the servers of the log have sent nothing for {:?}{why}", self.patience);
-                    return Err(JournalError::Failed(what));
-                }
-                Poll::Pending => drop(parker.park_deadline(until)),
-            }
-        }
-    }
 }
 
 /// Creates an empty log deliberately, although something may indicate an earlier one. Returns its identity.
@@ -201,9 +180,15 @@ impl NatsJournal {
 /// [`JournalError::Failed`] if the stream exists already, or the servers can't be used.
 pub fn init_log(options: &NatsOptions) -> Result<String, JournalError> {
     check_names(options)?;
-    let io = |error: std::io::Error| JournalError::Failed(format!("can't start a runtime: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
-    runtime.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
+    runtime()?.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
+}
+
+fn failed(error: io::Error) -> JournalError {
+    JournalError::Failed(format!("can't start the log's thread: {error}"))
+}
+
+fn runtime() -> Result<Runtime, JournalError> {
+    Builder::new_current_thread().enable_all().build().map_err(failed)
 }
 
 fn ended() -> JournalError {
@@ -224,38 +209,9 @@ fn check_names(options: &NatsOptions) -> Result<(), JournalError> {
     options.fault().map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))
 }
 
-/// Starts the thread and waits until it is connected.
-fn start_thread(
-    options: NatsOptions,
-    may_create: bool,
-    shared: Arc<Mutex<Replication>>,
-    orders: mpsc::UnboundedReceiver<Order>,
-    deliveries: mpsc::Sender<Delivery>,
-) -> Result<(JoinHandle<()>, Opened), JournalError> {
-    let io = |error: std::io::Error| JournalError::Failed(format!("the log's thread: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
-    let (tell, told) = oneshot::channel();
-    let serve = move || {
-        runtime.block_on(async {
-            let link = match Link::open(&options, may_create, &shared).await {
-                Ok(link) => link,
-                Err(error) => return drop(tell.send(Err(error))),
-            };
-            let first_message = link.stream.cached_info().state.first_sequence;
-            let _ = tell.send(Ok(Opened { log: link.log, first_message }));
-            let client = link.client.clone();
-            driver::run(link, options, shared, orders, deliveries).await;
-            drop(client.drain().await);
-        });
-    };
-    let thread = std::thread::Builder::new().name("nats".to_owned()).spawn(serve).map_err(io)?;
-    let opened = told.blocking_recv().unwrap_or_else(|_| Err(ended()))?;
-    Ok((thread, opened))
-}
-
 impl Drop for NatsJournal {
     fn drop(&mut self) {
-        self.orders = None;
+        (self.start, self.orders) = (None, None);
         self.live.close();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the replicated log has panicked");
@@ -306,7 +262,10 @@ impl Journal for NatsJournal {
     ) -> Result<(), JournalError> {
         self.start(after)?;
         while !self.begun {
-            let delivery = self.receive()?;
+            let delivery = match self.left_over.pop_front() {
+                Some(delivery) => delivery,
+                None => self.live.blocking_recv().ok_or_else(ended)?,
+            };
             let mut entries = self.take(delivery, after)?.unwrap_or_default().into_iter();
             while let Some(committed) = entries.next() {
                 if sink(committed.entry)?.is_break() {
@@ -320,7 +279,7 @@ impl Journal for NatsJournal {
 
     fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
         // Other nodes may need the entries, so they stay in the stream.
-        places::forget_before(&self.store, through)?;
+        order::forget_before(&self.store, through)?;
         Ok(false)
     }
 
@@ -348,11 +307,11 @@ impl Journal for NatsJournal {
                 self.place.seq.0, at.0
             )));
         }
-        Ok(places::keep(&self.store, at, places::encode(self.log, &self.place))?)
+        Ok(order::keep(&self.store, at, order::encode(self.log, &self.place))?)
     }
 
     fn place(&self, at: Seq) -> Result<Option<Vec<u8>>, JournalError> {
-        Ok(places::encoded(&self.store, at)?)
+        Ok(order::encoded(&self.store, at)?)
     }
 
     fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {

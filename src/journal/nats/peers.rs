@@ -36,7 +36,7 @@ struct Report {
     /// The highest version of entries that it understands; 0 if unknown.
     understands: u16,
     /// The hash of its state at the last position at which nodes compare.
-    hash: Option<(Seq, u128)>,
+    hash: Option<StateHash>,
 }
 
 impl Report {
@@ -45,17 +45,11 @@ impl Report {
     fn decode(bytes: &[u8], read: Seq) -> Report {
         let known = postcard::take_from_bytes::<Report>(bytes).map(|(report, _)| report).ok();
         let mut report = known.filter(|report| report.build.len() <= BUILD_BYTES_MAX).unwrap_or_default();
-        report.hash.take_if(|(at, _)| *at == Seq(0) || *at > read || !at.0.is_multiple_of(STATE_HASH_EVERY));
+        report.hash.take_if(|StateHash { at, .. }| {
+            *at == Seq(0) || *at > read || !at.0.is_multiple_of(STATE_HASH_EVERY)
+        });
         report
     }
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    applied: Seq,
-    heard_at: Timestamp,
-    report: Report,
-    differs: Option<bool>,
 }
 
 /// The other nodes, and this node's own hashes.
@@ -67,7 +61,7 @@ pub(super) struct Peers {
     own: BTreeMap<Seq, u128>,
     /// The last position whose own hash was read from the log.
     confirmed: Seq,
-    all: BTreeMap<String, Known>,
+    all: BTreeMap<String, Peer>,
     /// The time of the last message.
     read_at: Timestamp,
     /// The last position whose hash was reported, and when; `None` if a report is due.
@@ -95,8 +89,8 @@ impl Peers {
 
     /// The next report, encoded.
     pub(super) fn report(&mut self, now: Instant) -> Vec<u8> {
-        let hash = self.last_hash().map(|StateHash { at, hash }| (at, hash));
-        self.reported = Some((hash.map(|(at, _)| at), now));
+        let hash = self.last_hash();
+        self.reported = Some((hash.map(|hash| hash.at), now));
         let build = env!("CARGO_PKG_VERSION").to_owned();
         let report = Report { build, understands: self.understands, hash };
         postcard::to_stdvec(&report).expect("plain data always encodes")
@@ -140,7 +134,7 @@ impl Peers {
     /// This node's own report was read; its hash counts from now on.
     pub(super) fn take_own(&mut self, report: &[u8]) {
         let hash = Report::decode(report, Seq(u64::MAX)).hash;
-        self.confirmed = self.confirmed.max(hash.map_or(Seq(0), |(at, _)| at));
+        self.confirmed = self.confirmed.max(hash.map_or(Seq(0), |hash| hash.at));
     }
 
     /// Another node's report was read, behind position `read`.
@@ -148,16 +142,17 @@ impl Peers {
         let report = Report::decode(report, read);
         self.heard(node);
         let known = self.known(node);
-        (known.applied, known.report) = (applied, report);
+        (known.applied, known.build, known.understands) = (applied, report.build, report.understands);
+        known.hash = report.hash;
     }
 
-    fn known(&mut self, node: &str) -> &mut Known {
+    fn known(&mut self, node: &str) -> &mut Peer {
         if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
             let silent =
                 self.all.iter().min_by_key(|(_, known)| known.heard_at).map(|(node, _)| node.clone());
             silent.map(|node| self.all.remove(&node));
         }
-        self.all.entry(node.to_owned()).or_default()
+        self.all.entry(node.to_owned()).or_insert_with(|| Peer { node: node.to_owned(), ..Peer::default() })
     }
 
     /// Compares all hashes that count.
@@ -167,14 +162,11 @@ impl Peers {
     pub(super) fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
         let (mut agreeing, mut differing) = (1, Vec::new());
         for (node, known) in &mut self.all {
-            let own = |(at, hash): (Seq, u128)| {
-                let own = self.own.get(&at).filter(|_| at <= self.confirmed)?;
-                Some((at, *own != hash))
-            };
-            let compared = known.report.hash.and_then(own);
-            known.differs = compared.map(|(_, differs)| differs).or(known.differs);
+            let own = |StateHash { at, .. }: &StateHash| self.own.get(at).filter(|_| *at <= self.confirmed);
+            let compared = known.hash.and_then(|theirs| Some(*own(&theirs)? != theirs.hash));
+            known.differs = compared.or(known.differs);
             match known.differs {
-                Some(true) => differing.push((known.report.hash.map_or(Seq(0), |(at, _)| at), node.as_str())),
+                Some(true) => differing.push((known.hash.map_or(Seq(0), |hash| hash.at), node.as_str())),
                 Some(false) => agreeing += 1,
                 None => {}
             }
@@ -218,17 +210,8 @@ impl Peers {
     /// All nodes that were heard of.
     pub(super) fn list(&self) -> Vec<Peer> {
         let gone_before = self.read_at.0.saturating_sub(GONE_AFTER.as_millis() as u64);
-        let peer = |(node, known): (&String, &Known)| Peer {
-            node: node.clone(),
-            applied: known.applied,
-            heard_at: known.heard_at,
-            build: known.report.build.clone(),
-            understands: known.report.understands,
-            hash: known.report.hash.map(|(at, hash)| StateHash { at, hash }),
-            differs: known.differs,
-            is_present: known.heard_at.0 >= gone_before,
-        };
-        self.all.iter().map(peer).collect()
+        let peer = |peer: &Peer| Peer { is_present: peer.heard_at.0 >= gone_before, ..peer.clone() };
+        self.all.values().map(peer).collect()
     }
 }
 
@@ -259,7 +242,8 @@ mod tests {
         }
 
         fn told(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
-            let report = Report { hash: Some((Seq(number * EVERY), hash)), ..Report::default() };
+            let report =
+                Report { hash: Some(StateHash { at: Seq(number * EVERY), hash }), ..Report::default() };
             let report = postcard::to_stdvec(&report).unwrap();
             self.peers.take(node, Seq(1), &report, Seq(u64::MAX));
             self.peers.compare(self.now)
@@ -351,14 +335,21 @@ mod tests {
         node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
         assert_eq!(node.peers.report_at(now), now);
         let report = Report::decode(&node.peers.report(now), Seq(EVERY));
-        assert_eq!((report.understands, report.hash), (node.peers.understands, Some((Seq(EVERY), 1))));
+        assert_eq!(
+            (report.understands, report.hash),
+            (node.peers.understands, Some(StateHash { at: Seq(EVERY), hash: 1 }))
+        );
         node.peers.introduce();
         assert_eq!(node.peers.report_at(now), now);
     }
 
     #[test]
     fn report_ignores_additions_and_impossible_content() {
-        let report = Report { build: "1".to_owned(), understands: 3, hash: Some((Seq(EVERY), 5)) };
+        let report = Report {
+            build: "1".to_owned(),
+            understands: 3,
+            hash: Some(StateHash { at: Seq(EVERY), hash: 5 }),
+        };
         let mut bytes = postcard::to_stdvec(&report).unwrap();
         bytes.extend_from_slice(b"more");
         assert_eq!(Report::decode(&bytes, Seq(EVERY)), report);

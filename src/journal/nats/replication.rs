@@ -30,7 +30,7 @@ impl LogTime {
 }
 
 /// Another node, as the log reports it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peer {
     /// Its name.
     pub node: String,
@@ -98,7 +98,6 @@ pub struct Replication {
     pub(super) applied: u64,
     /// A message that this node has to reach, and since when.
     target: Option<(u64, Instant)>,
-    is_reconnected: bool,
 }
 
 impl Replication {
@@ -145,14 +144,6 @@ impl Replication {
             self.disconnected_since.get_or_insert_with(Instant::now);
         } else if self.disconnected_since.take().is_some() && !self.server.is_empty() {
             self.reconnects += 1;
-            self.is_reconnected = true;
-        }
-    }
-
-    /// Notes the server, if it may be another one.
-    pub(super) fn served_by(&mut self, server: impl FnOnce() -> (String, String)) {
-        if std::mem::take(&mut self.is_reconnected) {
-            (self.server, self.server_version) = server();
         }
     }
 }

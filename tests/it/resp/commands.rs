@@ -44,7 +44,7 @@ fn a_campaign_that_forgets_does_so_here() {
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
     let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
     let creation =
-        service.engine.creation(Kind::Campaign, Name::new("seen").unwrap(), spec, Window::default());
+        cuckood::engine::creation(Kind::Campaign, Name::new("seen").unwrap(), spec, Window::default());
     assert!(matches!(service.submit(creation.unwrap()).outcome, Outcome::Created(_)));
     let client = &mut service.connect();
     let pass = |days: u64| service.time.pass(Duration::from_secs(days * 86_400));
@@ -274,7 +274,7 @@ fn a_coupon_has_one_of_each_code_and_knows_which_are_used() {
     let redeemed = service.submit(Command::Redeem {
         target: Target(view.id),
         digest: view.digest("A"),
-        redemption: service.engine.redemption_id(),
+        redemption: cuckood::domain::RedemptionId::random(),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,
     });

@@ -120,7 +120,7 @@ fn what_is_wrong_is_refused_whole() {
     fill(client, "spring");
     client.call("CF.ADD summer u1");
     let (pieces, others) = (dump(client, "spring"), dump(client, "summer"));
-    let loading = || service.engine.info().images_loading;
+    let loading = || service.engine.info().sizes.images_loading;
     let all = pieces.len();
     for at in 0..all {
         let mut damaged = pieces.clone();

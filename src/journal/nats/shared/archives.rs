@@ -1,20 +1,19 @@
 //! The archives themselves, in an object store. An archive's name has its position and its log, and its chunks are stored under
 //! the same name: so whatever an upload leaves behind, when its node dies in the middle, can be told from what is needed.
 
-use super::failure::failed;
+use super::catalog::{Parts, SharedSnapshot, failed};
 use crate::domain::Seq;
 use crate::journal::nats::link::ensure_bucket;
 use crate::journal::nats::options::NatsOptions;
-use crate::journal::nats::places::LogId;
-use crate::journal::{JournalError, Parts, SharedSnapshot};
+use crate::journal::nats::order::LogId;
+use crate::journal::{JournalError, random};
 use async_nats::HeaderMap;
 use async_nats::header::NATS_ROLLUP;
-use async_nats::jetstream::context::{Context, PublishAckFuture};
+use async_nats::jetstream::context::Context;
 use async_nats::jetstream::object_store::{self, GetErrorKind, InfoErrorKind, Object, ObjectStore};
 use async_nats::jetstream::stream::Stream;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE;
-use bytes::Bytes;
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use sha2::{Digest as _, Sha256};
@@ -64,9 +63,7 @@ impl fmt::Display for Name {
 
 /// A new name for an archive of this position.
 pub(super) fn name_of(seq: Seq, log: LogId) -> String {
-    let mut nonce = [0; 8];
-    getrandom::fill(&mut nonce).expect("the operating system gives random bytes once it has booted");
-    Name { seq, log, nonce: u64::from_le_bytes(nonce) }.to_string()
+    Name { seq, log, nonce: u64::from_le_bytes(random()) }.to_string()
 }
 
 /// The object store with the archives.
@@ -108,12 +105,34 @@ impl Archives {
     /// # Errors
     /// Those of `parts` too. A part of the archive may be there then, and nothing of it comes later.
     pub(super) fn put(&self, name: &str, parts: &mut Parts<'_>) -> Result<(u64, String), JournalError> {
-        let mut in_flight = VecDeque::new();
-        let put = self.put_chunks(name, parts, &mut in_flight);
+        let (mut bytes, mut chunks, mut digest) = (0, 0, Sha256::new());
+        let (subject, mut in_flight) = (self.chunks_subject(name), VecDeque::new());
+        let mut put = || {
+            while let Some(part) = parts()? {
+                digest.update(&part);
+                bytes += part.len();
+                for chunk in part.chunks(CHUNK_BYTES) {
+                    chunks += 1;
+                    self.runtime.block_on(async {
+                        let sent = self.context.publish(subject.clone(), chunk.to_vec().into()).await;
+                        in_flight.push_back(sent.map_err(failed)?);
+                        if in_flight.len() >= IN_FLIGHT_MAX
+                            && let Some(oldest) = in_flight.pop_front()
+                        {
+                            oldest.await.map_err(failed)?;
+                        }
+                        Ok::<_, JournalError>(())
+                    })?;
+                }
+            }
+            Ok(())
+        };
+        let put: Result<(), JournalError> = put();
         let acks = join_all(in_flight.into_iter().map(IntoFuture::into_future));
         let acked: Result<Vec<_>, _> = self.runtime.block_on(acks).into_iter().collect();
-        let (bytes, chunks, digest) = put?;
+        put?;
         acked.map_err(failed)?;
+        let digest = format!("SHA-256={}", BASE64_URL_SAFE.encode(digest.finalize()));
         let info = object_store::ObjectInfo {
             name: name.to_owned(),
             description: None,
@@ -136,42 +155,6 @@ impl Archives {
             sent.await.map_err(failed)?.await.map_err(failed)
         })?;
         Ok((bytes as u64, digest))
-    }
-
-    /// Uploads the chunks; returns their length, number and digest. Some may still be on their way.
-    fn put_chunks(
-        &self,
-        name: &str,
-        parts: &mut Parts<'_>,
-        in_flight: &mut VecDeque<PublishAckFuture>,
-    ) -> Result<(usize, usize, String), JournalError> {
-        let (mut bytes, mut chunks, mut digest) = (0, 0, Sha256::new());
-        while let Some(part) = parts()? {
-            digest.update(&part);
-            bytes += part.len();
-            let mut part = Bytes::from(part);
-            while !part.is_empty() {
-                let chunk = part.split_to(part.len().min(CHUNK_BYTES));
-                chunks += 1;
-                self.runtime.block_on(self.put_chunk(name, chunk, in_flight))?;
-            }
-        }
-        Ok((bytes, chunks, format!("SHA-256={}", BASE64_URL_SAFE.encode(digest.finalize()))))
-    }
-
-    async fn put_chunk(
-        &self,
-        name: &str,
-        chunk: Bytes,
-        in_flight: &mut VecDeque<PublishAckFuture>,
-    ) -> Result<(), JournalError> {
-        in_flight.push_back(self.context.publish(self.chunks_subject(name), chunk).await.map_err(failed)?);
-        if in_flight.len() >= IN_FLIGHT_MAX
-            && let Some(oldest) = in_flight.pop_front()
-        {
-            oldest.await.map_err(failed)?;
-        }
-        Ok(())
     }
 
     /// Whether the archive of a snapshot is there. What is in it may be damaged.

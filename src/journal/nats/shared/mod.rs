@@ -6,25 +6,20 @@
 
 mod archives;
 mod catalog;
-mod failure;
-mod lease;
-mod runtime;
 
 use super::link::{connect_beside, create_stream, find_stream, patiently};
 use super::options::NatsOptions;
-use super::order::Place;
-use super::places::{self, LogId};
-use crate::journal::{Check, JournalError, Parts, SharedSnapshot, Taken, check_shared};
+use super::order::{LogId, Place, decode, encode, keep};
+use crate::journal::JournalError;
 use crate::store::Store;
 use archives::Archives;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::Stream;
-use catalog::Catalog;
-use failure::failed;
-use lease::Lease;
-use runtime::Background;
+use catalog::{Catalog, Lease, failed};
+pub use catalog::{Check, Parts, SharedSnapshot, Taken, check_shared, read_shared};
 use std::io::Read;
+use tokio::runtime::{Builder, Runtime};
 
 /// What stands at the beginning of a log that begins behind a snapshot. Nobody reads it: it is removed at once.
 const BEGINNING: &str = "this log begins behind a snapshot";
@@ -35,7 +30,7 @@ pub struct NatsSnapshots {
     context: Context,
     lease: Option<Lease>,
     // Dropped last: everything above needs it.
-    runtime: Background,
+    runtime: Runtime,
 }
 
 impl NatsSnapshots {
@@ -44,9 +39,17 @@ impl NatsSnapshots {
     /// # Errors
     /// [`JournalError::Failed`].
     pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
-        let runtime = Background::start()?;
+        // Its thread serves the connection while nobody waits for it.
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).thread_name("snapshots").enable_all().build();
+        let runtime = runtime.map_err(|error| failed(format!("can't start a runtime: {error}")))?;
         let context = runtime.block_on(connect_beside(options))?;
         Ok(NatsSnapshots { options: options.clone(), context, lease: None, runtime })
+    }
+
+    /// How the nodes' log is reached.
+    pub fn options(&self) -> &NatsOptions {
+        &self.options
     }
 
     fn stream(&self) -> Result<Option<(Stream, LogId)>, JournalError> {
@@ -54,7 +57,7 @@ impl NatsSnapshots {
     }
 
     fn archives(&self) -> Result<Archives, JournalError> {
-        let handle = self.runtime.handle();
+        let handle = self.runtime.handle().clone();
         self.runtime.block_on(Archives::open(&self.context, &self.options, handle))
     }
 
@@ -70,7 +73,7 @@ impl NatsSnapshots {
         check: &Check<'_>,
     ) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.stream()?.ok_or_else(|| failed("there is no log"))?;
-        if places::decode(&taken.place).is_none_or(|(of, _)| of != log) {
+        if decode(&taken.place).is_none_or(|(of, _)| of != log) {
             return Err(failed("this node's snapshot is not of this log: the stream was made anew"));
         }
         let (archives, catalog) = (self.archives()?, self.catalog(log)?);
@@ -129,7 +132,7 @@ impl NatsSnapshots {
 
     /// Removes what comes before a snapshot and its margin from the log.
     async fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<(), JournalError> {
-        let (_, place) = places::decode(&older.place).ok_or_else(|| damaged_place(older))?;
+        let (_, place) = decode(&older.place).ok_or_else(|| damaged_place(older))?;
         let state = stream.get_info().await.map_err(failed)?.state;
         // The servers don't say how much of the stream lies before a message.
         let message_bytes = (state.bytes / state.messages.max(1)).max(1);
@@ -156,7 +159,7 @@ impl NatsSnapshots {
         }
         // Behind the message that this puts at the beginning.
         let place = Place::after_snapshot(1, taken.seq);
-        let taken = Taken { place: places::encode(log, &place), ..taken.clone() };
+        let taken = Taken { place: encode(log, &place), ..taken.clone() };
         let snapshot = self.upload(&archives, (log, &taken), parts, &|| lease.check())?;
         self.runtime.block_on(async {
             let message = PublishMessage::build().payload(BEGINNING.into()).expected_last_sequence(0);
@@ -181,13 +184,7 @@ impl NatsSnapshots {
         let stream = &self.options.stream;
         failed(format!("the stream {stream} is not empty: name another one with nats.stream, or remove it"))
     }
-}
 
-fn damaged_place(of: &SharedSnapshot) -> JournalError {
-    JournalError::Damaged(format!("shared snapshots: the place of {} in the log is damaged", of.name))
-}
-
-impl NatsSnapshots {
     /// The snapshots that are shared, newest first; at most two.
     ///
     /// # Errors
@@ -223,9 +220,9 @@ impl NatsSnapshots {
     /// [`JournalError::Damaged`] if that can't be read.
     pub fn adopt(&mut self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
         let SharedSnapshot { seq, place, .. } = snapshot;
-        let found = places::decode(place).filter(|(_, place)| place.seq == *seq);
+        let found = decode(place).filter(|(_, place)| place.seq == *seq);
         found.ok_or_else(|| damaged_place(snapshot))?;
-        Ok(places::keep(store, *seq, place.clone())?)
+        Ok(keep(store, *seq, place.clone())?)
     }
 
     /// Claims the right to share the next snapshot. One node has it at a time; it gets lost when the node dies.
@@ -303,4 +300,8 @@ impl NatsSnapshots {
         self.runtime.block_on(lease.release());
         begun
     }
+}
+
+fn damaged_place(of: &SharedSnapshot) -> JournalError {
+    JournalError::Damaged(format!("shared snapshots: the place of {} in the log is damaged", of.name))
 }

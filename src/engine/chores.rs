@@ -84,13 +84,30 @@ impl Writer {
         // Leftovers of the last one go first: they would never go while callers ask for one after the other.
         let is_wanted =
             self.snapshotter.is_due(&self.state) || !self.snapshotter.has_work() && self.is_snapshot_asked();
-        if !self.failed && is_wanted {
-            self.begin_snapshot();
+        if self.failed || !is_wanted && !self.snapshotter.has_work() {
+            return;
         }
-        if self.snapshotter.has_work() {
-            let began = Instant::now();
-            self.step_snapshot(quiet);
-            self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        let began = Instant::now();
+        let begun = if is_wanted { self.begin_snapshot() } else { Ok(()) };
+        let stepped = begun.and_then(|()| match self.snapshotter.is_running() {
+            true => self.snapshotter.step(&self.state, quiet),
+            false => self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None),
+        });
+        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        self.inner.board.figures.lock().events = self.events.figures();
+        match stepped {
+            Ok(None) => {}
+            Ok(Some(report)) => {
+                self.inner.metrics.snapshots.inc();
+                self.inner.metrics.snapshot_seconds.set(report.duration.as_secs_f64());
+                self.note_snapshot();
+                self.answer_snapshot(Ok(report));
+            }
+            Err(error) => {
+                self.snapshotter.abort();
+                let error = self.storage_error(&error);
+                self.answer_snapshot(Err(error));
+            }
         }
     }
 
@@ -224,7 +241,7 @@ impl Writer {
             return Ok(());
         }
         self.snapshotter.abort();
-        self.begin()?;
+        self.begin_snapshot()?;
         let report = loop {
             if let Some(report) = self.snapshotter.step(&self.state, true)? {
                 break report;
@@ -235,48 +252,11 @@ impl Writer {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<(), JournalError> {
+    /// Begins a snapshot of everything; it serves the callers who have asked until now.
+    fn begin_snapshot(&mut self) -> Result<(), JournalError> {
         self.snapshot_waiters.append(&mut self.snapshots_asked);
         self.journal.note_snapshot(self.state.applied())?;
         Ok(self.snapshotter.begin(&mut self.state, &mut self.events, self.time.read())?)
-    }
-
-    fn begin_snapshot(&mut self) {
-        let began = Instant::now();
-        let begun = self.begin();
-        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.inner.board.figures.lock().events = self.events.figures();
-        if let Err(error) = begun {
-            self.snapshotter.abort();
-            let error = self.storage_error(&error);
-            self.answer_snapshot(Err(error));
-        }
-    }
-
-    /// Continues the running snapshot, or removes leftovers of the last one; `quiet` if no command has come.
-    fn step_snapshot(&mut self, quiet: bool) {
-        if self.failed {
-            return;
-        }
-        let stepped = if self.snapshotter.is_running() {
-            self.snapshotter.step(&self.state, quiet)
-        } else {
-            self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None)
-        };
-        match stepped {
-            Ok(None) => {}
-            Ok(Some(report)) => {
-                self.inner.metrics.snapshots.inc();
-                self.inner.metrics.snapshot_seconds.set(report.duration.as_secs_f64());
-                self.note_snapshot();
-                self.answer_snapshot(Ok(report));
-            }
-            Err(error) => {
-                self.snapshotter.abort();
-                let error = self.storage_error(&error);
-                self.answer_snapshot(Err(error));
-            }
-        }
     }
 
     /// Publishes the newest snapshot to readers.

@@ -1,6 +1,6 @@
 //! What the writer does between commits, a step at a time, so that no commit waits long: snapshots, removing old events, and
 //! freeing what commands have dropped. While no command arrives it continues, but leaves half of the time to readers, which share
-//! its processors. Then it also logs entries of its own, which continue what every entry does a little of: emptying tables, expiring
+//! its processors. Then it also logs separate entries, which continue what every entry does a little of: emptying tables, expiring
 //! holds, and forgetting redemptions and users. Otherwise an idle service would not report that a hold has expired.
 
 use super::request::Reply;
@@ -12,7 +12,7 @@ use crate::journal::{JournalError, Ticket};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-/// Buckets that are emptied by an entry of its own while no command comes: about a millisecond's work.
+/// Buckets that a separate entry empties while no command arrives: about a millisecond's work.
 const BUCKETS_AN_ADVANCE: u32 = 4_096;
 
 /// What a step frees, in entries of a ledger: about a millisecond's work.
@@ -43,7 +43,7 @@ impl Writer {
             || self.buckets_to_advance().is_some()
     }
 
-    /// Whether the writer can't log an entry of its own now.
+    /// Whether the writer can't log a separate entry now.
     fn is_held_up(&self) -> bool {
         let (applied, patience) = (self.state.applied(), self.inner.options.commit_patience);
         // Since the last one nothing was applied: it could not be logged, or isn't committed yet.
@@ -51,8 +51,8 @@ impl Writer {
         self.failed || self.advance.is_some() || self.proposed.is_some_and(is_proposed)
     }
 
-    /// How many buckets an entry of its own should empty, if there is a reason to log one: there are some to be emptied, or something is
-    /// due. A snapshot goes before the former, because it copies whatever changes meanwhile.
+    /// How many buckets a separate entry should empty, if there is a reason to log one: there are some to be emptied, or something is
+    /// due. A snapshot goes before the former, because it copies whatever changes during it.
     fn buckets_to_advance(&self) -> Option<u32> {
         if self.is_held_up() {
             return None;

@@ -38,7 +38,7 @@ impl Refusals {
     /// Entries are applied from here on. Only the writer says so.
     pub(super) fn begin(&self) {
         self.applying.fetch_add(1, Ordering::Relaxed);
-        // Whoever sees something of the entries sees that they are being applied.
+        // A reader that sees something of the entries sees that they are being applied.
         fence(Ordering::Release);
     }
 
@@ -47,7 +47,7 @@ impl Refusals {
         self.applying.fetch_add(1, Ordering::Release);
     }
 
-    /// Reads the state, and returns what was read if no entry was being applied meanwhile.
+    /// Reads the state, and returns what was read if no entry was applied during it.
     pub(super) fn between_commits<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         let before = self.applying.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
@@ -58,7 +58,7 @@ impl Refusals {
         found.filter(|_| self.applying.load(Ordering::Relaxed) == before)
     }
 
-    /// Whether an attempt at this code may be under way. Whoever sees that it is over sees what it has done.
+    /// Whether an attempt at this code may be under way. A reader that sees that it is over sees what it has done.
     pub(super) fn is_attempted(&self, digest: Digest) -> bool {
         self.attempts(digest).load(Ordering::Acquire) > 0
     }
@@ -84,7 +84,7 @@ impl Drop for Attempt {
         if std::thread::panicking() {
             return;
         }
-        // Whoever sees that it is over sees what it has done.
+        // A reader that sees that it is over sees what it has done.
         self.refusals.attempts(self.digest).fetch_sub(1, Ordering::Release);
     }
 }

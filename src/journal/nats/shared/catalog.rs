@@ -252,7 +252,7 @@ impl Lease {
 }
 
 /// Renews the key until the other end of `ended` is dropped, then removes it; or until it can't be renewed. Whether a renewal that failed
-/// was done all the same does not matter: the key goes by itself.
+/// was done all the same does not matter: the key expires.
 async fn renew(store: Store, node: Bytes, mut revision: u64, mut ended: oneshot::Receiver<()>) {
     while timeout(RENEW_EVERY, &mut ended).await.is_err() {
         match store.update(LEASE_KEY, node.clone(), revision).await {

@@ -248,103 +248,57 @@ pub enum Command {
 }
 
 impl Command {
-    /// The filter that the command addresses; `None` if it goes by name or concerns none.
-    pub fn target(&self) -> Option<Target> {
+    /// Its name in messages, the filter that it addresses, and whether it frees disk space.
+    fn facts(&self) -> (&'static str, Option<Target>, bool) {
         match self {
-            Command::Configure(_)
-            | Command::Create { .. }
-            | Command::Delete { .. }
-            | Command::Advance { .. }
-            | Command::TurnBack
-            | Command::PutLineUp { .. }
-            | Command::DeleteLineUp { .. }
-            | Command::Restored { .. }
-            | Command::ImageBegin { .. }
-            | Command::ImagePart { .. }
-            | Command::ImageEnd { .. }
-            | Command::ImageAbandon { .. }
-            | Command::Enable { .. } => None,
-            Command::Update { target, .. }
-            | Command::Insert { target, .. }
-            | Command::Remove { target, .. }
-            | Command::Replace { target, .. }
-            | Command::Clear { target }
-            | Command::Redeem { target, .. }
-            | Command::Confirm { target, .. }
-            | Command::Cancel { target, .. }
-            | Command::ImportBegin { target, .. }
-            | Command::ImportLines { target, .. }
-            | Command::ImportEnd { target, .. } => Some(*target),
+            Command::Configure(_) => ("settings", None, false),
+            Command::Create { .. } => ("create", None, false),
+            Command::Update { target, .. } => ("update", Some(*target), false),
+            Command::Delete { .. } => ("delete", None, true),
+            Command::Insert { target, .. } => ("insert", Some(*target), false),
+            Command::Remove { target, .. } => ("remove", Some(*target), false),
+            Command::Replace { target, .. } => ("replace", Some(*target), false),
+            Command::Clear { target } => ("clear", Some(*target), true),
+            Command::Redeem { target, .. } => ("redeem", Some(*target), false),
+            Command::Confirm { target, .. } => ("confirm", Some(*target), false),
+            Command::Cancel { target, .. } => ("cancel", Some(*target), false),
+            Command::ImportBegin { target, .. } => ("import start", Some(*target), false),
+            Command::ImportLines { target, .. } => ("import lines", Some(*target), false),
+            Command::ImportEnd { target, ending, .. } => {
+                ("import end", Some(*target), !matches!(ending, Ending::Whole { .. }))
+            }
+            Command::Advance { .. } => ("advance", None, false),
+            Command::TurnBack => ("turn back", None, false),
+            Command::PutLineUp { .. } => ("put line-up", None, false),
+            Command::DeleteLineUp { .. } => ("delete line-up", None, true),
+            Command::Restored { .. } => ("restored", None, false),
+            Command::ImageBegin { .. } => ("image start", None, false),
+            Command::ImagePart { .. } => ("image part", None, false),
+            Command::ImageEnd { .. } => ("image end", None, false),
+            Command::ImageAbandon { .. } => ("image abandon", None, true),
+            Command::Enable { .. } => ("enable", None, false),
         }
     }
-}
 
-impl Command {
-    /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
-    /// of an old command is a new version, too.
-    pub fn needs(&self) -> u16 {
-        1
+    /// Its name in messages.
+    pub fn word(&self) -> &'static str {
+        self.facts().0
+    }
+
+    /// The filter that the command addresses; `None` if it goes by name or concerns none.
+    pub fn target(&self) -> Option<Target> {
+        self.facts().1
     }
 
     /// Whether it frees disk space in the long run, so that it is accepted while space is short.
     pub fn frees_space(&self) -> bool {
-        match self {
-            Command::Delete { .. }
-            | Command::Clear { .. }
-            | Command::DeleteLineUp { .. }
-            | Command::ImageAbandon { .. }
-            | Command::ImportEnd { ending: Ending::BrokenOff | Ending::Stopped, .. } => true,
-            Command::Configure(_)
-            | Command::Create { .. }
-            | Command::Update { .. }
-            | Command::Insert { .. }
-            | Command::Remove { .. }
-            | Command::Replace { .. }
-            | Command::Redeem { .. }
-            | Command::Confirm { .. }
-            | Command::Cancel { .. }
-            | Command::ImportBegin { .. }
-            | Command::ImportLines { .. }
-            | Command::ImportEnd { ending: Ending::Whole { .. }, .. }
-            | Command::Advance { .. }
-            | Command::TurnBack
-            | Command::PutLineUp { .. }
-            | Command::Restored { .. }
-            | Command::ImageBegin { .. }
-            | Command::ImagePart { .. }
-            | Command::ImageEnd { .. }
-            | Command::Enable { .. } => false,
-        }
+        self.facts().2
     }
 
-    /// What it is called in messages.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Command::Configure(_) => "settings",
-            Command::Create { .. } => "create",
-            Command::Update { .. } => "update",
-            Command::Delete { .. } => "delete",
-            Command::Insert { .. } => "insert",
-            Command::Remove { .. } => "remove",
-            Command::Replace { .. } => "replace",
-            Command::Clear { .. } => "clear",
-            Command::Redeem { .. } => "redeem",
-            Command::Confirm { .. } => "confirm",
-            Command::Cancel { .. } => "cancel",
-            Command::ImportBegin { .. } => "import start",
-            Command::ImportLines { .. } => "import lines",
-            Command::ImportEnd { .. } => "import end",
-            Command::Advance { .. } => "advance",
-            Command::TurnBack => "turn back",
-            Command::PutLineUp { .. } => "put line-up",
-            Command::DeleteLineUp { .. } => "delete line-up",
-            Command::Restored { .. } => "restored",
-            Command::ImageBegin { .. } => "image start",
-            Command::ImagePart { .. } => "image part",
-            Command::ImageEnd { .. } => "image end",
-            Command::ImageAbandon { .. } => "image abandon",
-            Command::Enable { .. } => "enable",
-        }
+    /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
+    /// of an old command is a new version, too.
+    pub fn needs(&self) -> u16 {
+        1
     }
 
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.

@@ -1,6 +1,6 @@
 //! Events: what has happened to campaigns, coupons, line-ups, imports and redemptions, as the state machine reports it. An event names no item.
 
-use super::{ImportMode, ImportState, Kind, RedemptionId, Status, Timestamp, Window};
+use super::{ImportCounts, ImportMode, ImportState, Kind, RedemptionId, Status, Timestamp, Window};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -128,21 +128,6 @@ pub enum LineUpChange {
     Replaced,
     /// It was deleted.
     Deleted,
-}
-
-/// The lines of an import, and what became of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ImportCounts {
-    /// Lines read.
-    pub lines: u64,
-    /// Items added.
-    pub added: u64,
-    /// Items that were already present.
-    pub already_present: u64,
-    /// Codes that were already redeemed.
-    pub already_redeemed: u64,
-    /// Lines without a valid item.
-    pub rejected: u64,
 }
 
 /// A change of a redemption.

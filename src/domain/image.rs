@@ -18,9 +18,6 @@ pub const IMAGES_OF_KEY_MAX: usize = 4;
 /// the year 2248, and leaves room for later changes.
 pub const LAST_CHANGE_MAX: u64 = 1 << 63;
 
-/// The most tables that the filter of an image may have had. A filter goes on counting from there.
-pub const TABLES_HAD_MAX: u64 = 1 << 32;
-
 /// How long an image that is on its way in may make no progress, in seconds.
 pub const IMAGE_IDLE_SECONDS: u64 = 600;
 
@@ -56,6 +53,15 @@ pub struct FilterHead {
     pub tables: FilterImage,
     /// The position of the last change of a redemption.
     pub last_change: u64,
+}
+
+/// Names a section of a snapshot for good: what is deleted and created again has another one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct SectionId {
+    /// The filter, or other owner.
+    pub owner: u64,
+    /// Which of the owner's parts.
+    pub part: u64,
 }
 
 /// A chunk of a section.

@@ -176,16 +176,8 @@ pub struct Import {
     pub started_at: Timestamp,
     /// When it last made progress.
     pub changed_at: Timestamp,
-    /// Lines read, including blank and rejected ones.
-    pub lines: u64,
-    /// Items that were added.
-    pub added: u64,
-    /// Items that were already present (or saturated).
-    pub already_present: u64,
-    /// Codes that are redeemed.
-    pub already_redeemed: u64,
-    /// Lines without a valid item.
-    pub rejected: u64,
+    /// Lines read, including blank and rejected ones, and what became of them.
+    pub counts: ImportCounts,
     /// The first [`LINE_ERRORS_MAX`] rejected lines.
     pub errors: Vec<LineError>,
     /// XXH3 over the digests of all lines so far, chained line by line. A continued upload must repeat these lines.
@@ -194,6 +186,21 @@ pub struct Import {
     pub upload: Option<UploadDigest>,
     /// What looks wrong about it.
     pub warnings: Vec<ImportWarning>,
+}
+
+/// The lines of an import, and what became of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImportCounts {
+    /// Lines read.
+    pub lines: u64,
+    /// Items added.
+    pub added: u64,
+    /// Items that were already present.
+    pub already_present: u64,
+    /// Codes that were already redeemed.
+    pub already_redeemed: u64,
+    /// Lines without a valid item.
+    pub rejected: u64,
 }
 
 /// What an import goes into.
@@ -231,11 +238,7 @@ impl Import {
             state: ImportState::Running,
             started_at: now,
             changed_at: now,
-            lines: 0,
-            added: 0,
-            already_present: 0,
-            already_redeemed: 0,
-            rejected: 0,
+            counts: ImportCounts::default(),
             errors: Vec::new(),
             chain: 0,
             upload: None,
@@ -247,19 +250,20 @@ impl Import {
     pub fn count_lines(&mut self, outcomes: &[ItemOutcome], lines: u64, rejected: u64, errors: &[LineError]) {
         let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
         let (added, already_redeemed) = (count(ItemOutcome::Added), count(ItemOutcome::AlreadyRedeemed));
-        self.lines += lines;
-        self.added += added;
-        self.already_redeemed += already_redeemed;
-        self.already_present += outcomes.len() as u64 - added - already_redeemed;
-        self.rejected += rejected;
+        let counts = &mut self.counts;
+        counts.lines += lines;
+        counts.added += added;
+        counts.already_redeemed += already_redeemed;
+        counts.already_present += outcomes.len() as u64 - added - already_redeemed;
+        counts.rejected += rejected;
         let room = LINE_ERRORS_MAX - self.errors.len();
         self.errors.extend(errors.iter().take(room));
     }
 
     /// Items that the upload has contributed so far. An item that a replacement already has is not counted again.
     pub fn items(&self) -> u64 {
-        let repeated = if self.mode == ImportMode::Append { self.already_present } else { 0 };
-        self.added + self.already_redeemed + repeated
+        let repeated = if self.mode == ImportMode::Append { self.counts.already_present } else { 0 };
+        self.counts.added + self.counts.already_redeemed + repeated
     }
 
     /// Whether a client can continue it. An interrupted `replace` begins again, and nobody knows a generated id.

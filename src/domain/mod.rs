@@ -21,11 +21,13 @@ pub mod spec;
 pub mod time;
 
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Target};
-pub use event::{Event, FilterChange, Happened, ImportCounts, LineUpChange, RedemptionStep};
+pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
 pub use forget::{Forget, ForgetError};
 pub use guards::{Guards, Share, Tripped};
-pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, UploadId};
-pub use import::{Ending, Import, ImportId, ImportMode, ImportState, ImportWarning, KeyName, UploadDigest};
+pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, SectionId, UploadId};
+pub use import::{
+    Ending, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName, UploadDigest,
+};
 pub use items::{Digests, Inserted, ItemOutcome, Removed};
 pub use line_error::{LineError, LineFault};
 pub use line_up::{LineUp, Unless};
@@ -34,7 +36,7 @@ pub use outcome::{Applied, Outcome, Refusal};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
 pub use seq::{FORMAT_VERSION, STATE_HASH_EVERY, Seq, StateHash};
 pub use settings::Settings;
-pub use spec::{Description, SegmentStats, Sizing, Spec, Stats, StepStats, Window, WindowPosition};
+pub use spec::{Description, Sizing, Spec, Stats, StepStats, Window, WindowPosition};
 pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.

@@ -2,7 +2,7 @@
 
 use super::{FilterId, Forget, Kind, Name, Timestamp};
 use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN};
-use crate::filter::{Growth, Layout, Mode};
+use crate::filter::{Growth, Layout, Mode, SegmentStats, StateCounts};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -152,32 +152,6 @@ pub enum WindowPosition {
     After,
 }
 
-/// Sizes of one table of a filter.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SegmentStats {
-    /// Items in it.
-    pub items: u64,
-    /// Items that it is meant to hold.
-    pub capacity: u64,
-    /// Slots in it.
-    pub slots: u64,
-    /// Bits of a fingerprint; 62 in a strict filter.
-    pub fingerprint_bits: u8,
-    /// Slots per bucket.
-    pub bucket_size: u8,
-}
-
-/// Number of codes in each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct CodeCounts {
-    /// Codes that may be redeemed.
-    pub available: u64,
-    /// Codes that are held.
-    pub held: u64,
-    /// Codes that are redeemed.
-    pub redeemed: u64,
-}
-
 /// A filter's sizes and counters at one moment. Whole numbers only, because stored answers must be the same on every machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stats {
@@ -192,7 +166,7 @@ pub struct Stats {
     /// Items removed since its creation.
     pub removes: u64,
     /// Strict filters: number of codes in each state.
-    pub codes: Option<CodeCounts>,
+    pub codes: Option<StateCounts>,
     /// The most copies of one item that it can count.
     pub copies_max: u32,
     /// If it forgets: the steps that have items, oldest first.
@@ -202,7 +176,7 @@ pub struct Stats {
 impl Stats {
     /// Returns the share of slots that are occupied.
     pub fn load(&self) -> f64 {
-        let slots: u64 = self.segments.iter().map(|segment| segment.slots).sum();
+        let slots: u64 = self.segments.iter().map(SegmentStats::slots).sum();
         self.items as f64 / slots.max(1) as f64
     }
 
@@ -210,7 +184,7 @@ impl Stats {
     /// two buckets: 2b at full load. Each slot has one of 2^f − 1 fingerprints (Fan et al. 2014, section 5.1).
     pub fn error_rate(&self) -> f64 {
         let passes = |segment: &SegmentStats| {
-            let load = segment.items as f64 / segment.slots.max(1) as f64;
+            let load = segment.items as f64 / segment.slots().max(1) as f64;
             let alike = 1.0 / (2f64.powi(segment.fingerprint_bits.into()) - 1.0);
             2.0 * f64::from(segment.bucket_size) * load * (-alike).ln_1p()
         };
@@ -260,7 +234,7 @@ mod tests {
             let segment = |&(items, fingerprint_bits): &(u64, u8)| SegmentStats {
                 items,
                 capacity: 950,
-                slots: 1_000,
+                buckets: 250,
                 fingerprint_bits,
                 bucket_size: 4,
             };

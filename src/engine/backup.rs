@@ -2,7 +2,6 @@
 //! after it; an image has one filter of that snapshot. Each lasts until the client that downloads it lets go of it.
 
 use super::request::{Reply, Request};
-use super::running_snapshot::key;
 use super::{Engine, SubmitError};
 use crate::domain::{Chunk, FilterId, ImagePart, ImageSection, Seq};
 use crate::journal::{Journal, JournalError, Taken};
@@ -180,7 +179,7 @@ impl ImageSource {
         let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
         let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
         let find = |(kind, id)| {
-            let found = snapshot.sections.binary_search_by_key(&key(id), |section| section.key);
+            let found = snapshot.sections.binary_search_by_key(&id, |section| section.key);
             let section = found.ok().and_then(|at| snapshot.sections.get(at));
             section.map(|section| (kind, *section))
         };

@@ -108,7 +108,7 @@ impl Drop for LiveImport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, ImportMode, KeyName, Kind};
+    use crate::domain::{FilterId, ImportCounts, ImportMode, KeyName, Kind};
 
     #[test]
     fn an_import_that_makes_progress_may_run_on_another_node() {
@@ -142,11 +142,7 @@ mod tests {
             state: ImportState::Running,
             started_at: Timestamp(1_000),
             changed_at: Timestamp(2_000),
-            lines: 0,
-            added: 0,
-            already_present: 0,
-            already_redeemed: 0,
-            rejected: 0,
+            counts: ImportCounts::default(),
             errors: Vec::new(),
             chain: 0,
             upload: None,

@@ -3,11 +3,11 @@
 use super::admission::{Admission, Verdict};
 use super::applying::{self, Unappliable, check_understood, check_version};
 use super::event_log::EventLog;
-use crate::domain::{Entry, Proposal, Seq};
+use crate::domain::{Entry, Proposal, SectionId, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Journal, JournalError, is_of_replicated_log};
-use crate::state::{RestoreStateError, SectionId, Sections, State};
-use crate::store::{Manifest, SectionKey, SectionRef, Store, StoreError};
+use crate::state::{RestoreStateError, Sections, State};
+use crate::store::{Manifest, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::ControlFlow;
@@ -174,14 +174,14 @@ pub enum LoadError {
 /// The sections of a snapshot, read from the store.
 struct StoredSections<'a> {
     store: &'a Store,
-    sections: BTreeMap<SectionKey, &'a SectionRef>,
+    sections: BTreeMap<SectionId, &'a SectionRef>,
     begun: u64,
     report: &'a mut dyn FnMut(Progress),
 }
 
 impl<'a> StoredSections<'a> {
     fn find(&self, id: SectionId) -> Option<&'a SectionRef> {
-        self.sections.get(&SectionKey { owner: id.epoch.0, part: id.table }).copied()
+        self.sections.get(&id).copied()
     }
 
     fn report_one(&mut self) {

@@ -2,9 +2,9 @@
 //! snapshotter decides how much is written when.
 
 use super::event_log::EventLog;
-use crate::domain::Timestamp;
-use crate::state::{Section, SectionId, State};
-use crate::store::{Manifest, SectionKey, SectionRef, SnapshotWriter, Store, StoreError};
+use crate::domain::{SectionId, Timestamp};
+use crate::state::{Section, State};
+use crate::store::{Manifest, SectionRef, SnapshotWriter, Store, StoreError};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,17 +21,13 @@ pub struct RunningSnapshot {
     /// All sections, until it is known which are shared.
     sections: Vec<Section>,
     /// The sections of the snapshot before; an equal one is shared.
-    stored: BTreeMap<SectionKey, SectionRef>,
+    stored: BTreeMap<SectionId, SectionRef>,
     /// The sections that must be written.
     fresh: VecDeque<Section>,
     /// The section that is being written, and how many of its chunks are done.
     current: Option<(Section, u32)>,
     bytes_written: u64,
     began: Instant,
-}
-
-pub(super) fn key(id: SectionId) -> SectionKey {
-    SectionKey { owner: id.epoch.0, part: id.table }
 }
 
 impl RunningSnapshot {
@@ -91,14 +87,14 @@ impl RunningSnapshot {
                 continue;
             };
             if section.next_chunk(&mut chunk) {
-                self.writer.put_chunk(store, key(section.id), *number, &chunk)?;
+                self.writer.put_chunk(store, section.id, *number, &chunk)?;
                 self.bytes_written += chunk.len() as u64;
                 *number += 1;
                 if Instant::now() >= until {
                     return Ok(());
                 }
             } else {
-                self.writer.end_section(key(section.id), section.changes, *number)?;
+                self.writer.end_section(section.id, section.changes, *number)?;
                 self.current = None;
             }
         }
@@ -111,7 +107,7 @@ impl RunningSnapshot {
         let young = self.writer.generation().saturating_sub(TAKEN_OVER_MAX);
         let mut fresh = Vec::new();
         for section in std::mem::take(&mut self.sections) {
-            match self.stored.get(&key(section.id)) {
+            match self.stored.get(&section.id) {
                 Some(stored) if stored.changes == section.changes && stored.generation >= young => {
                     self.writer.carry_over(stored);
                 }

@@ -262,13 +262,14 @@ impl Snapshotter {
 mod tests {
     use super::super::running_snapshot::TAKEN_OVER_MAX;
     use super::*;
+    use crate::domain::SectionId;
     use crate::domain::{
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing, Spec,
         Target, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::journal::MemoryLog;
-    use crate::store::{SectionKey, StoreOptions};
+    use crate::store::StoreOptions;
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
@@ -448,7 +449,7 @@ mod tests {
         let store = store_in(&dir);
         let abandon = |seq| {
             let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
-            writer.put_chunk(&store, SectionKey { owner: 1, part: 0 }, 0, &[1; 100]).unwrap();
+            writer.put_chunk(&store, SectionId { owner: 1, part: 0 }, 0, &[1; 100]).unwrap();
         };
         abandon(1);
         abandon(2);

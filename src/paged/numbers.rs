@@ -1,7 +1,6 @@
 //! A set of numbers from 1 on. A number that was added and removed leaves no trace, so a restore gives the same.
 
-use super::{Copied, Frozen, Page, Paged};
-use std::collections::BTreeSet;
+use super::{Page, Placed, Places};
 
 /// Words of a page.
 const WORDS: usize = 64;
@@ -24,7 +23,7 @@ impl Page for Bits {
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let (own, rest) = bytes.split_first_chunk::<{ 8 * WORDS }>()?;
         *bytes = rest;
-        let mut bits = Self([0; WORDS]);
+        let mut bits = Self::empty();
         for (word, bytes) in bits.0.iter_mut().zip(own.as_chunks().0) {
             *word = u64::from_le_bytes(*bytes);
         }
@@ -36,11 +35,21 @@ impl Page for Bits {
     }
 }
 
-impl Bits {
-    fn len(&self) -> u64 {
+impl Places for Bits {
+    fn empty() -> Self {
+        Self([0; WORDS])
+    }
+
+    fn taken(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    fn is_full(&self) -> bool {
+        self.first_missing().is_none()
+    }
+}
+
+impl Bits {
     /// The place of the lowest number that is missing.
     fn first_missing(&self) -> Option<u64> {
         let word = self.0.iter().position(|word| *word != u64::MAX)?;
@@ -55,26 +64,9 @@ fn place(number: u64) -> (u64, usize, u64) {
 }
 
 /// A set of numbers.
-#[derive(Debug, Default)]
-pub struct Numbers {
-    /// The last one has a number.
-    pages: Paged<Bits>,
-    /// Pages that lack a number.
-    vacant: BTreeSet<u64>,
-    len: u64,
-}
+pub type Numbers = Placed<Bits>;
 
 impl Numbers {
-    /// Number of elements.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Whether a number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let (page, word, bit) = place(number);
@@ -83,9 +75,9 @@ impl Numbers {
 
     /// Adds the lowest number that is missing, and returns it.
     pub fn insert_lowest(&mut self) -> u64 {
-        let page = self.vacant.first().copied().unwrap_or(self.pages.end());
-        let free = self.pages.get(page).and_then(Bits::first_missing).unwrap_or(0);
-        let number = page * PAGE_NUMBERS + free + 1;
+        let page = self.vacant_page();
+        let missing = self.pages.get(page).and_then(Bits::first_missing).unwrap_or_default();
+        let number = page * PAGE_NUMBERS + missing + 1;
         self.insert(number);
         number
     }
@@ -97,43 +89,18 @@ impl Numbers {
         }
         let (page, word, bit) = place(number);
         while self.pages.end() <= page {
-            self.vacant.insert(self.pages.end());
-            self.pages.push(Bits([0; WORDS]));
+            self.add_page();
         }
-        let is_full = self.pages.change(page, |bits| {
-            bits.0[word] |= bit;
-            bits.first_missing().is_none()
-        });
-        self.len += 1;
-        if is_full == Some(true) {
-            self.vacant.remove(&page);
-        }
+        self.place(page, |bits| bits.0[word] |= bit);
         true
     }
 
     /// Removes a number.
     pub fn remove(&mut self, number: u64) {
-        if !self.contains(number) {
-            return;
+        if self.contains(number) {
+            let (page, word, bit) = place(number);
+            self.place(page, |bits| bits.0[word] &= !bit);
         }
-        let (page, word, bit) = place(number);
-        self.pages.change(page, |bits| bits.0[word] &= !bit);
-        self.len -= 1;
-        self.vacant.insert(page);
-        while self.pages.back().is_some_and(|last| last.len() == 0) {
-            self.pages.pop_last();
-            self.vacant.remove(&self.pages.end());
-        }
-    }
-
-    /// Its memory, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.pages.bytes
-    }
-
-    /// The number of changes so far. While it stays the same, so do the contents.
-    pub fn changes(&self) -> u64 {
-        self.pages.changes
     }
 
     /// Maximum memory that `numbers` more numbers need, in bytes, if each is the lowest that is missing.
@@ -145,45 +112,14 @@ impl Numbers {
     pub fn loading_bytes(chunk: &[u8]) -> u64 {
         (chunk.len() / (8 * WORDS)) as u64 * PAGE_BYTES
     }
-
-    /// Freezes the contents for a snapshot.
-    pub fn freeze(&mut self, copied: &Copied) -> Frozen<Bits> {
-        self.pages.freeze(copied)
-    }
-
-    /// Adds the numbers of a chunk, which follows those that were loaded before. Returns whether it could be read.
-    pub fn load(&mut self, chunk: &[u8]) -> bool {
-        let Some(first) = self.pages.load(chunk) else { return false };
-        for page in first..self.pages.end() {
-            let Some(bits) = self.pages.get(page) else { break };
-            self.len += bits.len();
-            if bits.first_missing().is_some() {
-                self.vacant.insert(page);
-            }
-        }
-        true
-    }
-
-    /// Goes on from a snapshot, with its number of changes.
-    pub fn resume(&mut self, changes: u64) {
-        self.pages.changes = changes;
-    }
-
-    /// Whether the last page has a number: only a damaged or incomplete one has none.
-    pub fn is_trimmed(&self) -> bool {
-        self.pages.back().is_none_or(|last| last.len() > 0)
-    }
-
-    /// Frees a page, unless a snapshot refers to it. Returns whether it did.
-    pub fn free_page(&mut self) -> bool {
-        self.pages.free_first().is_some()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Copied;
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn all(numbers: &Numbers) -> Vec<u64> {
         let end = numbers.pages.end() * PAGE_NUMBERS;
@@ -204,7 +140,7 @@ mod tests {
 
     fn restored(chunks: &[Vec<u8>], changes: u64) -> Option<Numbers> {
         let mut numbers = Numbers::default();
-        let is_loaded = chunks.iter().all(|chunk| numbers.load(chunk)) && numbers.is_trimmed();
+        let is_loaded = chunks.iter().all(|chunk| numbers.load(chunk).is_some()) && numbers.is_trimmed();
         numbers.resume(changes);
         is_loaded.then_some(numbers)
     }

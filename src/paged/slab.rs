@@ -1,9 +1,8 @@
 //! A slab: numbered slots. A value gets the lowest free slot, so replays of the same operations fill the same slots.
 
-use super::{Copied, Frozen, Page, Paged};
+use super::{Page, Placed, Places};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
 
 /// Slots of a page.
 const PAGE_SLOTS: u32 = 64;
@@ -20,7 +19,7 @@ pub struct Slots<T> {
     /// A bit for each slot that has a value.
     taken: u64,
     /// The values, in the order of their slots.
-    values: Vec<T>,
+    pub values: Vec<T>,
 }
 
 impl<T> Slots<T> {
@@ -71,21 +70,22 @@ impl<T: Clone + Serialize + DeserializeOwned> Page for Slots<T> {
     }
 }
 
-/// Numbered slots, each with a value or free.
-#[derive(Debug)]
-pub struct Slab<T> {
-    /// The last one has a value.
-    pages: Paged<Slots<T>>,
-    /// Pages that have a free slot.
-    vacant: BTreeSet<u64>,
-    len: usize,
-}
+impl<T: Clone + Serialize + DeserializeOwned> Places for Slots<T> {
+    fn empty() -> Self {
+        Self { taken: 0, values: Vec::new() }
+    }
 
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self { pages: Paged::default(), vacant: BTreeSet::new(), len: 0 }
+    fn taken(&self) -> u64 {
+        self.values.len() as u64
+    }
+
+    fn is_full(&self) -> bool {
+        self.taken == u64::MAX
     }
 }
+
+/// Numbered slots, each with a value or free.
+pub type Slab<T> = Placed<Slots<T>>;
 
 /// The page of a slot, and the slot's place there.
 fn place(slot: u32) -> (u64, u32) {
@@ -93,26 +93,6 @@ fn place(slot: u32) -> (u64, u32) {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The number of changes so far. While it stays the same, so do the contents.
-    pub fn changes(&self) -> u64 {
-        self.pages.changes
-    }
-
-    /// Memory of the slots, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.pages.bytes
-    }
-
     /// Maximum memory that this many inserts need, in bytes, whatever is removed between them: they fill a page before they start another.
     pub fn growth_bytes(inserts: u64) -> u64 {
         if inserts == 0 {
@@ -125,21 +105,13 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
 
     /// Puts a value into the lowest free slot. Returns the slot's number.
     pub fn insert(&mut self, value: T) -> u32 {
-        let page = self.vacant.first().copied().unwrap_or(self.pages.end());
-        if page == self.pages.end() {
-            self.pages.push(Slots { taken: 0, values: Vec::new() });
-            self.vacant.insert(page);
-        }
-        let inserted = self.pages.change(page, |slots| {
+        let page = self.vacant_page();
+        let slot = self.place(page, |slots| {
             let slot = slots.taken.trailing_ones();
             slots.insert(slot, value);
-            (slot, slots.taken == u64::MAX)
+            slot
         });
-        let (slot, is_full) = inserted.expect("it was made if there was none");
-        self.len += 1;
-        if is_full {
-            self.vacant.remove(&page);
-        }
+        let slot = slot.expect("it was made if there was none");
         u32::try_from(page * u64::from(PAGE_SLOTS)).expect("memory ends before slot numbers do") + slot
     }
 
@@ -160,14 +132,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
     pub fn remove(&mut self, slot: u32) -> Option<T> {
         self.get(slot)?;
         let (page, slot) = place(slot);
-        let value = self.pages.change(page, |slots| slots.remove(slot))?;
-        self.len -= 1;
-        self.vacant.insert(page);
-        while self.pages.back().is_some_and(|last| last.taken == 0) {
-            self.pages.pop_last();
-            self.vacant.remove(&self.pages.end());
-        }
-        value
+        self.place(page, |slots| slots.remove(slot))?
     }
 
     /// Every value with the number of its slot, in order.
@@ -175,42 +140,13 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         self.pages.iter().flat_map(|(page, slots)| values(page, slots))
     }
 
-    /// Freezes the contents for a snapshot.
-    pub fn freeze(&mut self, copied: &Copied) -> Frozen<Slots<T>> {
-        self.pages.freeze(copied)
-    }
-
     /// Adds the values of a chunk, which follows those that were loaded before. Returns them with their slots; `None` if the chunk is
     /// damaged.
-    pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
-        let first = self.pages.load(chunk)?;
-        for page in first..self.pages.end() {
-            let slots = self.pages.get(page)?;
-            self.len += slots.values.len();
-            if slots.taken != u64::MAX {
-                self.vacant.insert(page);
-            }
-        }
-        u32::try_from(self.pages.end().saturating_mul(u64::from(PAGE_SLOTS))).ok()?;
-        let pages = (first..self.pages.end()).filter_map(|page| Some((page, self.pages.get(page)?)));
+    pub fn load_values(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
+        let pages = self.load(chunk)?;
+        u32::try_from(pages.end.saturating_mul(u64::from(PAGE_SLOTS))).ok()?;
+        let pages = pages.filter_map(|page| Some((page, self.pages.get(page)?)));
         Some(pages.flat_map(|(page, slots)| values(page, slots)))
-    }
-
-    /// Goes on from a snapshot, with its number of changes.
-    pub fn resume(&mut self, changes: u64) {
-        self.pages.changes = changes;
-    }
-
-    /// Whether the last page has a value: only a damaged or incomplete one has none.
-    pub fn is_trimmed(&self) -> bool {
-        self.pages.back().is_none_or(|last| last.taken > 0)
-    }
-
-    /// Frees a page, unless a snapshot refers to it. Returns its values.
-    pub fn free_page(&mut self) -> Option<Vec<T>> {
-        let page = self.pages.free_first()?;
-        self.len -= page.values.len();
-        Some(page.values)
     }
 }
 
@@ -221,6 +157,7 @@ fn values<T>(page: u64, slots: &Slots<T>) -> impl Iterator<Item = (u32, &T)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Copied;
     use super::*;
     use proptest::prelude::*;
     use std::sync::atomic::Ordering::Relaxed;
@@ -259,7 +196,7 @@ mod tests {
     fn restored(chunks: &[Vec<u8>], changes: u64) -> Option<Slab<String>> {
         let mut slab = Slab::default();
         for chunk in chunks {
-            let _loaded = slab.load(chunk)?;
+            let _loaded = slab.load_values(chunk)?;
         }
         slab.resume(changes);
         slab.is_trimmed().then_some(slab)
@@ -290,11 +227,11 @@ mod tests {
             let is_complete = !frozen.next_chunk(&mut chunk);
             drop(frozen);
             prop_assert_eq!(copied.load(Relaxed), 0, "no page is kept once the snapshot is gone");
-            prop_assert_eq!(slab.iter().count(), slab.len());
+            prop_assert_eq!(slab.iter().count() as u64, slab.len());
             if is_complete {
                 let whole = restored(&chunks, changes).unwrap();
                 prop_assert_eq!(&whole.vacant, &vacant);
-                prop_assert_eq!((whole.len(), whole.changes()), (expected.len(), changes));
+                prop_assert_eq!((whole.len(), whole.changes()), (expected.len() as u64, changes));
                 prop_assert_eq!(contents(&whole), expected);
                 prop_assert_eq!(whole.memory_bytes(), memory_bytes);
                 prop_assert!(census(&whole) as u64 <= memory_bytes);
@@ -326,7 +263,7 @@ mod tests {
                 for slot in removes.collect::<Vec<_>>() {
                     slab.remove(slot % slots(&slab).max(1));
                 }
-                prop_assert_eq!(slab.iter().count(), slab.len());
+                prop_assert_eq!(slab.iter().count() as u64, slab.len());
                 prop_assert!(census(&slab) as u64 <= slab.memory_bytes());
             }
             (0..slots(&slab)).for_each(|slot| drop(slab.remove(slot)));

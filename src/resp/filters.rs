@@ -9,8 +9,7 @@ use super::parser::{Arguments, integer};
 use super::replies::Replies;
 use crate::access::Guesses;
 use crate::domain::{
-    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, SegmentStats, Sizing, Spec,
-    Timestamp, Window,
+    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec, Timestamp, Window,
 };
 use crate::engine::{FilterView, Growth, Layout, Mode};
 use std::ops::RangeInclusive;
@@ -250,10 +249,9 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// Writes the response to CF.INFO: Redis' fields first, in Redis' order, because some clients read them by position; then our own.
 fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
     let Description { kind, spec, stats, .. } = view.describe(now);
-    let buckets = |segment: &SegmentStats| segment.slots / u64::from(segment.bucket_size).max(1);
     let of_redis = [
         ("Size", stats.memory_bytes),
-        ("Number of buckets", stats.segments.iter().map(buckets).sum()),
+        ("Number of buckets", stats.segments.iter().map(|segment| segment.buckets).sum()),
         ("Number of filters", stats.segments.len() as u64),
         // As in Redis, those that are in it now.
         ("Number of items inserted", stats.items),

@@ -181,12 +181,12 @@ impl State {
                 let piece =
                     Lines { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
                 let running = self.shared.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_lines(import, running, &piece))?
+                self.on(target.0, |filter| filter.import_lines(import, &running, &piece))?
             }
             Command::ImportEnd { target, import, ending, entries_max } => {
                 let entries_max = u64::from(*entries_max);
                 let running = self.shared.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_end(import, running, ending, entries_max))?
+                self.on(target.0, |filter| filter.import_end(import, &running, ending, entries_max))?
             }
         }
     }

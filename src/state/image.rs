@@ -11,13 +11,13 @@ use super::images::Images;
 use super::imports::Imports;
 use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, RECORDS, Section, SectionId, Sections};
+use super::section::{Epoch, RECORDS, Section, Sections};
 use super::staging::{KeptChanges, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{
-    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Redemption, Seq, Settings, Spec,
-    StateHash, Timestamp,
+    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Redemption, SectionId, Seq,
+    Settings, Spec, StateHash, Timestamp,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};

@@ -7,11 +7,12 @@ use super::subject::Subject;
 use super::view::FilterView;
 use crate::domain::import::ImportTarget;
 use crate::domain::{
-    Ending, FilterId, Guards, Happened, Import, ImportCounts, ImportId, ImportMode, ImportState, ItemOutcome,
-    KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
+    Ending, FilterId, Guards, Happened, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
+    LineError, Outcome, Refusal, Timestamp, Tripped,
 };
 use crate::filter::{Digest, Full, SlotState};
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The next piece of an upload.
@@ -21,18 +22,6 @@ pub(super) struct Lines<'a> {
     pub(super) rejected: u64,
     pub(super) errors: &'a [LineError],
     pub(super) chain: u64,
-}
-
-/// What the next command of an import goes by.
-#[derive(Clone, Copy)]
-pub(super) struct Running {
-    mode: ImportMode,
-    if_absent: bool,
-    guards: Guards,
-    /// Lines rejected so far.
-    rejected: u64,
-    /// Items that the upload has brought so far.
-    items: u64,
 }
 
 impl Subject<'_> {
@@ -86,11 +75,12 @@ impl Subject<'_> {
     pub(super) fn import_lines(
         &mut self,
         id: &ImportId,
-        running: Running,
+        running: &Import,
         piece: &Lines<'_>,
     ) -> Result<Outcome, Refusal> {
-        let Running { mode, if_absent, guards, rejected, .. } = running;
-        let allowed = guards.allow_rejected(rejected + piece.rejected, piece.errors.last().copied());
+        let &Import { mode, if_absent, guards, counts, .. } = running;
+        let rejected = counts.rejected + piece.rejected;
+        let allowed = guards.allow_rejected(rejected, piece.errors.last().copied());
         allowed.map_err(|tripped| self.import_trips(id, tripped))?;
         let tables = match mode {
             ImportMode::Append => &mut *self.tables,
@@ -130,7 +120,7 @@ impl Subject<'_> {
     pub(super) fn import_end(
         &mut self,
         id: &ImportId,
-        running: Running,
+        running: &Import,
         ending: &Ending,
         entries_max: u64,
     ) -> Result<Outcome, Refusal> {
@@ -142,8 +132,8 @@ impl Subject<'_> {
             }
             return self.shared.answer_import(id, |import| import.state = state);
         };
-        let Running { mode, guards, items, .. } = running;
-        guards.allow_items(items).map_err(|tripped| self.import_trips(id, tripped))?;
+        let &Import { mode, guards, .. } = running;
+        guards.allow_items(running.items()).map_err(|tripped| self.import_trips(id, tripped))?;
         if mode == ImportMode::Replace {
             match self.catch_up(entries_max) {
                 Ok(true) => self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?,
@@ -228,18 +218,12 @@ impl Shared {
     ///
     /// # Errors
     /// Why it is not running.
-    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Running, Refusal> {
+    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Arc<Import>, Refusal> {
         let imports = self.view.imports.read();
         let import = imports.get(id).filter(|import| import.filter == filter);
         let import = import.ok_or(Refusal::ImportNotFound)?;
         match import.state {
-            ImportState::Running => Ok(Running {
-                mode: import.mode,
-                if_absent: import.if_absent,
-                guards: import.guards,
-                rejected: import.rejected,
-                items: import.items(),
-            }),
+            ImportState::Running => Ok(import.clone()),
             ImportState::Overtaken => Err(Refusal::ImportOvertaken),
             ImportState::Failed => Err(Refusal::FilterFull),
             ImportState::Guarded(tripped) => Err(Refusal::ImportGuarded(tripped)),
@@ -280,13 +264,7 @@ impl Shared {
             import: Cow::Borrowed(import.id.as_str()),
             mode: import.mode,
             state: import.state,
-            counts: ImportCounts {
-                lines: import.lines,
-                added: import.added,
-                already_present: import.already_present,
-                already_redeemed: import.already_redeemed,
-                rejected: import.rejected,
-            },
+            counts: import.counts,
         });
     }
 }

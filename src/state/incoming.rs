@@ -8,7 +8,7 @@ use super::ledger::{Change, Ledger};
 use super::machine::{FilterState, State};
 use super::tables::{Tables, slot_state};
 use super::view::FilterView;
-use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX, TABLES_HAD_MAX};
+use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
 use crate::domain::{
     Chunk, FilterChange, FilterHead, FilterId, ImageFault, ImagePart, ImageSection, Kind, Name, Outcome,
     Redemption, Refusal, Timestamp, UploadId,
@@ -191,7 +191,6 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     let is_possible = head.spec.fits(kind, &head.layout)
         && head.window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
-        && head.tables.next_table <= TABLES_HAD_MAX
         && head.tables.growth == head.spec.growth
         && head.tables.forgets_after() == head.spec.forget.map(|forget| forget.steps())
         && head.tables.first.step_bits == head.layout.step_bits;

@@ -196,13 +196,13 @@ impl Ledger {
 
     /// Takes the next chunk of the ordinals of an image or a snapshot. Returns whether it is sound.
     pub(super) fn load_ordinals(&mut self, chunk: &[u8]) -> bool {
-        self.ordinals.as_mut().is_some_and(|ordinals| ordinals.load(chunk))
+        self.ordinals.as_mut().is_some_and(|ordinals| ordinals.load(chunk).is_some())
     }
 
     /// Takes the next chunk of the redemptions of an image or a snapshot, after the ordinals. `is_right` judges each. Returns whether they
     /// contradict nothing.
     pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
-        let Some(loaded) = self.redemptions.load(chunk) else { return false };
+        let Some(loaded) = self.redemptions.load_values(chunk) else { return false };
         let loaded: Vec<(u32, Keys, bool)> = loaded
             .map(|(slot, kept)| {
                 (slot, kept.keys(), is_right(&kept.redemption) && kept.change <= self.last_change)
@@ -244,7 +244,7 @@ impl Ledger {
     /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
         let mut slab = Slab::<Kept>::default();
-        let Some(loaded) = slab.load(chunk) else { return 0 };
+        let Some(loaded) = slab.load_values(chunk) else { return 0 };
         let references: u64 = loaded.map(|(_, kept)| REDEMPTION_BYTES + kept.keys().reference_bytes).sum();
         slab.memory_bytes() + references
     }
@@ -255,7 +255,7 @@ impl Ledger {
 
     /// Number of redemptions.
     pub fn len(&self) -> usize {
-        self.redemptions.len()
+        self.redemptions.len() as usize
     }
 
     /// Number of holds.
@@ -389,14 +389,19 @@ impl Ledger {
     pub(super) fn free(&mut self, entries_max: u64) -> u64 {
         let mut freed = 0;
         while freed < entries_max {
-            if let Some(values) = self.redemptions.free_page() {
-                let references: u64 = values.iter().map(|kept| kept.keys().reference_bytes).sum();
+            if let Some(page) = self.redemptions.free_page() {
+                let references: u64 = page.values.iter().map(|kept| kept.keys().reference_bytes).sum();
                 // Those of a damaged image were not all counted.
                 self.references_bytes = self.references_bytes.saturating_sub(references);
-                freed += values.len().max(1) as u64;
+                freed += page.values.len().max(1) as u64;
             } else if self.redemptions.memory_bytes() > 0 {
                 break;
-            } else if self.ordinals.iter_mut().chain(&mut self.loaded).any(|numbers| numbers.free_page()) {
+            } else if self
+                .ordinals
+                .iter_mut()
+                .chain(&mut self.loaded)
+                .any(|numbers| numbers.free_page().is_some())
+            {
                 freed += 1;
             } else {
                 let removed = [
@@ -438,7 +443,7 @@ impl Ledger {
         }
         kept.redemption.status = Status::Held;
         if let Some(ordinals) = &mut self.ordinals {
-            let highest = ordinals.len().saturating_add(self.redemptions.len() as u64);
+            let highest = ordinals.len().saturating_add(self.redemptions.len());
             let own = kept.redemption.ordinal.filter(|own| *own <= highest && ordinals.insert(*own));
             kept.redemption.ordinal = own.or_else(|| Some(ordinals.insert_lowest()));
         }

@@ -1,5 +1,6 @@
 //! Sections: the parts that a snapshot of the state stores by themselves, each in chunks.
 
+use crate::domain::SectionId;
 use crate::filter::{RestoreError, Restoring, TableId};
 use serde::{Deserialize, Serialize};
 
@@ -12,33 +13,26 @@ pub struct Epoch(pub u64);
 /// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
 pub(super) const RECORDS: Epoch = Epoch(0);
 
-/// Names a section for good: what is deleted and made again, and what one import after another builds aside, has another epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SectionId {
-    /// The part of the state that it belongs to.
-    pub epoch: Epoch,
-    /// The number of a table or a page; 1 for the ordinals of an open pool, 0 for the redemptions of a ledger.
-    pub table: u64,
-}
-
+/// Sections belong to an epoch. The part is the number of a table or a page; 1 for the ordinals of an open pool, 0 for the redemptions of
+/// a ledger.
 impl SectionId {
     pub(super) fn table(epoch: Epoch, table: TableId) -> Self {
-        Self { epoch, table: table.0 }
+        Self { owner: epoch.0, part: table.0 }
     }
 
     /// A page of stored answers, or of the changes that are kept for an import.
     pub(super) fn page(epoch: Epoch, number: u64) -> Self {
-        Self { epoch, table: number }
+        Self { owner: epoch.0, part: number }
     }
 
     /// The redemptions of a ledger.
     pub(super) fn redemptions(epoch: Epoch) -> Self {
-        Self { epoch, table: 0 }
+        Self { owner: epoch.0, part: 0 }
     }
 
     /// The ordinals of the open pool with this ledger.
     pub(super) fn ordinals(epoch: Epoch) -> Self {
-        Self { epoch, table: 1 }
+        Self { owner: epoch.0, part: 1 }
     }
 }
 

@@ -2,10 +2,9 @@
 
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::image::ALGORITHM;
-use crate::domain::spec::CodeCounts;
 use crate::domain::{
-    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, Reference, Refusal,
-    SegmentStats, Spec, Stats, Status, StepStats, Timestamp, Window, WindowPosition,
+    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, Reference, Refusal, Spec, Stats,
+    Status, StepStats, Timestamp, Window, WindowPosition,
 };
 use crate::filter::{
     self, Digest, FilterImage, FilterStats, Growth, Layout, Mode, Reader, Secret, SlotState, StateCounts,
@@ -232,27 +231,13 @@ impl FilterView {
     pub fn describe(&self, now: Timestamp) -> Description {
         let FilterStats { items, memory_bytes, segments, states, copies_max, steps } =
             self.tables_at(now).stats();
-        let codes = states.map(|states| {
-            let StateCounts { available, held, redeemed } = self.code_counts(states);
-            CodeCounts { available, held, redeemed }
-        });
-        let segments = segments
-            .into_iter()
-            .map(|segment| SegmentStats {
-                items: segment.items,
-                capacity: segment.capacity,
-                slots: segment.buckets * u64::from(segment.bucket_size),
-                fingerprint_bits: segment.fingerprint_bits,
-                bucket_size: segment.bucket_size,
-            })
-            .collect();
         let stats = Stats {
             items,
             memory_bytes,
             segments,
             adds: self.counters.adds.load(Ordering::Relaxed),
             removes: self.counters.removes.load(Ordering::Relaxed),
-            codes,
+            codes: states.map(|states| self.code_counts(states)),
             copies_max,
             steps: self.step_stats(&steps),
         };

@@ -16,9 +16,9 @@
 //! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.
 
 use super::events::EventPack;
-use super::snapshots::{Manifest, SectionKey};
+use super::snapshots::Manifest;
 use super::{Store, StoreError};
-use crate::domain::{FilterHead, ImageFault, ImagePart, Seq};
+use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId, Seq};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -207,7 +207,7 @@ pub enum Piece<'a> {
     /// A chunk of one of its sections.
     Chunk {
         /// The section.
-        key: SectionKey,
+        key: SectionId,
         /// The chunk's number in it.
         index: u32,
         /// The content.
@@ -285,7 +285,7 @@ pub fn read(
 struct Order {
     has_begun: bool,
     /// The chunks that are missing.
-    chunks: VecDeque<(SectionKey, u32)>,
+    chunks: VecDeque<(SectionId, u32)>,
     /// The position that was reached.
     seq: Seq,
 }

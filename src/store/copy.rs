@@ -58,7 +58,7 @@ impl StoreCopy {
     fn fill(&self) -> Result<(), StoreError> {
         let mut is_begun = false;
         for name in layout::MARKERS.iter().chain(&[layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE]) {
-            let copied = self.copy_file(Path::new(name));
+            let copied = self.copy(name);
             // Opening judges which files may be missing, but there must be at least one.
             let is_missing = matches!(&copied, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
             if !is_missing {
@@ -72,57 +72,49 @@ impl StoreCopy {
         }
         // Its contents don't matter, only that it exists.
         if self.original.join(layout::ASIDE_DIR).exists() {
-            self.make_folder(Path::new(layout::ASIDE_DIR))?;
+            let aside = self.copy.path().join(layout::ASIDE_DIR);
+            fs::create_dir(&aside).map_err(StoreError::io(&aside, "make"))?;
         }
         if self.original.join(layout::SLED_DIR).exists() {
-            self.copy_folder(Path::new(layout::SLED_DIR))?;
+            self.copy(layout::SLED_DIR)?;
         }
         Ok(())
     }
 
-    fn make_folder(&self, name: &Path) -> Result<(), StoreError> {
-        let path = self.copy.path().join(name);
-        fs::create_dir(&path).map_err(StoreError::io(&path, "make"))
+    /// Copies a file or folder of this name.
+    fn copy(&self, name: &str) -> Result<(), StoreError> {
+        copy(&self.original.join(name), &self.copy.path().join(name))
     }
+}
 
-    fn copy_folder(&self, name: &Path) -> Result<(), StoreError> {
-        self.make_folder(name)?;
-        let path = self.original.join(name);
-        for entry in fs::read_dir(&path).map_err(StoreError::io(&path, "list"))? {
-            let entry = entry.map_err(StoreError::io(&path, "list"))?;
-            let name = name.join(entry.file_name());
-            if entry.path().is_dir() {
-                self.copy_folder(&name)?;
-            } else {
-                self.copy_file(&name)?;
-            }
+/// Copies a file, or a folder and everything in it, without permissions: the copy must be writable. It must not exist yet.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    if from.is_dir() {
+        fs::create_dir(to).map_err(StoreError::io(to, "make"))?;
+        for entry in fs::read_dir(from).map_err(StoreError::io(from, "list"))? {
+            let name = entry.map_err(StoreError::io(from, "list"))?.file_name();
+            copy(&from.join(&name), &to.join(&name))?;
         }
-        Ok(())
+        return Ok(());
     }
-
-    /// Copies a file without its permissions, since the copy must be writable.
-    fn copy_file(&self, name: &Path) -> Result<(), StoreError> {
-        let (from, to) = (self.original.join(name), self.copy.path().join(name));
-        let mut source = File::open(&from).map_err(StoreError::io(&from, "open"))?;
-        let mut target = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&to)
-            .map_err(StoreError::io(&to, "make"))?;
-        if ioctl_ficlone(&target, &source).is_ok() {
-            return Ok(());
-        }
-        let needed_bytes = source.metadata().map_err(StoreError::io(&from, "measure"))?.len();
-        let there =
-            statvfs(&to).map_err(|error| StoreError::io(&to, "ask for free space of")(error.into()))?;
-        let free_bytes = there.f_bavail.saturating_mul(there.f_frsize);
-        if free_bytes < needed_bytes {
-            return Err(StoreError::DiskFull { path: to, free_bytes, needed_bytes });
-        }
-        io::copy(&mut source, &mut target).map_err(StoreError::io(&to, "copy to"))?;
-        Ok(())
+    let mut source = File::open(from).map_err(StoreError::io(from, "open"))?;
+    let mut target = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to)
+        .map_err(StoreError::io(to, "make"))?;
+    if ioctl_ficlone(&target, &source).is_ok() {
+        return Ok(());
     }
+    let needed_bytes = source.metadata().map_err(StoreError::io(from, "measure"))?.len();
+    let there = statvfs(to).map_err(|error| StoreError::io(to, "ask for free space of")(error.into()))?;
+    let free_bytes = there.f_bavail.saturating_mul(there.f_frsize);
+    if free_bytes < needed_bytes {
+        return Err(StoreError::DiskFull { path: to.to_owned(), free_bytes, needed_bytes });
+    }
+    io::copy(&mut source, &mut target).map_err(StoreError::io(to, "copy to"))?;
+    Ok(())
 }
 
 /// Locks a data directory for reading, without writing to it.

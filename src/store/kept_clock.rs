@@ -5,8 +5,7 @@
 
 use crate::domain::{ClockReading, Timestamp};
 use crate::frame::{Format, decode};
-use parking_lot::Mutex;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -26,17 +25,16 @@ pub struct KeptClock {
     pub same_boot: bool,
 }
 
-/// The file; it is opened when the first reading is written.
+/// The file.
 pub(super) struct KeptClockFile {
     path: PathBuf,
     boot: u128,
-    file: Mutex<Option<File>>,
 }
 
 impl KeptClockFile {
     /// `boot` identifies the current boot of the machine; 0 if the system does not say.
     pub(super) fn new(path: PathBuf, boot: u128) -> Self {
-        Self { path, boot, file: Mutex::new(None) }
+        Self { path, boot }
     }
 
     /// The saved reading, if it can be read.
@@ -51,15 +49,8 @@ impl KeptClockFile {
 
     /// Saves a reading in place of the last one.
     pub(super) fn keep(&self, reading: ClockReading) -> io::Result<()> {
-        let mut file = self.file.lock();
-        let file = match &mut *file {
-            Some(file) => file,
-            none => {
-                let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
-                none.insert(opened)
-            }
-        };
         let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         file.write_all_at(&FORMAT.pack::<Record>(&(reading.wall, uptime, self.boot)), 0)
     }
 }

@@ -30,9 +30,7 @@ pub use kept_clock::KeptClock;
 pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
 pub use open::{RestoreTarget, is_unused};
 pub use record_file::{RECORD_BYTES_MAX, RECORD_SLOTS};
-pub use snapshots::{
-    CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionKey, SectionRef, SnapshotWriter, Sweep,
-};
+pub use snapshots::{CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep};
 
 use crate::domain::ClockReading;
 use backing::{Backing, Change, Fault};

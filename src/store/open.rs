@@ -6,7 +6,7 @@ use super::kept_clock::KeptClockFile;
 use super::record_file::{self, RecordFile};
 use super::sled_backing::{OpenFault, SledBacking, open_sled};
 use super::space::Space;
-use super::{Store, StoreError, StoreOptions, layout, migrations};
+use super::{Store, StoreError, StoreOptions, copy, layout, migrations};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
@@ -287,7 +287,7 @@ fn open_guarded(
         return Err(StoreError::damaged(path, what));
     }
     tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");
-    copy_aside(sled_dir, &aside).map_err(StoreError::io(&aside, "copy the damaged files to"))?;
+    copy::copy(sled_dir, &aside)?;
     remove_snapshots(sled_dir, |_| true)?;
     attempt().map_err(|fault| refusal(directory, options, fault))
 }
@@ -312,17 +312,4 @@ fn refusal(directory: &Directory, options: &StoreOptions, fault: OpenFault) -> S
         }
     };
     StoreError::damaged(directory.path(), what)
-}
-
-fn copy_aside(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            copy_aside(&entry.path(), &to.join(entry.file_name()))?;
-        } else {
-            fs::copy(entry.path(), to.join(entry.file_name()))?;
-        }
-    }
-    Ok(())
 }

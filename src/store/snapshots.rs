@@ -9,7 +9,7 @@
 use super::backing::Change;
 use super::removal::{Removal, Traversal};
 use super::{Store, StoreError, layout};
-use crate::domain::{Seq, Timestamp};
+use crate::domain::{SectionId, Seq, Timestamp};
 use crate::frame::Format;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,20 +35,11 @@ const SYNC_EVERY_BYTES: u64 = 1 << 20;
 /// Keys are written at least this many chunks ahead, and at most twice as many: sled splits a leaf beyond this number of keys.
 const KEYS_AHEAD: u64 = 16;
 
-/// The identity of a section. Its numbers mean something to the caller only.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct SectionKey {
-    /// The filter, or other owner.
-    pub owner: u64,
-    /// Which of the owner's tables or slabs.
-    pub part: u64,
-}
-
 /// Where a section is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SectionRef {
     /// The section.
-    pub key: SectionKey,
+    pub key: SectionId,
     /// The caller's count of changes when the section was written. While it is the same, the section need not be written again.
     pub changes: u64,
     /// The number of its first chunk in its generation, which determines the tree of each chunk.
@@ -87,7 +78,7 @@ pub struct SnapshotWriter {
     events_last: u64,
     sections: Vec<SectionRef>,
     /// Sections that have begun: the number of the first chunk, and how many chunks there are.
-    open: BTreeMap<SectionKey, (u64, u32)>,
+    open: BTreeMap<SectionId, (u64, u32)>,
     chunks: u64,
     /// Bytes that were free on the file system when it started.
     free_before: u64,
@@ -117,7 +108,7 @@ impl SnapshotWriter {
     pub fn put_chunk(
         &mut self,
         store: &Store,
-        key: SectionKey,
+        key: SectionId,
         index: u32,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
@@ -169,7 +160,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     /// [`StoreError::Misuse`] if another number of chunks was written.
-    pub fn end_section(&mut self, key: SectionKey, changes: u64, chunks: u32) -> Result<(), StoreError> {
+    pub fn end_section(&mut self, key: SectionId, changes: u64, chunks: u32) -> Result<(), StoreError> {
         let (first_chunk, written) = self.open.remove(&key).unwrap_or((self.chunks, 0));
         if written != chunks {
             return Err(StoreError::Misuse(format!("section {key:?} has {written} chunks, not {chunks}")));
@@ -300,7 +291,7 @@ impl Store {
             }
             _ => "has a wrong checksum",
         };
-        let SectionKey { owner, part } = section.key;
+        let SectionId { owner, part } = section.key;
         Err(self.damaged(format!("tree {tree}, owner {owner}, part {part}: chunk {index} {why}")))
     }
 
@@ -447,7 +438,7 @@ fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, Stor
 }
 
 /// Binds a chunk to its place, so that a chunk in the wrong place is noticed.
-fn chunk_checksum(generation: u64, key: SectionKey, index: u32, bytes: &[u8]) -> u128 {
+fn chunk_checksum(generation: u64, key: SectionId, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&generation.to_le_bytes());
     hash.update(&key.owner.to_le_bytes());

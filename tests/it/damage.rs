@@ -6,9 +6,9 @@
 
 use crate::directory::copy_dir;
 use crate::store_support::{append, open, open_journal, options, proposal};
-use cuckood::domain::{Seq, Timestamp};
+use cuckood::domain::{SectionId, Seq, Timestamp};
 use cuckood::journal::{Durability, Journal, JournalError};
-use cuckood::store::{Manifest, SectionKey, Store, StoreError, StoreOptions};
+use cuckood::store::{Manifest, Store, StoreError, StoreOptions};
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -27,8 +27,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a child may take, in which a damaged directory is opened twice.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(180);
 
-fn key(filter: u64) -> SectionKey {
-    SectionKey { owner: filter, part: 0 }
+fn key(filter: u64) -> SectionId {
+    SectionId { owner: filter, part: 0 }
 }
 
 fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {

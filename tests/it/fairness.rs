@@ -4,11 +4,11 @@
 use crate::random_log::code;
 use cuckood::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, ImportId, ImportMode, KeyName, Kind, Name,
-    Outcome, Proposal, RedemptionId, Reference, Settings, Sizing, Spec, Target, Timestamp, UploadDigest,
-    Window,
+    Outcome, Proposal, RedemptionId, Reference, SectionId, Settings, Sizing, Spec, Target, Timestamp,
+    UploadDigest, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::{CodeFound, FilterView, SectionId, State, Waiting};
+use cuckood::state::{CodeFound, FilterView, State, Waiting};
 use std::collections::HashMap;
 use std::sync::Arc;
 

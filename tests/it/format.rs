@@ -5,15 +5,15 @@
 
 use crate::directory::copy_dir;
 use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
-use cuckood::domain::{Command, Event, Happened, Proposal, Seq, Timestamp};
+use cuckood::domain::{Command, Event, Happened, Proposal, SectionId, Seq, Timestamp};
 use cuckood::engine::{ArchiveSource, restore};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{EventPack, EventTree, SectionKey, Store, StoreOptions};
+use cuckood::store::{EventPack, EventTree, Store, StoreOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const KEY: SectionKey = SectionKey { owner: 5, part: 6 };
+const KEY: SectionId = SectionId { owner: 5, part: 6 };
 
 const EVENTS: EventTree = EventTree { first: 1, after: Timestamp(8), since: Timestamp(9) };
 

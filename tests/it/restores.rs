@@ -7,17 +7,16 @@
 
 use crate::random_log::{Numbers, RandomLog, code};
 use crate::store_support::options;
-use cuckood::domain::spec::CodeCounts;
 use cuckood::domain::{
     Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, KeyName,
-    Kind, Proposal, Seq, Target, Timestamp, UploadDigest,
+    Kind, Proposal, SectionId, Seq, Target, Timestamp, UploadDigest,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::filter::StateCounts;
 use cuckood::journal::Durability;
-use cuckood::state::{SectionId, State};
+use cuckood::state::State;
 use cuckood::store::{Manifest, Store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
@@ -75,8 +74,7 @@ fn codes(state: &mut State) -> StateCounts {
         .iter()
         .filter_map(|it| it.describe(Timestamp(0)).stats.codes)
     {
-        let CodeCounts { available, held, redeemed } = counts;
-        sum += StateCounts { available, held, redeemed };
+        sum += counts;
     }
     sum
 }

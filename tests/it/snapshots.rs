@@ -1,15 +1,15 @@
 //! Snapshots and backups: what was written comes back, and what nothing names goes.
 
 use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
-use cuckood::domain::{Seq, Timestamp};
+use cuckood::domain::{SectionId, Seq, Timestamp};
 use cuckood::engine::ArchiveSource;
 use cuckood::journal::{Durability, Journal, LocalJournal};
-use cuckood::store::{Manifest, SectionKey, Store, StoreError};
+use cuckood::store::{Manifest, Store, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 
-fn key(filter: u64) -> SectionKey {
-    SectionKey { owner: filter, part: filter % 3 }
+fn key(filter: u64) -> SectionId {
+    SectionId { owner: filter, part: filter % 3 }
 }
 
 fn chunk(filter: u64, round: u64, index: u32) -> Vec<u8> {

@@ -422,7 +422,7 @@ async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start(
         assert_eq!(import.state, ImportState::Interrupted);
     }
     let more = engine.submit(begin("more", ImportMode::Append), None).await.unwrap().outcome;
-    assert!(matches!(more, Outcome::Import(import) if import.lines == 10), "it is continued");
+    assert!(matches!(more, Outcome::Import(import) if import.counts.lines == 10), "it is continued");
     engine.shutdown().await;
 }
 

@@ -4,10 +4,10 @@
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
     Command, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal,
-    Sizing, Spec, Status, Target, Timestamp, Window,
+    SectionId, Sizing, Spec, Status, Target, Timestamp, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::state::{RedemptionQuery, SectionId, Sections, State};
+use cuckood::state::{RedemptionQuery, Sections, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -2,10 +2,10 @@
 //! written, reads go on, and the next start finds everything that was acknowledged.
 
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
-use cuckood::domain::{Command, Entry, Kind, Name, Proposal, Seq, Timestamp};
+use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
-use cuckood::store::{SectionKey, Store, StoreError};
+use cuckood::store::{Store, StoreError};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Backing for Faulty {
     }
 }
 
-const KEY: SectionKey = SectionKey { owner: 1, part: 2 };
+const KEY: SectionId = SectionId { owner: 1, part: 2 };
 
 fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let mut writer = store.begin_snapshot(seq)?;

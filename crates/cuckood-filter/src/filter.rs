@@ -2,7 +2,7 @@
 
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, FrozenTable, chunks, decode_chunk};
 use crate::hash::Digest;
-use crate::image::{FillError, Filled, FilterImage, Load, RestoreError};
+use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, TABLES_EVER_MAX};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::MemoryNeed;
 use crate::multiset::Multiset;
@@ -76,6 +76,10 @@ impl Filter {
     /// # Errors
     /// When the image contradicts itself.
     pub fn hollow(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
+        // A filter continues to count from there.
+        if image.next_table > TABLES_EVER_MAX / 2 {
+            return Err(RestoreError::Image("the numbers of its tables are wrong"));
+        }
         Ok(Self::over(Tables::restore(mode, image, None)?))
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 
 /// The most tables that a filter can have had. Only a forged image states more.
-const TABLES_EVER_MAX: u64 = 1 << 48;
+pub(crate) const TABLES_EVER_MAX: u64 = 1 << 48;
 
 /// The state of a filter, except for the contents of its tables, which are in chunks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape
 use crate::{AtomicU64, Words};
 
 /// One table of a filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SegmentStats {
     /// Items in it.
     pub items: u64,
@@ -31,6 +31,13 @@ pub struct SegmentStats {
     pub bucket_size: u8,
     /// Buckets.
     pub buckets: u64,
+}
+
+impl SegmentStats {
+    /// Number of slots.
+    pub fn slots(&self) -> u64 {
+        self.buckets * u64::from(self.bucket_size)
+    }
 }
 
 /// Items whose cache lines are prefetched before the first one is looked at: enough to keep the memory system busy.

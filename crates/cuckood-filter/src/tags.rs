@@ -318,7 +318,7 @@ pub enum Insert {
 }
 
 /// How many items of a strict filter are in each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StateCounts {
     /// Items that no client has claimed.
     pub available: u64,

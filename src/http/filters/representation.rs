@@ -2,8 +2,7 @@
 
 use super::spec::{GrowthName, LayoutBody, ModeName};
 use crate::domain::forget::write_time;
-use crate::domain::spec::CodeCounts;
-use crate::domain::{Description, Kind, SegmentStats, Sizing, Stats, StepStats, Timestamp};
+use crate::domain::{Description, Kind, Sizing, Stats, StepStats, Timestamp};
 use crate::engine::{Growth, Mode};
 use serde::Serialize;
 use serde_with::skip_serializing_none;
@@ -118,7 +117,8 @@ impl From<Description> for Filter {
 
 fn figures(kind: Kind, stats: Stats) -> FilterStats {
     // A compact filter has no redeemed codes: they are removed from it.
-    let codes = stats.codes.unwrap_or(CodeCounts { available: stats.items, ..Default::default() });
+    let (available, held, redeemed) =
+        stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
     let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
     FilterStats {
         items: stats.items,
@@ -129,19 +129,19 @@ fn figures(kind: Kind, stats: Stats) -> FilterStats {
         segments: stats
             .segments
             .iter()
-            .map(|&SegmentStats { items, capacity, fingerprint_bits, bucket_size, .. }| Segment {
-                items,
-                capacity,
-                fingerprint_bits,
-                bucket_size,
+            .map(|segment| Segment {
+                items: segment.items,
+                capacity: segment.capacity,
+                fingerprint_bits: segment.fingerprint_bits,
+                bucket_size: segment.bucket_size,
             })
             .collect(),
         adds: stats.adds,
         removes: stats.removes,
         copies_max: stats.copies_max,
-        available: of_coupon(codes.available),
-        held: of_coupon(codes.held),
-        redeemed: of_coupon(codes.redeemed),
+        available: of_coupon(available),
+        held: of_coupon(held),
+        redeemed: of_coupon(redeemed),
         steps: None,
     }
 }

@@ -148,7 +148,7 @@ fn count(
     guesser: &Guesser<'_>,
 ) -> Result<(), Problem> {
     let allowed =
-        import.guards.allow_rejected(import.rejected + batch.rejected, batch.errors.last().copied());
+        import.guards.allow_rejected(import.counts.rejected + batch.rejected, batch.errors.last().copied());
     allowed.map_err(|tripped| refusals::refused(import.kind, Refusal::ImportGuarded(tripped)))?;
     let guesses = guesser.take(batch.digests.len())?;
     let outcomes = trial.insert(&batch.digests);

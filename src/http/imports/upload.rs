@@ -118,8 +118,8 @@ impl Upload {
 
     /// Continues an import after the lines that the log already has.
     pub(super) fn continue_after(&mut self, import: &Import) {
-        self.intake.durable = (import.lines, import.chain);
-        self.intake.rejected = (import.rejected, import.guards.max_rejected);
+        self.intake.durable = (import.counts.lines, import.chain);
+        self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
         self.intake.noticed.watch_copies(import);
     }
 

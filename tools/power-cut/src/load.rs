@@ -2,11 +2,12 @@
 //! checked once the power is back.
 
 use crate::log::{TIME, entry};
+use cuckood::domain::SectionId;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::recover;
 use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use cuckood::state::{FreshEvents, SectionId, State};
+use cuckood::state::{FreshEvents, State};
 use cuckood::store::{Manifest, Store, StoreOptions};
 use std::error::Error;
 use std::io::Write;

@@ -1,9 +1,9 @@
-//! Guards: conditions that an import must satisfy, so that the wrong file does no harm.
+//! Rejected lines of an upload, and guards: conditions that an import must satisfy, so that the wrong file does no harm.
 
-use super::line_error::LineError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// A share from 0 to 1, stored as a whole number of millionths, so that it is equal on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -49,6 +49,37 @@ impl fmt::Display for Share {
     }
 }
 
+/// What is wrong with a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema, Error)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = LineErrorCode)]
+pub enum LineFault {
+    /// Longer than 512 bytes.
+    #[error("item-too-long")]
+    ItemTooLong,
+    /// Not UTF-8.
+    #[error("not-utf8")]
+    NotUtf8,
+    /// Neither a JSON string nor `{"item":…}`; not a CSV record, or one without the column.
+    #[error("malformed")]
+    Malformed,
+    /// An empty item.
+    #[error("empty")]
+    Empty,
+}
+
+/// A rejected line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema, Error)]
+#[error("line {line} ({fault})")]
+pub struct LineError {
+    /// Its number; the first line is 1.
+    #[schema(minimum = 1)]
+    pub line: u64,
+    /// What is wrong with it.
+    #[serde(rename = "code")]
+    pub fault: LineFault,
+}
+
 /// The conditions of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Guards {
@@ -82,7 +113,7 @@ pub enum Tripped {
         max_shrink: Share,
     },
     /// Too many lines were rejected.
-    #[error("{rejected} lines were rejected, the last one {}, and max_rejected is {max_rejected}", Told(*.last))]
+    #[error("{rejected} lines were rejected, the last one {}, and max_rejected is {max_rejected}", .last.map_or("untold".to_owned(), |last| last.to_string()))]
     Rejected {
         /// Lines rejected.
         rejected: u64,
@@ -91,18 +122,6 @@ pub enum Tripped {
         /// The last rejected line, if it was reported.
         last: Option<LineError>,
     },
-}
-
-/// A rejected line as text.
-struct Told(Option<LineError>);
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(LineError { line, fault }) => write!(f, "line {line} ({fault})"),
-            None => f.write_str("untold"),
-        }
-    }
 }
 
 impl Guards {

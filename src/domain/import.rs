@@ -1,7 +1,6 @@
 //! Imports: long uploads, logged piece by piece, so that an interrupted one can be continued, and warnings about what looks wrong in one.
 
-use super::guards::{Guards, Tripped};
-use super::line_error::LineError;
+use super::guards::{Guards, LineError, Tripped};
 use super::{FilterId, ItemOutcome, Kind, Name, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -10,7 +10,6 @@ pub mod guards;
 pub mod image;
 pub mod import;
 pub mod items;
-pub mod line_error;
 pub mod line_up;
 pub mod name;
 pub mod outcome;
@@ -23,13 +22,12 @@ pub mod time;
 pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Target};
 pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
 pub use forget::{Forget, ForgetError};
-pub use guards::{Guards, Share, Tripped};
+pub use guards::{Guards, LineError, LineFault, Share, Tripped};
 pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, SectionId, UploadId};
 pub use import::{
     Ending, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName, UploadDigest,
 };
 pub use items::{Digests, Inserted, ItemOutcome, Removed};
-pub use line_error::{LineError, LineFault};
 pub use line_up::{LineUp, Unless};
 pub use name::{FilterId, Kind, Name};
 pub use outcome::{Applied, Outcome, Refusal};

@@ -11,6 +11,7 @@ use crate::store::{Manifest, SectionRef, Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::iter::Peekable;
 use std::mem::discriminant;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -156,81 +157,56 @@ impl ArchiveSource {
 /// Records of an image that are read together: about half a megabyte.
 const RECORDS_AT_ONCE: usize = 8;
 
-/// An image that is being taken. Its snapshot is kept until it is dropped.
-pub(super) struct ImageSource {
-    _snapshot: PinnedManifest,
-    writer: ImageWriter,
-    /// `None` once it is written.
-    head: Option<ImageBody>,
-    sections: Vec<(ImageSection, SectionRef)>,
-    /// The section, and its chunk, that come next.
-    next: (usize, u32),
-    /// `None` once it is written.
-    end: Option<ImageBody>,
+/// The records of an image: of its head, its parts and its end. They keep its snapshot until they are dropped.
+type Records = Box<dyn Iterator<Item = Result<Vec<u8>, StoreError>> + Send>;
+
+/// The image of a filter as the newest snapshot has it; `None` if that has not got it.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the snapshot can't be read. The image of records that can't be read lacks its end.
+fn image(store: &Arc<Store>, filter: FilterId) -> Result<Option<Records>, StoreError> {
+    let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
+    let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
+    let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
+    let find = |(kind, id)| {
+        let found = snapshot.sections.binary_search_by_key(&id, |section| section.key).ok()?;
+        Some((kind, *snapshot.sections.get(found)?))
+    };
+    let sections: Option<Vec<(ImageSection, SectionRef)>> = sections.into_iter().map(find).collect();
+    let sections = sections.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
+    let chunks =
+        |(kind, section): (_, SectionRef)| (0..section.chunks).map(move |index| (kind, section, index));
+    let mut chunks = sections.into_iter().flat_map(chunks).peekable();
+    let mut ends = [ImageBody::Head(Box::new(head)), ImageBody::End { redemptions }].into_iter();
+    let (store, mut writer, mut next) = (store.clone(), ImageWriter::default(), ends.next());
+    Ok(Some(Box::new(std::iter::from_fn(move || {
+        let _kept = &snapshot;
+        let body = match next.take() {
+            Some(head) => head,
+            None => match next_part(&store, &mut chunks) {
+                Ok(part) => part.map(ImageBody::Part).or_else(|| ends.next())?,
+                Err(error) => return Some(Err(error)),
+            },
+        };
+        Some(Ok(writer.record(&body)))
+    }))))
 }
 
-impl ImageSource {
-    /// Begins the image of a filter as the newest snapshot has it; `None` if that has not got it.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] if the snapshot can't be read.
-    pub(super) fn begin(store: &Arc<Store>, filter: FilterId) -> Result<Option<Self>, StoreError> {
-        let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
-        let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
-        let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
-        let find = |(kind, id)| {
-            let found = snapshot.sections.binary_search_by_key(&id, |section| section.key);
-            let section = found.ok().and_then(|at| snapshot.sections.get(at));
-            section.map(|section| (kind, *section))
-        };
-        let sections: Option<Vec<_>> = sections.into_iter().map(find).collect();
-        Ok(Some(Self {
-            sections: sections.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?,
-            _snapshot: snapshot,
-            writer: ImageWriter::default(),
-            head: Some(ImageBody::Head(Box::new(head))),
-            next: (0, 0),
-            end: Some(ImageBody::End { redemptions }),
-        }))
+/// The next chunks, all of one kind; `None` after the last one.
+fn next_part(
+    store: &Store,
+    chunks: &mut Peekable<impl Iterator<Item = (ImageSection, SectionRef, u32)>>,
+) -> Result<Option<ImagePart>, StoreError> {
+    let Some(&(kind, ..)) = chunks.peek() else { return Ok(None) };
+    let mut part = ImagePart { section: kind, chunks: Vec::new() };
+    while part.bytes() < IMAGE_PART_BYTES
+        && let Some((_, section, index)) = chunks.next_if(|(other, ..)| *other == kind)
+    {
+        let mut read = Vec::new();
+        store.read_chunk(&section, index, &mut read)?;
+        part.chunks.push(Chunk(read));
     }
-
-    /// The next records; none after the last one.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] if something can't be read. The image then lacks its end.
-    pub(super) fn next_records(&mut self, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut records = Vec::new();
-        while records.len() < RECORDS_AT_ONCE {
-            let body = match self.head.take() {
-                Some(head) => Some(head),
-                None => self.next_part(store)?.map(ImageBody::Part).or_else(|| self.end.take()),
-            };
-            let Some(body) = body else { break };
-            records.push(self.writer.record(&body));
-        }
-        Ok(records)
-    }
-
-    /// The next chunks, all of one kind.
-    fn next_part(&mut self, store: &Store) -> Result<Option<ImagePart>, StoreError> {
-        let mut part: Option<ImagePart> = None;
-        while let Some((kind, section)) = self.sections.get(self.next.0) {
-            let (index, chunk) = self.next;
-            if chunk == section.chunks {
-                self.next = (index + 1, 0);
-                continue;
-            }
-            let part = part.get_or_insert_with(|| ImagePart { section: *kind, chunks: Vec::new() });
-            if part.section != *kind || part.bytes() >= IMAGE_PART_BYTES {
-                break;
-            }
-            let mut read = Vec::new();
-            store.read_chunk(section, chunk, &mut read)?;
-            part.chunks.push(Chunk(read));
-            self.next = (index, chunk + 1);
-        }
-        Ok(part)
-    }
+    Ok(Some(part))
 }
 
 /// Maximum number of backups, and of images, in progress.
@@ -239,7 +215,7 @@ const DOWNLOADS_MAX: usize = 4;
 /// What a client downloads.
 enum Source {
     Backup(ArchiveSource),
-    Image(ImageSource),
+    Image(Records),
 }
 
 /// All downloads, as the writer sees them, by number. Each has a token that its client holds.
@@ -314,7 +290,7 @@ impl Downloads {
         filter: FilterId,
         token: Weak<()>,
     ) -> Result<Option<u64>, SubmitError> {
-        let source = ImageSource::begin(store, filter).map_err(failed)?;
+        let source = image(store, filter).map_err(failed)?;
         source.map(|source| self.insert(token, Source::Image(source))).transpose()
     }
 
@@ -330,7 +306,9 @@ impl Downloads {
             Some((_, Source::Backup(source))) => {
                 source.next_part(store, journal).map(|part| part.into_iter().collect()).map_err(failed)
             }
-            Some((_, Source::Image(source))) => source.next_records(store).map_err(failed),
+            Some((_, Source::Image(records))) => {
+                records.take(RECORDS_AT_ONCE).collect::<Result<_, _>>().map_err(failed)
+            }
         };
         if !parts.as_ref().is_ok_and(|parts: &Vec<_>| !parts.is_empty()) {
             self.running.remove(&id);

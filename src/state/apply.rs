@@ -4,7 +4,6 @@ use super::answers::Asked;
 use super::filters::Creation;
 use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
 use super::importing::Lines;
-use super::incoming::Beginning;
 use super::machine::{SWEEP_MAX, Shared, State};
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
@@ -160,8 +159,7 @@ impl State {
                 self.on(target.0, |filter| filter.cancel(redemption))?
             }
             Command::ImageBegin { upload, id, kind, name, head, checksum } => {
-                let (upload, id, kind, checksum) = (*upload, *id, *kind, *checksum);
-                self.image_begin(&Beginning { upload, id, kind, name, head, checksum })
+                self.image_begin(*upload, *id, (*kind, name), head, *checksum)
             }
             Command::ImagePart { upload, before, checksum, part } => {
                 self.image_part(*upload, *before, *checksum, part)

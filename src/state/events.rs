@@ -79,11 +79,6 @@ impl FreshEvents {
 }
 
 impl Events {
-    /// Before the first event.
-    pub(super) fn new() -> Self {
-        Self::restore(0, 1)
-    }
-
     /// Restores the numbering from a snapshot.
     pub(super) fn restore(last: u64, next: u64) -> Self {
         Self { is_on: false, last, next, by: None, fresh: FreshEvents::default() }
@@ -167,7 +162,7 @@ mod tests {
 
     #[test]
     fn events_are_numbered_and_name_the_key_that_asked() {
-        let mut events = Events::new();
+        let mut events = Events::restore(0, 1);
         events.tell(Timestamp(1), || unreachable!("it is off"));
         events.switch(true);
         events.by = Some(KeyName::new("shop"));

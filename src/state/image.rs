@@ -9,7 +9,7 @@ use super::history::History;
 use super::idempotency::Records;
 use super::images::Images;
 use super::imports::Imports;
-use super::ledger::{Change, Ledger};
+use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
 use super::section::{Epoch, RECORDS, Section, Sections};
 use super::staging::{KeptChanges, Staging};
@@ -75,17 +75,6 @@ struct FilterStateImage {
     ledger: LedgerImage,
     staging: Option<StagingImage>,
     is_hidden: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-struct LedgerImage {
-    epoch: Epoch,
-    redemptions: u64,
-    changes: u64,
-    /// Memory that it takes. Its chunks don't tell, for they have no free slots.
-    memory_bytes: u64,
-    /// Of an open pool: how often its ordinals have changed.
-    ordinals_changes: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -190,24 +179,6 @@ impl Tables {
             Section::new(id, table.changes(), move |out| table.next_chunk(out))
         }));
         (epoch, image)
-    }
-}
-
-impl Ledger {
-    /// Adds sections for the redemptions and the ordinals.
-    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
-        let (epoch, redemptions, memory_bytes) = (self.epoch(), self.len() as u64, self.memory_bytes());
-        let slab = self.slab_mut();
-        let (changes, mut frozen) = (slab.changes(), slab.freeze(copied));
-        let id = SectionId::redemptions(epoch);
-        sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
-        let ordinals_changes = self.ordinals_mut().map(|ordinals| {
-            let (changes, mut frozen) = (ordinals.changes(), ordinals.freeze(copied));
-            let id = SectionId::ordinals(epoch);
-            sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
-            changes
-        });
-        LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
 }
 

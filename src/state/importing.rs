@@ -1,6 +1,5 @@
 //! The commands of an import: begin, lines, end; and the swap at the end of `mode=replace`.
 
-use super::imports::TooMany;
 use super::machine::{SWEEP_MAX, Shared, State};
 use super::staging::Staging;
 use super::subject::Subject;
@@ -62,8 +61,7 @@ impl Subject<'_> {
                 Import { is_named, ..begun }
             }
         };
-        let room = self.shared.view.imports.write().make_room(&import.owner, id);
-        room.map_err(|TooMany| Refusal::TooManyImports)?;
+        self.shared.view.imports.write().make_room(&import.owner, id)?;
         if mode == ImportMode::Replace {
             self.stage(id.clone());
         }

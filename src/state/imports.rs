@@ -2,16 +2,12 @@
 //! owner's last few are kept.
 
 use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
-use crate::domain::{Import, ImportId, KeyName, Name, Timestamp};
+use crate::domain::{Import, ImportId, KeyName, Name, Refusal, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Memory of a record and its entries in the indexes, in bytes, rounded up. Texts and line errors are not counted.
 const IMPORT_BYTES: u64 = 600;
-
-/// The owner has as many unfinished imports as one may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooMany;
 
 /// The records of all imports.
 #[derive(Debug, Default)]
@@ -76,13 +72,13 @@ impl Imports {
     /// last ones.
     ///
     /// # Errors
-    /// [`TooMany`] when the owner has as many other unfinished imports as one may have.
-    pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), TooMany> {
+    /// [`Refusal::TooManyImports`] when the owner has as many other unfinished imports as one may have.
+    pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), Refusal> {
         let ids = self.of_owner.get(owner).into_iter().flatten().filter(|other| *other != id);
         let (unfinished, mut over): (Vec<_>, Vec<_>) =
             ids.filter_map(|other| self.records.get(other)).partition(|import| import.is_unfinished());
         if unfinished.len() >= IMPORTS_UNFINISHED_MAX {
-            return Err(TooMany);
+            return Err(Refusal::TooManyImports);
         }
         over.sort_by_key(|import| (import.changed_at, &import.id));
         let spare = over.len().saturating_sub(IMPORTS_KEPT_MAX);

@@ -16,16 +16,6 @@ use crate::domain::{
 use crate::filter::{Filter, Mode};
 use std::sync::Arc;
 
-/// The campaign or coupon that is to be made of an image.
-pub(super) struct Beginning<'a> {
-    pub(super) upload: UploadId,
-    pub(super) id: FilterId,
-    pub(super) kind: Kind,
-    pub(super) name: &'a Name,
-    pub(super) head: &'a FilterHead,
-    pub(super) checksum: u128,
-}
-
 impl State {
     /// The images that are coming in, and have made no progress since then.
     pub fn images_unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
@@ -33,8 +23,14 @@ impl State {
     }
 
     /// Makes the filter of an image, with empty tables. It is not shown.
-    pub(super) fn image_begin(&mut self, beginning: &Beginning<'_>) -> Result<Outcome, Refusal> {
-        let Beginning { upload, id, kind, name, head, checksum } = *beginning;
+    pub(super) fn image_begin(
+        &mut self,
+        upload: UploadId,
+        id: FilterId,
+        (kind, name): (Kind, &Name),
+        head: &FilterHead,
+        checksum: u128,
+    ) -> Result<Outcome, Refusal> {
         self.give_image_up(upload);
         let shared = &mut self.shared;
         if shared.catalog.get(kind, name).is_some() {

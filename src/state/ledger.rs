@@ -6,11 +6,11 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::section::Epoch;
+use super::section::{Epoch, Section};
 use crate::domain::spec::STOCK_MAX;
-use crate::domain::{Redemption, RedemptionId, Reference, Status, Timestamp};
+use crate::domain::{Redemption, RedemptionId, Reference, SectionId, Status, Timestamp};
 use crate::filter::Digest;
-use crate::paged::{Numbers, Slab};
+use crate::paged::{Copied, Numbers, Placed, Places, Slab};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -126,6 +126,18 @@ pub struct Ledger {
     ordinals: Option<Box<Numbers>>,
     /// While an image arrives: the ordinals of its redemptions that stand. No two have the same one.
     loaded: Option<Box<Numbers>>,
+}
+
+/// What a snapshot says of a ledger, except for the contents of its sections.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LedgerImage {
+    pub(super) epoch: Epoch,
+    pub(super) redemptions: u64,
+    pub(super) changes: u64,
+    /// Memory that it takes. Its chunks don't tell, for they have no free slots.
+    pub(super) memory_bytes: u64,
+    /// Of an open pool: how often its ordinals have changed.
+    pub(super) ordinals_changes: Option<u64>,
 }
 
 fn reference_hash(reference: &Reference) -> u64 {
@@ -247,10 +259,6 @@ impl Ledger {
         let Some(loaded) = slab.load_values(chunk) else { return 0 };
         let references: u64 = loaded.map(|(_, kept)| REDEMPTION_BYTES + kept.keys().reference_bytes).sum();
         slab.memory_bytes() + references
-    }
-
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
     }
 
     /// Number of redemptions.
@@ -477,15 +485,27 @@ impl Ledger {
         overdue.take(surplus).count() == surplus
     }
 
-    /// The redemptions, for a snapshot.
-    pub(super) fn slab_mut(&mut self) -> &mut Slab<Kept> {
-        &mut self.redemptions
+    /// Adds sections for the redemptions and the ordinals.
+    pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
+        let (epoch, redemptions, memory_bytes) = (self.epoch, self.redemptions.len(), self.memory_bytes());
+        let changes = freeze(SectionId::redemptions(epoch), &mut self.redemptions, copied, sections);
+        let ordinals = self.ordinals.as_deref_mut();
+        let ordinals_changes =
+            ordinals.map(|ordinals| freeze(SectionId::ordinals(epoch), ordinals, copied, sections));
+        LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
+}
 
-    /// The ordinals that are taken, for a snapshot; `None` unless it is an open pool's.
-    pub(super) fn ordinals_mut(&mut self) -> Option<&mut Numbers> {
-        self.ordinals.as_deref_mut()
-    }
+/// Adds a section. Returns its number of changes.
+fn freeze<P: Places + Send + Sync + 'static>(
+    id: SectionId,
+    placed: &mut Placed<P>,
+    copied: &Copied,
+    sections: &mut Vec<Section>,
+) -> u64 {
+    let (changes, mut frozen) = (placed.changes(), placed.freeze(copied));
+    sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
+    changes
 }
 
 impl RedemptionQuery {

@@ -186,7 +186,7 @@ impl State {
             catalog_changed: false,
             view: View::default(),
             copied: Copied::default(),
-            events: Events::new(),
+            events: Events::restore(0, 1),
             discarded: Discarded::default(),
         };
         shared.configure(Settings::default());
@@ -310,7 +310,7 @@ impl FilterState {
             None,
             None,
             tables.due(&view.spec).map(|at| (at, AT_ONCE.1)),
-            tables.is_retiring().then_some(AT_ONCE),
+            tables.filter.is_retiring().then_some(AT_ONCE),
             is_moving(tables).then_some(AT_ONCE),
         ];
         if let Some(staging) = staging {

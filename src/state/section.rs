@@ -65,15 +65,6 @@ impl Section {
     }
 }
 
-impl std::fmt::Debug for Section {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Section")
-            .field("id", &self.id)
-            .field("changes", &self.changes)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Where a state that is being restored gets its sections from.
 pub trait Sections {
     /// Why a chunk could not be loaded.

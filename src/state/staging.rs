@@ -160,11 +160,6 @@ impl Staging {
         self.walk.is_some()
     }
 
-    /// Begins to catch up, or starts over.
-    pub(super) fn begin_catching_up(&mut self) {
-        self.walk = Some(Walk::START);
-    }
-
     /// Adds changes of the filter's items to the queue. While the staged tables catch up, so many older ones are repeated for each.
     ///
     /// # Errors

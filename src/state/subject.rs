@@ -7,7 +7,7 @@ use super::view::FilterView;
 use crate::domain::{
     FilterId, Happened, ImportId, ImportState, ItemOutcome, Redemption, RedemptionStep, Refusal, Status,
 };
-use crate::filter::{Digest, SlotState};
+use crate::filter::{Digest, SlotState, Walk};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl Subject<'_> {
     /// Lets the staged tables begin to catch up, or start over.
     pub(super) fn begin_catching_up(&mut self) {
         let Some(staging) = self.staging else { return };
-        staging.begin_catching_up();
+        staging.walk = Some(Walk::START);
         if std::mem::take(&mut staging.cleared) {
             let empty = self.shared.empty_tables(self.view);
             let replaced = std::mem::replace(&mut staging.tables, empty);

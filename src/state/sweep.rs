@@ -102,7 +102,7 @@ impl State {
         while words > 0
             && let Some(filter) = self.shared.agenda.next_retiring()
         {
-            let done = self.on(filter, |filter| filter.tables.retire(words)).unwrap_or(0);
+            let done = self.on(filter, |filter| filter.tables.filter.retire(words)).unwrap_or(0);
             words = words.saturating_sub(done.max(1));
         }
     }

@@ -31,16 +31,6 @@ impl Tables {
         Some(spec.forget?.end_of(self.filter.oldest_step()?))
     }
 
-    /// Whether [`Self::retire`] has something to do.
-    pub(super) fn is_retiring(&self) -> bool {
-        self.filter.is_retiring()
-    }
-
-    /// Goes on freeing the slots of forgotten items, in so many more words. Returns how many that were.
-    pub(super) fn retire(&mut self, words: u64) -> u64 {
-        self.filter.retire(words)
-    }
-
     /// Bytes of the tables.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.filter.tables().memory_bytes()
@@ -53,8 +43,8 @@ impl Tables {
         if_absent: bool,
     ) -> Result<Vec<ItemOutcome>, Full> {
         let inserted = self.filter.insert_many(digests, if_absent)?;
-        if self.is_retiring() {
-            self.retire(WORDS_AN_INSERT * digests.len() as u64);
+        if self.filter.is_retiring() {
+            self.filter.retire(WORDS_AN_INSERT * digests.len() as u64);
         }
         Ok(inserted.into_iter().map(outcome).collect())
     }

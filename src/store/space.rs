@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -155,13 +155,7 @@ fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
     match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}
         Err(rustix::io::Errno::OPNOTSUPP) => {
-            let zeros = vec![0; 1 << 20];
-            let mut left = bytes;
-            while left > 0 {
-                let step = left.min(zeros.len() as u64);
-                file.write_all(&zeros[..step as usize])?;
-                left -= step;
-            }
+            io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
         }
         Err(error) => return Err(error.into()),
     }

@@ -99,7 +99,7 @@ impl FilterImage {
             return Err("a table is out of place");
         }
         if self.next_table > TABLES_EVER_MAX
-            || newest_id(&self.tables) >= self.next_table
+            || self.tables.iter().any(|table| table.id.0 >= self.next_table)
             || !self.tables.is_sorted_by(|one, next| one.id < next.id)
         {
             return Err("the numbers of its tables are wrong");
@@ -126,10 +126,6 @@ impl FilterImage {
         }
         Ok(())
     }
-}
-
-fn newest_id(tables: &[TableImage]) -> u64 {
-    tables.last().map_or(0, |table| table.id.0)
 }
 
 /// Why a filter can't be restored.

@@ -394,14 +394,11 @@ impl Tables {
         {
             newest.start_copy(Table::try_new(plan)?, done);
         }
-        let steps = match &image.steps {
-            None => None,
-            Some(steps) => Some(
-                Steps::restore(steps, first.step_bits)
-                    .ok_or(RestoreError::Image("its steps contradict each other"))?,
-            ),
+        let restored = |steps| {
+            let steps = Steps::restore(steps, first.step_bits).map(Box::new);
+            steps.ok_or(RestoreError::Image("its steps contradict each other"))
         };
-        let steps = steps.map(Box::new);
+        let steps = image.steps.as_ref().map(restored).transpose()?;
         let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
         let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
         Ok(Self { mode, first, growth, next_table, tables, dropped: None, steps, sweep, shared })

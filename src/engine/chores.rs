@@ -121,7 +121,7 @@ impl Writer {
 
     fn remove_old_events(&mut self) {
         // What other nodes write makes events here, whether there is room for them or not.
-        self.events.note_disk(self.inner.options.journal.is_shared() && self.store.check_space().is_err());
+        self.events.note_disk(self.inner.options.journal.is_shared() && self.store.space.check().is_err());
         if !self.has_old_events() {
             return;
         }

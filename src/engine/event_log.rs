@@ -23,8 +23,6 @@ const TREE_SECONDS_MIN: u64 = 60;
 pub struct EventLog {
     /// All trees, the oldest first, with what is stored in each. The last one is the tail's; it may have nothing in it yet.
     trees: VecDeque<(EventTree, EventTreeSize)>,
-    /// What is stored in all of them.
-    total: EventTreeSize,
     /// The pack that is being filled.
     tail: EventPack,
     /// The events and bytes of what is stored in the tail's place.
@@ -68,6 +66,12 @@ pub struct EventFigures {
     pub oldest_at: Option<Timestamp>,
 }
 
+/// The time of a pack's last event, if that can be decoded.
+fn last_time(pack: &EventPack) -> Option<Timestamp> {
+    let (_, last) = pack.events().last()?;
+    Some(Event::decode(last)?.at)
+}
+
 impl EventLog {
     /// Opens the log of events of a store, for the replay that goes on from this state.
     ///
@@ -77,7 +81,6 @@ impl EventLog {
         let (last, next) = (state.events().last(), state.events().next());
         let mut log = Self {
             trees: VecDeque::new(),
-            total: EventTreeSize::default(),
             tail: EventPack::empty(next, last, state.now()),
             stored: EventTreeSize::default(),
             until: state.now(),
@@ -97,7 +100,6 @@ impl EventLog {
             let size = if is_last { store.events().count(tree)? } else { store.events().size(tree)? };
             log.trees.push_back((tree, size));
         }
-        log.count_total();
         let is_missing = |pack: Option<EventPack>| pack.is_none_or(|pack| pack.first > last);
         if last > 0
             && log.trees.front().is_none_or(|(tree, _)| tree.first <= last)
@@ -113,9 +115,8 @@ impl EventLog {
     fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
         for (tree, _) in self.trees.iter().rev() {
             let Some(pack) = store.events().last(*tree)? else { continue };
-            let event = pack.events().last().and_then(|(_, event)| Event::decode(event));
             let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
-            self.until = event.ok_or_else(unreadable)?.at;
+            self.until = last_time(&pack).ok_or_else(unreadable)?;
             self.stored = pack.size();
             let is_ended =
                 pack.is_full() || self.trees.back().is_some_and(|(last, _)| last.first > pack.last());
@@ -193,6 +194,31 @@ impl EventLog {
         if self.tail.is_full() { stored.and(self.seal(store)) } else { stored }
     }
 
+    /// Adds a pack of an archive, after the events that are stored.
+    ///
+    /// # Errors
+    /// As for [`Self::take`].
+    pub(super) fn add(&mut self, store: &Store, pack: EventPack) -> Result<(), StoreError> {
+        let until = last_time(&pack).unwrap_or(pack.since);
+        self.tail = pack;
+        self.choose_tree(store)?;
+        self.until = until;
+        self.seal(store)
+    }
+
+    /// Leaves out the events up to the one of this number, the last of which was at this time. A store without any tree of events would look
+    /// damaged.
+    ///
+    /// # Errors
+    /// As for [`Self::take`].
+    pub(super) fn leave_out(&mut self, store: &Store, last: u64, at: Timestamp) -> Result<(), StoreError> {
+        if self.trees.is_empty() && last > 0 {
+            (self.tail, self.until) = (EventPack::empty(last + 1, last, at), at);
+            self.begin_anew(store)?;
+        }
+        Ok(())
+    }
+
     /// Compares an event that the replay has made with the stored one. It may have gone since.
     fn compare(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
         if event.number < self.begin() {
@@ -251,12 +277,10 @@ impl EventLog {
         self.tail = EventPack::empty(last + 1, last, now);
         if let Some(kept) = kept {
             (self.stored, self.tail) = (kept.size(), kept.up_to(last));
-            let event = self.tail.events().last().and_then(|(_, event)| Event::decode(event));
-            self.until = event.map_or(kept.since, |event| event.at);
+            self.until = last_time(&self.tail).unwrap_or(kept.since);
             // In the place of the longer one: no event before is missing if the process dies in between.
             self.save(store)?;
         }
-        self.count_total();
         Ok(())
     }
 
@@ -321,7 +345,6 @@ impl EventLog {
         size.bytes = size.bytes + now.bytes - self.stored.bytes;
         size.events = size.events + now.events - self.stored.events;
         self.stored = now;
-        self.count_total();
         Ok(())
     }
 
@@ -333,23 +356,21 @@ impl EventLog {
     /// Sizes, as of now.
     pub fn figures(&self) -> EventFigures {
         let oldest = self.trees.iter().find(|(_, size)| size.events > 0).map(|(tree, _)| tree.since);
+        let total = self.total();
         EventFigures {
-            kept: self.kept(),
-            bytes: self.total.bytes,
+            kept: total.events + u64::from(self.tail.count) - self.stored.events,
+            bytes: total.bytes,
             oldest_at: oldest.or((!self.tail.is_empty()).then_some(self.tail.since)),
         }
     }
 
-    fn kept(&self) -> u64 {
-        self.total.events + u64::from(self.tail.count) - self.stored.events
-    }
-
-    fn count_total(&mut self) {
-        let sizes = || self.trees.iter().map(|(_, size)| size);
-        self.total = EventTreeSize {
-            bytes: sizes().map(|size| size.bytes).sum(),
-            events: sizes().map(|size| size.events).sum(),
+    /// What is stored in all trees.
+    fn total(&self) -> EventTreeSize {
+        let add = |all: EventTreeSize, (_, size): &(EventTree, EventTreeSize)| EventTreeSize {
+            bytes: all.bytes + size.bytes,
+            events: all.events + size.events,
         };
+        self.trees.iter().fold(EventTreeSize::default(), add)
     }
 
     /// Finds the event of this number. Unless that one `is_wanted`, the first one that is kept after it will do.
@@ -396,7 +417,6 @@ impl EventLog {
         {
             self.tell_shortage(now);
             self.removal = Some((Removal::new(tree.name()), tree));
-            self.count_total();
         }
         Ok(())
     }
@@ -429,7 +449,7 @@ impl EventLog {
         // A clock that was ahead may have made the first ones look young.
         let mut later = self.trees.iter().skip(1);
         later.any(|(tree, _)| self.is_over(tree.after, now))
-            || self.trees.len() > 1 && (self.is_disk_full || self.total.bytes > self.room_bytes)
+            || self.trees.len() > 1 && (self.is_disk_full || self.total().bytes > self.room_bytes)
     }
 
     /// Begins an empty tree: everything before it can go.

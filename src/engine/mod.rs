@@ -275,7 +275,7 @@ impl Engine {
         if let Some(unsure) = self.clock_unsure() {
             return Some(unsure.into());
         }
-        if store.load().as_ref().is_some_and(|store| store.check_space().is_err()) {
+        if store.load().as_ref().is_some_and(|store| store.space.check().is_err()) {
             return Some(SubmitError::DiskFull);
         }
         let sizes = board.figures.lock().sizes;

@@ -1,14 +1,13 @@
 //! Restores an archive into a data directory.
 
-use crate::domain::{ClockReading, Command, Event, Proposal, Seq, Timestamp};
+use super::event_log::EventLog;
+use crate::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use crate::journal::{
     Durability, Journal, JournalError, LocalJournal, LocalOptions, SharedSnapshot, read_shared,
 };
+use crate::state::State;
 use crate::store::archive::{self, Piece};
-use crate::store::{
-    EventPack, EventTree, EventTreeSize, Manifest, RestoreTarget, SnapshotWriter, Store, StoreError,
-    StoreOptions,
-};
+use crate::store::{Manifest, RestoreTarget, SnapshotWriter, Store, StoreError, StoreOptions};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ pub fn restore(
         return Err(error);
     }
     let store = Arc::new(begun.open(options)?);
-    let mut target = Target::new(&store);
+    let mut target = Target::new(&store)?;
     archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
     let last = target.finish(clock.wall)?;
     // However old the archive is, this machine's clock counts from now on.
@@ -56,7 +55,7 @@ pub(super) fn load_shared(
     from: impl Read,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), StoreError> {
-    let (mut target, mut bytes) = (Target::new(store), 0);
+    let (mut target, mut bytes) = (Target::new(store)?, 0);
     read_shared(snapshot, from, |piece| {
         if let Piece::Chunk { bytes: chunk, .. } = &piece {
             bytes += chunk.len() as u64;
@@ -67,39 +66,26 @@ pub(super) fn load_shared(
     target.finish_snapshot().map(drop)
 }
 
-/// Bytes of a tree of events after which the next one begins.
-const EVENT_TREE_BYTES: u64 = 8 << 20;
-
-/// A tree covers at most this time, in seconds, so that it goes when its retention is over.
-const EVENT_TREE_SECONDS: u64 = 86_400;
-
-fn covers(tree: EventTree, at: Timestamp) -> bool {
-    tree.since <= at && at < tree.since.plus_seconds(EVENT_TREE_SECONDS)
-}
-
+/// A directory that is being filled.
 struct Target<'a> {
     store: &'a Arc<Store>,
     manifest: Option<Manifest>,
     writer: Option<SnapshotWriter>,
-    /// The tree of events that is being filled.
-    events: Option<(EventTree, EventTreeSize)>,
-    /// The time of the last event.
-    events_until: Timestamp,
+    events: EventLog,
     journal: Option<LocalJournal>,
     unsynced_bytes: usize,
 }
 
 impl<'a> Target<'a> {
-    fn new(store: &'a Arc<Store>) -> Target<'a> {
-        Target {
+    fn new(store: &'a Arc<Store>) -> Result<Self, StoreError> {
+        Ok(Self {
             store,
             manifest: None,
             writer: None,
-            events: None,
-            events_until: Timestamp(0),
+            events: EventLog::open(store, &State::new())?,
             journal: None,
             unsynced_bytes: 0,
-        }
+        })
     }
 
     fn write(&mut self, piece: Piece<'_>) -> Result<(), StoreError> {
@@ -111,19 +97,24 @@ impl<'a> Target<'a> {
             }
             Piece::Chunk { key, index, bytes } => match &mut self.writer {
                 Some(writer) => {
-                    self.store.check_space()?;
+                    self.store.space.check()?;
                     writer.put_chunk(self.store, key, index, bytes)
                 }
                 None => Err(StoreError::Misuse("a chunk before the manifest".to_owned())),
             },
-            Piece::Events(pack) => self.write_events(&pack),
+            Piece::Events(pack) => {
+                self.store.space.check()?;
+                let bytes = pack.size().bytes as usize;
+                self.events.add(self.store, pack)?;
+                self.count_unsynced(bytes)
+            }
             Piece::Entries { first, count, payload } => self.write_entries(first, count, payload),
             Piece::End => Ok(()),
         }
     }
 
     fn write_entries(&mut self, first: Seq, count: u32, mut payload: &[u8]) -> Result<(), StoreError> {
-        self.store.check_space()?;
+        self.store.space.check()?;
         let bytes = payload.len();
         let damaged =
             |why: String| self.store.damaged(format!("the archive's log at position {}: {why}", first.0));
@@ -152,27 +143,6 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    fn write_events(&mut self, pack: &EventPack) -> Result<(), StoreError> {
-        self.store.check_space()?;
-        let (tree, mut size) = match self.events.take() {
-            Some((tree, size)) if size.bytes < EVENT_TREE_BYTES && covers(tree, pack.since) => (tree, size),
-            before => {
-                if let Some((tree, size)) = before {
-                    self.store.events().note_size(tree, size)?;
-                }
-                let after = self.events_until.min(pack.since);
-                (EventTree { first: pack.first, after, since: pack.since }, EventTreeSize::default())
-            }
-        };
-        self.store.events().put(tree, pack)?;
-        size.bytes += pack.size().bytes;
-        size.events += pack.size().events;
-        self.events = Some((tree, size));
-        let last = pack.events().last().and_then(|(_, event)| Event::decode(event));
-        self.events_until = last.map_or(pack.since, |event| event.at);
-        self.count_unsynced(pack.size().bytes as usize)
-    }
-
     /// The log of the new directory. It is created behind `after` on the first call.
     fn log_after(&mut self, after: Seq) -> Result<&mut LocalJournal, StoreError> {
         // One sync at the end is enough: until then the directory is not valid.
@@ -191,12 +161,8 @@ impl<'a> Target<'a> {
                 writer.end_section(section.key, section.changes, section.chunks)?;
             }
             seq = manifest.seq;
-            if self.events.is_none() && manifest.events_last > 0 {
-                // All of them had gone. A directory without any tree of events would look damaged.
-                let (first, at) = (manifest.events_last + 1, manifest.taken_at);
-                let tree = EventTree { first, after: at, since: at };
-                self.store.events().begin_tree(tree)?;
-            }
+            // If the archive has no events, all of them had gone.
+            self.events.leave_out(self.store, manifest.events_last, manifest.taken_at)?;
             writer.cover_events(manifest.events_last);
             writer.finish(self.store, manifest.taken_at, manifest.meta)?;
         }

@@ -147,7 +147,7 @@ impl Snapshotter {
     pub(super) fn is_due(&self, state: &State) -> bool {
         !self.has_work()
             && self.log_bytes >= self.due_after(state)
-            && (!self.is_out_of_space || self.store.check_space().is_ok())
+            && (!self.is_out_of_space || self.store.space.check().is_ok())
     }
 
     /// Bytes of log after which a snapshot is due.
@@ -254,7 +254,7 @@ impl Snapshotter {
         self.leftovers = Leftovers::FindLog;
         // The log that it would have replaced is still there.
         self.log_bytes += std::mem::take(&mut self.log_bytes_before);
-        self.is_out_of_space = self.store.check_space().is_err();
+        self.is_out_of_space = self.store.space.check().is_err();
     }
 }
 

@@ -229,9 +229,9 @@ impl Writer {
     }
 
     fn begin_batch(&mut self) -> Batch {
-        self.is_disk_short = self.store.check_space().is_err();
+        self.is_disk_short = self.store.space.check().is_err();
         if !self.is_disk_short {
-            self.store.restore_ballast();
+            self.store.space.restore_ballast();
         }
         let stamp = self.time.stamp(self.state.now()).map_err(SubmitError::from);
         Batch::new(Instant::now(), self.inner.log_refusal().map_or(stamp, Err))
@@ -321,8 +321,8 @@ impl Writer {
         let frees_space = proposals.iter().all(|proposal| proposal.command.frees_space());
         match self.state.sweep_events_bytes(commands, at) {
             0 => {}
-            events_bytes if frees_space => self.store.check_reserve(events_bytes)?,
-            events_bytes => self.store.check_space_beyond(events_bytes)?,
+            events_bytes if frees_space => self.store.space.check_reserve(events_bytes)?,
+            events_bytes => self.store.space.check_beyond(events_bytes)?,
         }
         self.journal.propose(first, proposals)
     }

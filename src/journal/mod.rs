@@ -121,8 +121,8 @@ impl JournalOptions {
 /// Rejects a batch if too little space is free for it. One that only frees space may use the reserve below the watermark.
 fn check_space(store: &Store, batch: &[Proposal]) -> Result<(), StoreError> {
     match batch.iter().all(|proposal| proposal.command.frees_space()) {
-        true => store.check_reserve(0),
-        false => store.check_space(),
+        true => store.space.check_reserve(0),
+        false => store.space.check(),
     }
 }
 

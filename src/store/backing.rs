@@ -37,10 +37,8 @@ pub trait Backing: Send + Sync {
     fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault>;
     /// Visits the keys from `from` on, in order, until the callback stops it.
     fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
-    /// The last key of a tree.
-    fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault>;
-    /// The last key of a tree that is not after `to`.
-    fn last_key_to(&self, tree: &str, to: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
+    /// The last key of a tree, or its last one that is not after `to`.
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault>;
     /// Hands everything written to the operating system, so that it survives the death of the process.
     fn flush(&self) -> Result<(), Fault>;
     /// Makes everything flushed survive the death of the machine.

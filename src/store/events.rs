@@ -45,11 +45,20 @@ pub struct EventTree {
 impl EventTree {
     /// The tree's name.
     pub(crate) fn name(self) -> String {
-        layout::event_tree([self.first, self.after.0, self.since.0])
+        format!("{}{:016x}/{:016x}/{:016x}", layout::EVENT_TREES, self.first, self.after.0, self.since.0)
     }
 
+    /// The tree of this name, if it has events.
+    fn named(name: &str) -> Option<Self> {
+        let (first, times) = name.strip_prefix(layout::EVENT_TREES)?.split_once('/')?;
+        let (after, since) = times.split_once('/')?;
+        let time = |digits| layout::number(digits).map(Timestamp);
+        Some(Self { first: layout::number(first)?, after: time(after)?, since: time(since)? })
+    }
+
+    /// The key of its size in the tree `meta`.
     fn size_key(self) -> Vec<u8> {
-        layout::event_size_key(self.first)
+        format!("{}{:016x}", layout::EVENT_TREES, self.first).into_bytes()
     }
 }
 
@@ -177,15 +186,7 @@ impl EventStore<'_> {
     /// All trees, in order.
     pub fn trees(&self) -> Vec<EventTree> {
         let names = self.0.backing().tree_names();
-        let mut trees: Vec<EventTree> = names
-            .iter()
-            .filter_map(|name| layout::event_tree_of(name))
-            .map(|[first, after, since]| EventTree {
-                first,
-                after: Timestamp(after),
-                since: Timestamp(since),
-            })
-            .collect();
+        let mut trees: Vec<_> = names.iter().filter_map(|name| EventTree::named(name)).collect();
         trees.sort_unstable();
         trees
     }
@@ -211,14 +212,10 @@ impl EventStore<'_> {
     /// [`StoreError::Damaged`] if the pack can't be read.
     pub fn find_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
         let at = trees.partition_point(|tree| tree.first <= number).saturating_sub(1);
-        for (index, tree) in trees.iter().enumerate().skip(at) {
-            let name = tree.name();
-            let before = self.0.run(self.0.backing().last_key_to(&name, &layout::number_key(number)))?;
-            let from = match before {
-                Some(key) if index == at => key,
-                _ => layout::number_key(number).to_vec(),
-            };
-            let mut found = None;
+        for tree in trees.iter().skip(at) {
+            let (key, mut found) = (layout::number_key(number), None);
+            let before = self.0.run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
+            let from = before.unwrap_or(key.to_vec());
             self.scan(*tree, &from, |pack| {
                 found = pack.filter(|pack| pack.last() >= number);
                 if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -235,7 +232,7 @@ impl EventStore<'_> {
     /// # Errors
     /// [`StoreError::Damaged`] if the pack can't be read.
     pub fn last(&self, tree: EventTree) -> Result<Option<EventPack>, StoreError> {
-        let last = self.0.run(self.0.backing().last_key(&tree.name()))?.unwrap_or_default();
+        let last = self.0.run(self.0.backing().last_key(&tree.name(), None))?.unwrap_or_default();
         let mut found = None;
         self.scan(tree, &last, |pack| {
             found = pack;

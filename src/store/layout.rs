@@ -73,7 +73,8 @@ pub(crate) const MANIFESTS_TREE: &str = "manifests";
 /// What the keys of skipped entries in [`META_TREE`] start with.
 pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
 const CHUNK_TREES: &str = "chunks/";
-const EVENT_TREES: &str = "events/";
+/// What the names of trees of events start with, and the keys of their sizes in [`META_TREE`].
+pub(crate) const EVENT_TREES: &str = "events/";
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
@@ -87,24 +88,7 @@ pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
 }
 
-/// A tree of events: the lowest number in it, the time before it and its first time, in milliseconds.
-pub(crate) fn event_tree([first, after, since]: [u64; 3]) -> String {
-    format!("{EVENT_TREES}{first:016x}/{after:016x}/{since:016x}")
-}
-
-/// The inverse of [`event_tree`].
-pub(crate) fn event_tree_of(tree: &str) -> Option<[u64; 3]> {
-    let (first, times) = tree.strip_prefix(EVENT_TREES)?.split_once('/')?;
-    let (after, since) = times.split_once('/')?;
-    Some([number(first)?, number(after)?, number(since)?])
-}
-
-/// The key in [`META_TREE`] of the size of a tree of events.
-pub(crate) fn event_size_key(first: u64) -> Vec<u8> {
-    format!("{EVENT_TREES}{first:016x}").into_bytes()
-}
-
-/// The key of a chunk, or of the pack that begins with an event.
+/// The key of a chunk, of the pack that begins with an event, or of an entry.
 pub(crate) fn number_key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -114,7 +98,8 @@ pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
-fn number(digits: &str) -> Option<u64> {
+/// A number in the name of a tree.
+pub(crate) fn number(digits: &str) -> Option<u64> {
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
@@ -130,16 +115,6 @@ pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
 pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     let (position, part) = key.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
-}
-
-/// The key in [`META_TREE`] of the mark of a skipped entry.
-pub(crate) fn skipped_key(entry: u64) -> Vec<u8> {
-    [SKIPPED_KEYS, format!("{entry:016x}").as_bytes()].concat()
-}
-
-/// The inverse of [`skipped_key`].
-pub(crate) fn skipped_of_key(key: &[u8]) -> Option<u64> {
-    number(std::str::from_utf8(key.strip_prefix(SKIPPED_KEYS)?).ok()?)
 }
 
 pub(crate) fn migration_key(number: u32) -> Vec<u8> {

@@ -96,7 +96,8 @@ pub struct Store {
     backing: Box<dyn Backing>,
     directory: Directory,
     options: StoreOptions,
-    space: Space,
+    /// Watches the free space on the disk.
+    pub(crate) space: Space,
     identity: [u8; 16],
     clock: KeptClockFile,
     poison: OnceLock<String>,
@@ -244,23 +245,6 @@ impl Store {
         StoreError::damaged(self.path(), what)
     }
 
-    pub(crate) fn check_space(&self) -> Result<(), StoreError> {
-        self.space.check()
-    }
-
-    /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark.
-    pub(crate) fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
-        self.space.check_reserve(bytes)
-    }
-
-    /// Refuses unless so many bytes are free beyond the watermark.
-    ///
-    /// # Errors
-    /// [`StoreError::DiskFull`].
-    pub fn check_space_beyond(&self, bytes: u64) -> Result<(), StoreError> {
-        self.space.check_beyond(bytes)
-    }
-
     /// Writes to a tree.
     pub(crate) fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), StoreError> {
         self.change(|backing| backing.write(tree, changes))
@@ -285,11 +269,6 @@ impl Store {
             tracing::error!(path = %self.path().display(), reason, "storage failed: no more writes");
             StoreError::failed(self.path(), reason.clone())
         })
-    }
-
-    /// Creates the ballast again if it was deleted, once there is space for it. Cheap while it exists.
-    pub(crate) fn restore_ballast(&self) {
-        self.space.restore_ballast();
     }
 }
 

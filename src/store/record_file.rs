@@ -4,14 +4,14 @@
 //! microsecond and survives the death of the process at once. A thread syncs the file alongside the next commit: after a power
 //! cut the record can be behind by about one sync, but never ahead.
 
-use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The number of slots.
 pub const RECORD_SLOTS: u64 = 2;
@@ -24,45 +24,32 @@ pub(super) fn new_file() -> Vec<u8> {
     vec![0; RECORD_SLOTS as usize * RECORD_BYTES_MAX]
 }
 
-/// What the writer and the syncing thread share. Each reason to wake that thread has a condition variable of its own: while the
-/// thread pauses, a new record must not cost a context switch.
-struct Shared {
-    progress: Mutex<SyncState>,
-    written: Condvar,
-    stopping: Condvar,
-}
-
-/// What has been written and synced.
-struct SyncState {
-    written: u64,
-    synced: u64,
-    failed: Option<io::ErrorKind>,
-    stop: bool,
-}
-
 /// The file, open for writing, and the thread that syncs it.
 pub(super) struct RecordFile {
     file: Arc<File>,
-    shared: Arc<Shared>,
-    syncer: Option<JoinHandle<()>>,
+    failed: Arc<OnceLock<io::ErrorKind>>,
+    syncer: Option<Syncer>,
+}
+
+/// The syncing thread. Each reason to wake it has a channel: while it pauses, a new record must not cost a context switch.
+struct Syncer {
+    written: SyncSender<()>,
+    _stopping: SyncSender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl RecordFile {
     /// Opens the file. The syncing thread pauses for `pause` between two syncs.
     pub(super) fn open(path: &Path, pause: Duration) -> io::Result<RecordFile> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let file = Arc::new(file);
-        let progress = SyncState { written: 0, synced: 0, failed: None, stop: false };
-        let shared =
-            Shared { progress: Mutex::new(progress), written: Condvar::new(), stopping: Condvar::new() };
-        let shared = Arc::new(shared);
-        let syncer = {
-            let (file, shared) = (file.clone(), shared.clone());
-            std::thread::Builder::new()
-                .name("record-sync".to_owned())
-                .spawn(move || sync_behind(&file, &shared, pause))?
+        let file = Arc::new(OpenOptions::new().read(true).write(true).open(path)?);
+        let failed = Arc::new(OnceLock::new());
+        let ((written, is_written), (_stopping, is_stopping)) = (sync_channel(1), sync_channel(0));
+        let thread = {
+            let (file, failed) = (file.clone(), failed.clone());
+            let sync = move || sync_behind(&file, &failed, &is_written, &is_stopping, pause);
+            std::thread::Builder::new().name("record-sync".to_owned()).spawn(sync)?
         };
-        Ok(RecordFile { file, shared, syncer: Some(syncer) })
+        Ok(RecordFile { file, failed, syncer: Some(Syncer { written, _stopping, thread }) })
     }
 
     /// Reads a slot into `record`; bytes beyond the end of the file read as zeros.
@@ -83,13 +70,14 @@ impl RecordFile {
 
     /// Writes a record into a slot.
     pub(super) fn write(&self, slot: u64, record: &[u8]) -> io::Result<()> {
-        let mut progress = self.shared.progress.lock();
-        if let Some(kind) = progress.failed {
-            return Err(kind.into());
+        if let Some(kind) = self.failed.get() {
+            return Err((*kind).into());
         }
         self.file.write_all_at(record, slot * RECORD_BYTES_MAX as u64)?;
-        progress.written += 1;
-        self.shared.written.notify_one();
+        if let Some(syncer) = &self.syncer {
+            // If the channel is full, the sync that it asks for has not started.
+            let _ = syncer.written.try_send(());
+        }
         Ok(())
     }
 
@@ -101,38 +89,28 @@ impl RecordFile {
 
 impl Drop for RecordFile {
     fn drop(&mut self) {
-        self.shared.progress.lock().stop = true;
-        self.shared.written.notify_one();
-        self.shared.stopping.notify_one();
-        if let Some(syncer) = self.syncer.take() {
+        if let Some(Syncer { written, _stopping, thread }) = self.syncer.take() {
+            drop((written, _stopping));
             // If the thread panicked there is nothing left to do.
-            let _ = syncer.join();
+            let _ = thread.join();
         }
     }
 }
 
-fn sync_behind(file: &File, shared: &Shared, pause: Duration) {
-    let mut state = shared.progress.lock();
-    loop {
-        while state.written == state.synced && !state.stop {
-            shared.written.wait(&mut state);
-        }
-        if state.written == state.synced {
+/// Syncs what is written until the file is dropped or a sync fails.
+fn sync_behind(
+    file: &File,
+    failed: &OnceLock<io::ErrorKind>,
+    written: &Receiver<()>,
+    stopping: &Receiver<()>,
+    pause: Duration,
+) {
+    while written.recv().is_ok() {
+        if let Err(error) = file.sync_data() {
+            let _ = failed.set(error.kind());
             return;
         }
-        let written = state.written;
-        let result = parking_lot::MutexGuard::unlocked(&mut state, || file.sync_data());
-        match result {
-            Ok(()) => state.synced = written,
-            Err(error) => state.failed = Some(error.kind()),
-        }
-        if state.failed.is_some() {
-            return;
-        }
-        if !pause.is_zero() && !state.stop {
-            // Only a stop may end the pause; new records wait for its end.
-            let until = Instant::now() + pause;
-            while !state.stop && !shared.stopping.wait_until(&mut state, until).timed_out() {}
-        }
+        // Only a stop ends the pause; new records wait for its end.
+        let _ = stopping.recv_timeout(pause);
     }
 }

@@ -12,7 +12,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Failed`].
     pub fn mark_skipped(&self, entry: Seq, at: Timestamp) -> Result<(), StoreError> {
-        self.write(META_TREE, vec![Change::Put(layout::skipped_key(entry.0), at.0.to_le_bytes().to_vec())])?;
+        let key = [layout::SKIPPED_KEYS, &layout::number_key(entry.0)].concat();
+        self.write(META_TREE, vec![Change::Put(key, at.0.to_le_bytes().to_vec())])?;
         self.flush()?;
         self.sync()
     }
@@ -25,10 +26,8 @@ impl Store {
         let mut found = BTreeMap::new();
         let mut is_damaged = false;
         self.run(self.backing().scan(META_TREE, layout::SKIPPED_KEYS, &mut |key, value| {
-            if !key.starts_with(layout::SKIPPED_KEYS) {
-                return ControlFlow::Break(());
-            }
-            match (layout::skipped_of_key(key), value.try_into().map(u64::from_le_bytes)) {
+            let Some(entry) = key.strip_prefix(layout::SKIPPED_KEYS) else { return ControlFlow::Break(()) };
+            match (layout::number_of_key(entry), value.try_into().map(u64::from_le_bytes)) {
                 (Some(entry), Ok(at)) => drop(found.insert(Seq(entry), Timestamp(at))),
                 _ => is_damaged = true,
             }

@@ -175,17 +175,13 @@ impl Backing for SledBacking {
         Ok(())
     }
 
-    fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault> {
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault> {
         guarded("reading", || {
             let Some(tree) = self.tree(tree) else { return Ok(None) };
-            Ok(tree.last()?.map(|(key, _)| key.to_vec()))
-        })
-    }
-
-    fn last_key_to(&self, tree: &str, to: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        guarded("reading", || {
-            let Some(tree) = self.tree(tree) else { return Ok(None) };
-            let last = tree.range(..=to).next_back().transpose()?;
+            let last = match to {
+                Some(to) => tree.range(..=to).next_back().transpose()?,
+                None => tree.last()?,
+            };
             Ok(last.map(|(key, _)| key.to_vec()))
         })
     }

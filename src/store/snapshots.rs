@@ -192,7 +192,7 @@ impl SnapshotWriter {
         }
         let Self { generation, seq, events_last, sections, .. } = self;
         let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
-        store.check_reserve(0)?;
+        store.space.check_reserve(0)?;
         store.make_durable()?;
         let bytes = MANIFEST.pack(&manifest);
         store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
@@ -213,7 +213,7 @@ impl SnapshotWriter {
 impl Store {
     /// Begins a snapshot of the state at `seq`.
     pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
-        self.check_reserve(0)?;
+        self.space.check_reserve(0)?;
         let free_before = self.space.free_bytes()?;
         // A number that no snapshot has, nor any chunk that still exists.
         let trees = self.backing().tree_names();

@@ -46,11 +46,8 @@ impl Backing for Faulty {
     fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         self.under.scan(tree, from, visit)
     }
-    fn last_key(&self, tree: &str) -> Result<Option<Vec<u8>>, Fault> {
-        self.under.last_key(tree)
-    }
-    fn last_key_to(&self, tree: &str, to: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        self.under.last_key_to(tree, to)
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault> {
+        self.under.last_key(tree, to)
     }
     fn flush(&self) -> Result<(), Fault> {
         self.run(|| self.under.flush())

@@ -158,7 +158,7 @@ impl Tail {
         let mut tail = Tail { link: base(store)?, segment: None };
         'segments: for first in segments(store).into_iter().rev() {
             let tree = tree(first);
-            while let Some(key) = store.run(store.backing().last_key(&tree))? {
+            while let Some(key) = store.run(store.backing().last_key(&tree, None))? {
                 let position = part_of_key(&key).map_or(0, |(position, _)| position);
                 match last_commit(store, &tree, &key)? {
                     Ok(link) => {

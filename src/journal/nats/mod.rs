@@ -300,7 +300,7 @@ impl Journal for NatsJournal {
     }
 
     fn note_snapshot(&mut self, at: Seq) -> Result<(), JournalError> {
-        self.store.check_reserve(0)?;
+        self.store.space.check_reserve(0)?;
         if self.place.seq != at {
             return Err(JournalError::Failed(format!(
                 "the log was read up to {}, not {}",

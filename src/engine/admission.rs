@@ -53,10 +53,8 @@ impl Admission {
 
     /// Judges a command, and reserves the memory that it may need.
     pub(super) fn judge(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
-        if self.waiting.must_be_applied_before(command) {
-            return Verdict::Later;
-        }
-        let need = self.waiting.need_of(state, command, is_keyed);
+        let Some(claim) = self.waiting.claim(state, command, is_keyed) else { return Verdict::Later };
+        let need = &claim.need;
         let taken = *self.taken_bytes.get_or_insert_with(|| {
             let sizes = state.sizes();
             let discarded = sizes.discarded_tables_bytes + sizes.discarded_records_bytes;
@@ -65,11 +63,11 @@ impl Admission {
         let all = taken.saturating_add(self.need.bytes).saturating_add(need.bytes);
         let verdict = if need.bytes > 0 && all > self.bytes_max {
             Verdict::BeyondLimit
-        } else if let Err(refused) = self.reserve(&need) {
+        } else if let Err(refused) = self.reserve(need) {
             Verdict::NoMemory(refused)
         } else {
-            self.need += need;
-            self.waiting.note(state, command, is_keyed);
+            self.waiting.add(&claim);
+            self.need += claim.need;
             return Verdict::Admitted;
         };
         // The commands in flight were counted at their upper bound, and some of them may free memory.

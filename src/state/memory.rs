@@ -7,7 +7,7 @@ use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use super::{events, staging};
 use crate::domain::{Chunk, Command, Ending, FilterId, ImageSection, ImportMode, Raise, Target};
-use crate::filter::MemoryNeed;
+use crate::filter::{Layout, MemoryNeed};
 use crate::paged::Numbers;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -15,7 +15,7 @@ use std::ops::AddAssign;
 /// What the account has to know of commands that were admitted, but not applied yet.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    filters: BTreeMap<FilterId, WaitingHere>,
+    filters: BTreeMap<FilterId, Here>,
     commands: u64,
     /// The answer to some command will be stored.
     keyed: bool,
@@ -24,11 +24,22 @@ pub struct Waiting {
 }
 
 /// What the account has to know of such commands to one filter.
-#[derive(Debug, Default)]
-struct WaitingHere {
+#[derive(Clone, Copy, Debug, Default)]
+struct Here {
     demand: Demand,
     /// A command will replace the filter's tables: what comes after that can't be judged yet.
     reshaped: bool,
+}
+
+/// What a command can take after the waiting ones are applied.
+#[derive(Debug, Default)]
+pub struct Claim {
+    /// The most memory that it can make the state ask for.
+    pub need: MemoryNeed,
+    /// The filter that it is about, and what it can do there.
+    filter: Option<(FilterId, Here)>,
+    keyed: bool,
+    catches_up: bool,
 }
 
 /// The most that commands can do to one filter, as far as it may take memory.
@@ -57,14 +68,38 @@ impl AddAssign for Demand {
 }
 
 impl Waiting {
-    /// Whether the need of a command can't be judged until the waiting ones are applied.
-    pub fn must_be_applied_before(&self, command: &Command) -> bool {
-        let target = command.target().and_then(|Target(filter)| self.filters.get(&filter));
-        target.is_some_and(|waiting| {
-            waiting.reshaped
-                // These depend on the tables and on what they hold.
-                || matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. })
-        })
+    /// What a command can take; `None` if that can't be judged until the waiting ones are applied.
+    pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
+        let catches_up = matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
+        let mut claim = Claim { need: MemoryNeed::default(), filter: None, keyed, catches_up };
+        if let Command::Create { id, .. } = command {
+            claim.filter = Some((*id, Here { demand: Demand::default(), reshaped: true }));
+        }
+        if let Some(need) = memory_of_something_new(state, command) {
+            claim.need = need;
+        } else if let Some(Target(id)) = command.target() {
+            let waiting = self.filters.get(&id);
+            // These depend on the tables and on what they hold.
+            let is_dependent =
+                matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. });
+            if waiting.is_some_and(|waiting| waiting.reshaped || is_dependent) {
+                return None;
+            }
+            if let Some(filter) = state.filters.get(&id) {
+                let before = waiting.map_or_else(Demand::default, |waiting| waiting.demand);
+                let swept = swept_after(state, self.commands + 1);
+                let (need, here) = filter.claim(command, &before, swept);
+                (claim.need, claim.filter) = (need, Some((id, here)));
+            }
+        }
+        if keyed {
+            claim.need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
+        }
+        if state.shared.totals.catching_up > 0 || self.catches_up {
+            let swept = swept_after(state, self.commands + 1) - swept_after(state, self.commands);
+            claim.need += MemoryNeed::other(swept * staging::KEPT_CHANGE_BYTES);
+        }
+        Some(claim)
     }
 
     /// Whether the need of later commands depends on none that waits.
@@ -72,110 +107,23 @@ impl Waiting {
         self.filters.is_empty()
     }
 
-    fn of(&self, filter: FilterId) -> Demand {
-        self.filters.get(&filter).map_or_else(Demand::default, |waiting| waiting.demand)
-    }
-
     /// Whether the filter of a command that clears it is still freeing much of what the last one cleared.
     pub fn has_to_move_first(state: &State, command: &Command) -> bool {
-        matches!(command, Command::Clear { .. })
-            && targeted(state, command).is_some_and(|(_, filter)| filter.tables.filter.has_much_to_sweep())
-    }
-
-    /// The most memory that a command can make the state ask for after the waiting ones are applied.
-    pub fn need_of(&self, state: &State, command: &Command, is_keyed: bool) -> MemoryNeed {
-        let mut need = self.need_of_command(state, command);
-        if is_keyed {
-            need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
-        }
-        if state.shared.totals.catching_up > 0 || self.catches_up {
-            let swept = swept_after(state, self.commands + 1) - swept_after(state, self.commands);
-            need += MemoryNeed::other(swept * staging::KEPT_CHANGE_BYTES);
-        }
-        need
-    }
-
-    fn need_of_command(&self, state: &State, command: &Command) -> MemoryNeed {
-        if let Some(need) = memory_of_something_new(command) {
-            return need;
-        }
-        if matches!(command, Command::TurnBack) {
-            return turning_back(state);
-        }
-        let Some((id, filter)) = targeted(state, command) else { return MemoryNeed::default() };
-        let before = self.of(id);
-        let mut all = before;
-        all += filter.demand(command);
-        let mut need = filter.growth(&all).beyond(&filter.growth(&before));
-        match (command, &filter.staging) {
-            (Command::Clear { .. }, staging) => {
-                need += filter.tables.filter.clearing();
-                if staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
-                    need += MemoryNeed::table(filter.view.layout.memory_bytes());
-                }
-            }
-            (Command::Update { capacity: Some(Raise { layout, .. }), .. }, staging)
-                if layout.check(filter.view.spec.mode).is_ok() =>
-            {
-                let staged = staging.as_ref().map(|staging| &staging.tables);
-                for tables in [Some(&filter.tables), staged].into_iter().flatten() {
-                    need += tables.filter.tables().raising(layout).unwrap_or_default();
-                }
-            }
-            (Command::ImportBegin { mode, import, owner, .. }, _) => {
-                need += MemoryNeed::other(record_bytes(import, owner, &filter.view.name));
-                if *mode == ImportMode::Replace {
-                    need += MemoryNeed::table(filter.view.layout.memory_bytes());
-                }
-            }
-            (Command::ImportLines { errors, .. }, _) => {
-                need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
-            }
-            (Command::ImportEnd { ending: Ending::Whole { warnings, .. }, entries_max, .. }, staging) => {
-                need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
-                if let Some(staging) = staging {
-                    let (entries_max, swept) =
-                        (u64::from(*entries_max).max(1), swept_after(state, self.commands + 1));
-                    let repeated = entries_max.min(staging.changes.len() + before.changes + swept);
-                    need += filter.catching_up(staging, &before, entries_max, repeated);
-                }
-            }
-            (Command::Redeem { reference, .. }, _) => {
-                need += MemoryNeed::other(reference.as_str().len() as u64);
-            }
-            (Command::Remove { .. } | Command::Replace { .. }, _) if filter.may_be_emptied(&all) => {
-                need += filter.tables.filter.clearing();
-            }
-            _ => {}
-        }
-        need
+        let Command::Clear { target: Target(id) } = command else { return false };
+        state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
     }
 
     /// Adds a command that was admitted to the waiting ones.
-    pub fn note(&mut self, state: &State, command: &Command, is_keyed: bool) {
-        self.keyed |= is_keyed;
+    pub fn add(&mut self, claim: &Claim) {
+        self.keyed |= claim.keyed;
         self.commands += 1;
-        self.catches_up |= matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
-        if let Command::Create { id, .. } = command {
-            self.filters.entry(*id).or_default().reshaped = true;
-        }
-        let Some((id, filter)) = targeted(state, command) else { return };
-        let demand = filter.demand(command);
-        let is_reshaping = matches!(
-            command,
-            Command::Clear { .. }
-                | Command::ImportBegin { .. }
-                | Command::ImportEnd { .. }
-                | Command::Update { capacity: Some(_), .. }
-        ) || demand.removes > 0 && {
-            let mut all = self.of(id);
-            all += demand;
-            filter.may_be_emptied(&all)
-        };
-        if demand != Demand::default() || is_reshaping {
+        self.catches_up |= claim.catches_up;
+        if let Some((id, new)) = claim.filter
+            && (new.reshaped || new.demand != Demand::default())
+        {
             let here = self.filters.entry(id).or_default();
-            here.demand += demand;
-            here.reshaped |= is_reshaping;
+            here.demand += new.demand;
+            here.reshaped |= new.reshaped;
         }
     }
 }
@@ -195,19 +143,15 @@ fn turning_back(state: &State) -> MemoryNeed {
     need
 }
 
-fn targeted<'a>(state: &'a State, command: &Command) -> Option<(FilterId, &'a FilterState)> {
-    let Target(id) = command.target()?;
-    Some((id, state.filters.get(&id)?))
-}
-
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
-fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
+fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNeed> {
     match command {
         // What can't be created is rejected, and takes none.
         Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
             Some(MemoryNeed::default())
         }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
+        Command::TurnBack => Some(turning_back(state)),
         Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
@@ -228,21 +172,23 @@ fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
 }
 
 impl FilterState {
-    /// The most that a command can do to the filter. What clearing it or ending an import takes is not included.
-    fn demand(&self, command: &Command) -> Demand {
-        let mut demand = Demand::default();
+    /// The most memory that a command can ask for after waiting ones with this demand, and what it can do to the filter. Up to `swept` holds
+    /// run out before.
+    fn claim(&self, command: &Command, before: &Demand, swept: u64) -> (MemoryNeed, Here) {
+        let (mut demand, mut need, mut reshaped) = (Demand::default(), MemoryNeed::default(), false);
+        let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
             Command::Insert { digests, revive, .. } => {
-                let items = digests.0.len() as u64;
-                demand.items = items;
-                demand.changes = items * if *revive { 2 } else { 1 };
+                demand.items = digests.0.len() as u64;
+                demand.changes = demand.items * if *revive { 2 } else { 1 };
             }
             // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
-            Command::ImportLines { digests, import, .. } => {
+            Command::ImportLines { digests, import, errors, .. } => {
+                need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
                 let items = digests.0.len() as u64;
-                match &self.staging {
-                    Some(staging) if staging.import == *import => demand.staged = items,
-                    _ => (demand.items, demand.changes) = (items, items),
+                match Staging::is_of(&self.staging, import) {
+                    true => demand.staged = items,
+                    false => (demand.items, demand.changes) = (items, items),
                 }
             }
             Command::Remove { digests, all, .. } => {
@@ -252,16 +198,41 @@ impl FilterState {
                 demand.changes = 2 * items;
             }
             Command::Replace { from, to, .. } => {
-                demand.items = to.0.len() as u64;
-                demand.removes = from.0.len() as u64;
+                (demand.items, demand.removes) = (to.0.len() as u64, from.0.len() as u64);
                 demand.changes = demand.items + 2 * demand.removes;
             }
-            Command::Redeem { .. } => {
+            Command::Redeem { reference, .. } => {
+                need += MemoryNeed::other(reference.as_str().len() as u64);
                 (demand.changes, demand.uses) = (2, 1);
                 // In an open pool it adds the code.
                 demand.items = u64::from(self.view.spec.stock.is_some());
             }
             Command::Confirm { .. } | Command::Cancel { .. } => demand.changes = 2,
+            Command::Clear { .. } => {
+                reshaped = true;
+                need += self.tables.filter.clearing();
+                if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
+                    need += table();
+                }
+            }
+            Command::Update { capacity: Some(Raise { layout, .. }), .. } => {
+                reshaped = true;
+                need += self.raising(layout);
+            }
+            Command::ImportBegin { mode, import, owner, .. } => {
+                reshaped = true;
+                need += MemoryNeed::other(record_bytes(import, owner, &self.view.name));
+                if *mode == ImportMode::Replace {
+                    need += table();
+                }
+            }
+            Command::ImportEnd { ending, entries_max, .. } => {
+                reshaped = true;
+                if let Ending::Whole { warnings, .. } = ending {
+                    need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
+                    need += self.catching_up(before, u64::from(*entries_max).max(1), swept);
+                }
+            }
             _ => {}
         }
         match &self.staging {
@@ -269,7 +240,15 @@ impl FilterState {
             Some(staging) if staging.is_catching_up() => demand.staged += demand.changes * REPEATED_FOR_EACH,
             Some(_) => {}
         }
-        demand
+        let mut all = *before;
+        all += demand;
+        let mut growth = self.growth(&all).beyond(&self.growth(before));
+        growth += need;
+        if demand.removes > 0 && self.may_be_emptied(&all) {
+            reshaped = true;
+            growth += self.tables.filter.clearing();
+        }
+        (growth, Here { demand, reshaped })
     }
 
     /// The most memory that such demand can make the filter ask for.
@@ -285,10 +264,24 @@ impl FilterState {
         need
     }
 
-    /// The most memory that copying so many codes and repeating so many changes can ask for after the waiting commands are applied.
-    fn catching_up(&self, staging: &Staging, waiting: &Demand, codes_max: u64, repeated: u64) -> MemoryNeed {
+    /// The most memory that raising the filter to a layout can ask for, with what an import builds aside.
+    fn raising(&self, layout: &Layout) -> MemoryNeed {
+        let mut need = MemoryNeed::default();
+        if layout.check(self.view.spec.mode).is_ok() {
+            let staged = self.staging.as_ref().map(|staging| &staging.tables);
+            for tables in [Some(&self.tables), staged].into_iter().flatten() {
+                need += tables.filter.tables().raising(layout).unwrap_or_default();
+            }
+        }
+        need
+    }
+
+    /// The most memory that copying codes and repeating changes, so many of each, can ask for after the waiting commands are applied.
+    fn catching_up(&self, waiting: &Demand, entries_max: u64, swept: u64) -> MemoryNeed {
+        let Some(staging) = &self.staging else { return MemoryNeed::default() };
+        let repeated = entries_max.min(staging.changes.len() + waiting.changes + swept);
         let (held, redeemed) = self.tables.used();
-        let taken_over = (codes_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
+        let taken_over = (entries_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
         let staged = taken_over + repeated;
         let from_empty = staging.tables.filter.tables().growth_from_empty(staged);
         if staging.cleared {

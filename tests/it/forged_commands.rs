@@ -63,7 +63,8 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
     let Some(proposal) = forged else { return true };
     let mut state = restore(&sample.before);
     let is_keyed = proposal.idempotency.is_some();
-    if Waiting::default().need_of(&state, &proposal.command, is_keyed).bytes > MEMORY_BYTES_MAX {
+    let claim = Waiting::default().claim(&state, &proposal.command, is_keyed);
+    if claim.unwrap().need.bytes > MEMORY_BYTES_MAX {
         return true;
     }
     let what = format!("field {field} = {value}: {proposal:.300?}");

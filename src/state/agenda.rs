@@ -28,6 +28,9 @@ pub(super) const AT_ONCE: Due = (Timestamp(0), RedemptionId([0; 16]));
 /// The tasks of one filter, in the order of [`Task`].
 pub(super) type Tasks = [Option<Due>; Task::Move as usize + 1];
 
+/// The tasks of a filter that has none.
+pub(super) const NO_TASKS: Tasks = [None; Task::Move as usize + 1];
+
 /// The tasks of all filters.
 #[derive(Default)]
 pub(super) struct Agenda {

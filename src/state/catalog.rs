@@ -37,8 +37,8 @@ type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
 /// The filters of both kinds and the line-ups by name, at one moment. Cheap to copy.
 #[derive(Default, Clone)]
 pub struct Catalog {
-    campaigns: ByName<FilterView>,
-    coupons: ByName<FilterView>,
+    /// In the order of [`Kind`].
+    filters: [ByName<FilterView>; 2],
     line_ups: ByName<NamedLineUp>,
 }
 
@@ -64,31 +64,17 @@ fn page<'a, T>(
 }
 
 impl Catalog {
-    fn of(&self, kind: Kind) -> &ByName<FilterView> {
-        match kind {
-            Kind::Campaign => &self.campaigns,
-            Kind::Coupon => &self.coupons,
-        }
-    }
-
-    fn of_mut(&mut self, kind: Kind) -> &mut ByName<FilterView> {
-        match kind {
-            Kind::Campaign => &mut self.campaigns,
-            Kind::Coupon => &mut self.coupons,
-        }
-    }
-
     /// The filter of this name.
     pub fn get<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<&Arc<FilterView>>
     where
         Name: Borrow<N>,
     {
-        self.of(kind).get(name)
+        self.filters[kind as usize].get(name)
     }
 
     /// How many filters there are, of both kinds.
     pub fn len(&self) -> usize {
-        self.campaigns.size() + self.coupons.size()
+        self.filters.iter().map(ByName::size).sum()
     }
 
     /// The line-up of this name.
@@ -118,11 +104,11 @@ impl Catalog {
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
-        self.of_mut(view.kind).insert_mut(view.name.clone(), view);
+        self.filters[view.kind as usize].insert_mut(view.name.clone(), view);
     }
 
     pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
-        self.of_mut(kind).remove_mut(name);
+        self.filters[kind as usize].remove_mut(name);
     }
 }
 
@@ -147,7 +133,7 @@ impl View {
     /// Up to `limit` filters whose names begin with `prefix`, after `after`, in order.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
-        page(catalog.of(kind), prefix, after).take(limit).cloned().collect()
+        page(&catalog.filters[kind as usize], prefix, after).take(limit).cloned().collect()
     }
 
     /// The line-up of this name.
@@ -172,7 +158,7 @@ impl View {
 
     /// How many filters of this kind there are.
     pub fn count(&self, kind: Kind) -> usize {
-        self.catalog.load().of(kind).size()
+        self.catalog.load().filters[kind as usize].size()
     }
 
     /// Whether there is no filter.
@@ -275,7 +261,7 @@ mod tests {
             }
             names.retain(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after));
             let after = after.map(|after| Name::new(&after).unwrap());
-            let page = page(&catalog.campaigns, &prefix, after.as_ref());
+            let page = page(&catalog.filters[Kind::Campaign as usize], &prefix, after.as_ref());
             let found: Vec<&str> = page.map(|view| view.name.as_str()).collect();
             prop_assert_eq!(found, names.iter().map(String::as_str).collect::<Vec<_>>());
         }

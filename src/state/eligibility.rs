@@ -189,18 +189,10 @@ struct Conditions<'a, 'c, N> {
 struct Condition<'a, 'c, N> {
     unless: &'a Unless<N>,
     view: Option<&'c Arc<FilterView>>,
-    answer: Answer,
-}
-
-/// What is known of a condition.
-#[derive(Clone, Copy)]
-enum Answer {
-    /// Nothing yet.
-    Open,
-    /// The user's digest, whose cache lines are on their way.
-    Prefetched(Digest),
-    /// Whether it leaves the user out.
-    Known(bool),
+    /// The user's digest, once its cache lines are on their way.
+    digest: Option<Digest>,
+    /// Whether it leaves the user out, once that is known.
+    answer: Option<bool>,
 }
 
 impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
@@ -215,8 +207,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
                 return Err(Uncountable { condition, copies_max });
             }
             let is_active = view.is_some_and(|view| view.window.contains(now));
-            let answer = if is_active { Answer::Open } else { Answer::Known(false) };
-            all.push(Condition { unless, view, answer });
+            all.push(Condition { unless, view, digest: None, answer: (!is_active).then_some(false) });
         }
         Ok(Self { user: question.user, now, all })
     }
@@ -224,23 +215,20 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
     /// Prefetches what the conditions for this campaign need.
     fn prefetch(&mut self, campaign: &str) {
         for condition in &mut self.all {
-            if let (Answer::Open, Some(view)) = (condition.answer, condition.view)
+            if let (None, None, Some(view)) = (condition.answer, condition.digest, condition.view)
                 && condition.unless.concerns(campaign)
             {
-                condition.answer = Answer::Prefetched(prefetched(view, self.user));
+                condition.digest = Some(prefetched(view, self.user));
             }
         }
     }
 
     /// The campaign of the first condition that leaves the user out of this campaign.
     fn first(&mut self, campaign: &str) -> Option<&'a str> {
-        let concerned = self.all.iter_mut().filter(|condition| condition.unless.concerns(campaign));
-        for condition in concerned {
-            if condition.leaves_out(self.user, self.now) {
-                return Some(condition.unless.campaign.as_ref());
-            }
-        }
-        None
+        let mut concerned = self.all.iter_mut().filter(|condition| condition.unless.concerns(campaign));
+        let first = concerned
+            .find_map(|condition| condition.leaves_out(self.user, self.now).then_some(condition.unless))?;
+        Some(first.campaign.as_ref())
     }
 
     /// Adds the campaigns of conditions that don't exist, each once.
@@ -256,17 +244,13 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
 
 impl<N> Condition<'_, '_, N> {
     fn leaves_out(&mut self, user: &str, now: Timestamp) -> bool {
-        let Some(view) = self.view else { return false };
-        let digest = match self.answer {
-            Answer::Known(answer) => return answer,
-            Answer::Prefetched(digest) => digest,
-            Answer::Open => view.digest(user),
-        };
+        let (None, Some(view)) = (self.answer, self.view) else { return self.answer == Some(true) };
+        let digest = self.digest.unwrap_or_else(|| view.digest(user));
         let answer = match self.unless.at_least {
             ..=1 => view.contains(digest, now),
             at_least => view.count(digest, now) >= at_least,
         };
-        self.answer = Answer::Known(answer);
+        self.answer = Some(answer);
         answer
     }
 }

@@ -78,6 +78,13 @@ impl FreshEvents {
     }
 }
 
+/// Before the first event.
+impl Default for Events {
+    fn default() -> Self {
+        Self::restore(0, 1)
+    }
+}
+
 impl Events {
     /// Restores the numbering from a snapshot.
     pub(super) fn restore(last: u64, next: u64) -> Self {
@@ -162,7 +169,7 @@ mod tests {
 
     #[test]
     fn events_are_numbered_and_name_the_key_that_asked() {
-        let mut events = Events::restore(0, 1);
+        let mut events = Events::default();
         events.tell(Timestamp(1), || unreachable!("it is off"));
         events.switch(true);
         events.by = Some(KeyName::new("shop"));

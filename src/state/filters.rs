@@ -1,7 +1,7 @@
 //! How campaigns, coupons and line-ups are created, changed and deleted.
 
 use super::catalog::NamedLineUp;
-use super::ledger::{Change, Ledger};
+use super::ledger::Change;
 use super::machine::{FilterState, Shared, State};
 use super::subject::Subject;
 use super::tables::Tables;
@@ -12,7 +12,6 @@ use crate::domain::{
     Seq, Spec, Timestamp, Window,
 };
 use crate::filter::{Full, Growth, Layout, Secret};
-use parking_lot::RwLock;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -67,7 +66,7 @@ impl State {
             return Err(Refusal::TooManyFilters);
         }
         let tables = Tables::new(self.shared.next_epoch(), spec, layout);
-        let ledger = Ledger::new(self.shared.next_epoch(), spec.stock.is_some(), Change::default());
+        let ledger = self.shared.empty_ledger(kind, spec, Change::default());
         let view = Arc::new(FilterView {
             id,
             kind,
@@ -79,7 +78,7 @@ impl State {
             secret: secret.clone(),
             reader: tables.filter.reader(),
             counters: Arc::new(Counters::default()),
-            ledger: Arc::new(RwLock::new(ledger)),
+            ledger,
             redemptions_retention: self.shared.view.redemptions_retention.clone(),
         });
         self.shared.show(view.clone());

@@ -16,11 +16,12 @@ use super::staging::{KeptChanges, Staging};
 use super::tables::Tables;
 use super::view::FilterView;
 use crate::domain::{
-    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Redemption, SectionId, Seq,
+    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq,
     Settings, Spec, StateHash, Timestamp,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ struct FilterStateImage {
     id: FilterId,
     head: FilterHead,
     tables: Epoch,
-    ledger: LedgerImage,
+    /// A coupon's.
+    ledger: Option<LedgerImage>,
     staging: Option<StagingImage>,
     is_hidden: bool,
 }
@@ -184,7 +186,8 @@ impl Tables {
 
 impl FilterState {
     fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> FilterStateImage {
-        let ledger = self.view.ledger.write().freeze(copied, sections);
+        let is_coupon = self.view.kind == Kind::Coupon;
+        let ledger = is_coupon.then(|| self.view.ledger.write().freeze(copied, sections));
         let (tables, image) = self.tables.freeze(copied, sections);
         let staging = self.staging.as_mut().map(|staging| {
             let changes = &mut staging.changes;
@@ -220,12 +223,16 @@ impl Export {
         let filters = beginning(head)?.filters;
         let found = filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
         let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
-        let ordinals = ledger.ordinals_changes.map(|_| SectionId::ordinals(ledger.epoch));
         let ids = head.tables.tables().map(|(table, ..)| SectionId::table(tables, table));
         let sections = ids.map(|id| (ImageSection::Tables, id));
-        let sections = sections.chain(ordinals.map(|id| (ImageSection::Ordinals, id)));
-        let sections = sections.chain([(ImageSection::Redemptions, SectionId::redemptions(ledger.epoch))]);
-        Ok(Some(Self { sections: sections.collect(), head, redemptions: ledger.redemptions }))
+        let ledgers = ledger.iter().flat_map(|ledger| {
+            let ordinals = ledger.ordinals_changes.map(|_| SectionId::ordinals(ledger.epoch));
+            let redemptions = SectionId::redemptions(ledger.epoch);
+            let ordinals = ordinals.map(|id| (ImageSection::Ordinals, id));
+            ordinals.into_iter().chain([(ImageSection::Redemptions, redemptions)])
+        });
+        let sections = sections.chain(ledgers).collect();
+        Ok(Some(Self { sections, head, redemptions: ledger.map_or(0, |ledger| ledger.redemptions) }))
     }
 }
 
@@ -281,7 +288,16 @@ fn restore_filter<S: Sections>(
     sections: &mut S,
 ) -> Result<(), RestoreStateError<S::Error>> {
     let FilterStateImage { id, head, tables, ledger, staging, is_hidden } = image;
-    let ledger = restore_ledger(&ledger, Change(head.last_change), is_hidden, sections)?;
+    let ledger = match (head.kind, ledger) {
+        (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
+        (Kind::Coupon, Some(ledger)) => {
+            let last_change = Change(head.last_change);
+            Arc::new(RwLock::new(restore_ledger(&ledger, last_change, is_hidden, sections)?))
+        }
+        (Kind::Campaign, Some(_)) | (Kind::Coupon, None) => {
+            return Err(RestoreStateError::Damaged("coupons have a ledger, campaigns have none"));
+        }
+    };
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
     let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
     let staging =

@@ -4,7 +4,7 @@
 //! its own queues, but none is due while it is hidden. An image that is damaged, or makes no progress for too long, is dropped whole.
 
 use super::images::Arriving;
-use super::ledger::{Change, Ledger};
+use super::ledger::Change;
 use super::machine::{FilterState, State};
 use super::tables::{Tables, slot_state};
 use super::view::FilterView;
@@ -47,8 +47,7 @@ impl State {
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
         let filter = Filter::hollow(head.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: shared.next_epoch(), filter };
-        let (last_change, is_open_pool) = (Change(head.last_change), head.spec.stock.is_some());
-        let ledger = Ledger::new(shared.next_epoch(), is_open_pool, last_change);
+        let ledger = shared.empty_ledger(kind, &head.spec, Change(head.last_change));
         let created_at = head.created_at.min(shared.now);
         let retention = &shared.view.redemptions_retention;
         let view = FilterView::of(id, head, tables.filter.reader(), ledger, retention);

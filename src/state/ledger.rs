@@ -108,7 +108,7 @@ impl Kept {
 /// The redemptions of one coupon.
 ///
 /// Invariant: [`Ledger::put`] and [`Ledger::load`] alone change the slab, and so the indexes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     epoch: Epoch,
     redemptions: Slab<Kept>,
@@ -158,20 +158,8 @@ fn rekey<K: Ord, V>(index: &mut BTreeMap<K, V>, before: Option<K>, after: Option
 impl Ledger {
     /// An empty ledger. `last_change` is the position of the last change of a redemption that it will be loaded with.
     pub(super) fn new(epoch: Epoch, is_open_pool: bool, last_change: Change) -> Self {
-        Self {
-            epoch,
-            redemptions: Slab::default(),
-            by_id: BTreeMap::new(),
-            current: BTreeMap::new(),
-            by_change: BTreeMap::new(),
-            by_reference: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            last_change,
-            references_bytes: 0,
-            ordinals: is_open_pool.then(Box::default),
-            loaded: None,
-        }
+        let ordinals = is_open_pool.then(Box::default);
+        Self { epoch, last_change, ordinals, ..Self::default() }
     }
 
     /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.

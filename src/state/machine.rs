@@ -1,19 +1,21 @@
 //! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests.
 
-use super::agenda::{AT_ONCE, Agenda, Tasks};
+use super::agenda::{AT_ONCE, Agenda, NO_TASKS, Tasks};
 use super::catalog::{Catalog, View};
 use super::discarded::Discarded;
 use super::events::{Events, FreshEvents};
 use super::history::History;
 use super::idempotency::Records;
 use super::images::Images;
+use super::ledger::{Change, Ledger};
 use super::section::Epoch;
 use super::staging::Staging;
 use super::tables::Tables;
 use super::view::FilterView;
-use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, StateHash, Timestamp};
+use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, Spec, StateHash, Timestamp};
 use crate::filter::StateCounts;
 use crate::paged::Copied;
+use parking_lot::RwLock;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ const FORMAT_FIRST: u16 = 1;
 /// - The catalog names exactly the filters in `filters` that are not hidden. Line-ups lie in the catalog alone.
 /// - A code is held or redeemed exactly while it has a redemption in that status, but for codes that were redeemed so long ago
 ///   that the redemption is forgotten.
-/// - Totals and agenda have of each filter what its footprint says.
+/// - Totals and agenda have of each filter what it was counted with.
 pub struct State {
     pub(super) applied: Seq,
     pub(super) filters: BTreeMap<FilterId, Box<FilterState>>,
@@ -52,8 +54,10 @@ pub(super) struct FilterState {
     pub(super) staging: Option<Box<Staging>>,
     /// It is not to be seen yet: an image of it arrives.
     pub(super) is_hidden: bool,
-    /// Its part of the totals and of the agenda, as it was counted last.
-    footprint: Footprint,
+    /// Its part of the totals, as it was counted last.
+    totals: Totals,
+    /// Its part of the agenda, as it was counted last; few filters have any.
+    tasks: Option<Box<Tasks>>,
 }
 
 /// Sizes of the state. Bytes are estimated.
@@ -95,13 +99,6 @@ impl Sizes {
     }
 }
 
-/// The part of a filter in the totals and in the agenda.
-#[derive(Default)]
-pub(super) struct Footprint {
-    totals: Totals,
-    tasks: Tasks,
-}
-
 /// Sums over all filters.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
@@ -136,6 +133,7 @@ impl Totals {
 }
 
 /// What all filters share.
+#[derive(Default)]
 pub(super) struct Shared {
     /// The latest time that an entry has told.
     pub(super) now: Timestamp,
@@ -161,6 +159,8 @@ pub(super) struct Shared {
     pub(super) events: Events,
     /// What commands have dropped: no part of the image.
     pub(super) discarded: Discarded,
+    /// The ledger of all campaigns, which hold no redemptions.
+    pub(super) no_redemptions: Arc<RwLock<Ledger>>,
 }
 
 impl Default for State {
@@ -172,23 +172,7 @@ impl Default for State {
 impl State {
     /// The state before the first entry.
     pub fn new() -> Self {
-        let mut shared = Shared {
-            now: Timestamp(0),
-            settings: Settings::default(),
-            epochs: 0,
-            totals: Totals::default(),
-            line_ups_bytes: 0,
-            images: Images::default(),
-            holds_expired: 0,
-            users_forgotten: 0,
-            agenda: Agenda::default(),
-            catalog: Catalog::default(),
-            catalog_changed: false,
-            view: View::default(),
-            copied: Copied::default(),
-            events: Events::restore(0, 1),
-            discarded: Discarded::default(),
-        };
+        let mut shared = Shared::default();
         shared.configure(Settings::default());
         Self {
             applied: Seq(0),
@@ -298,11 +282,11 @@ impl FilterState {
         staging: Option<Box<Staging>>,
         is_hidden: bool,
     ) -> Box<Self> {
-        Box::new(Self { view, tables, staging, is_hidden, footprint: Footprint::default() })
+        Box::new(Self { view, tables, staging, is_hidden, totals: Totals::default(), tasks: None })
     }
 
     /// Its part of the totals and of the agenda, as it is now.
-    fn footprint(&self) -> Footprint {
+    fn footprint(&self) -> (Totals, Tasks) {
         let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
         let mut totals = Totals { tables_bytes: tables.memory_bytes(), ..Totals::default() };
@@ -332,9 +316,9 @@ impl FilterState {
         }
         if self.is_hidden {
             // Nothing is due before it can be seen.
-            tasks = Tasks::default();
+            tasks = NO_TASKS;
         }
-        Footprint { totals, tasks }
+        (totals, tasks)
     }
 }
 
@@ -345,9 +329,16 @@ impl Shared {
         for tables in [Some(&mut filter.tables), staged].into_iter().flatten() {
             self.discarded.tables.append(&mut tables.filter.tables_mut().take_dropped());
         }
-        let footprint = filter.footprint();
-        self.count(filter.view.id, &filter.footprint, &footprint);
-        filter.footprint = footprint;
+        let (totals, tasks) = filter.footprint();
+        let before = filter.tasks.as_deref().unwrap_or(&NO_TASKS);
+        self.totals.change(&filter.totals, &totals);
+        self.agenda.change(filter.view.id, before, &tasks);
+        filter.totals = totals;
+        if tasks == NO_TASKS {
+            filter.tasks = None;
+        } else {
+            **filter.tasks.get_or_insert_default() = tasks;
+        }
     }
 
     /// Drops all tables of a filter, or those that an import was building aside.
@@ -357,15 +348,11 @@ impl Shared {
 
     /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
     pub(super) fn drop_filter(&mut self, filter: FilterState) {
-        let FilterState { view, tables, footprint, .. } = filter;
-        self.count(view.id, &footprint, &Footprint::default());
+        let FilterState { view, tables, totals, tasks, .. } = filter;
+        self.totals.change(&totals, &Totals::default());
+        self.agenda.change(view.id, tasks.as_deref().unwrap_or(&NO_TASKS), &NO_TASKS);
         self.discarded.push_ledger(view.ledger.clone());
         self.drop_tables(tables);
-    }
-
-    fn count(&mut self, filter: FilterId, before: &Footprint, now: &Footprint) {
-        self.totals.change(&before.totals, &now.totals);
-        self.agenda.change(filter, &before.tasks, &now.tasks);
     }
 
     /// Goes by these settings, and tells readers what they need of them.
@@ -385,6 +372,21 @@ impl Shared {
     /// Empty tables of the shape that a filter begins with.
     pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
         Tables::new(self.next_epoch(), &view.spec, view.layout)
+    }
+
+    /// An empty ledger for a filter of this kind and spec.
+    pub(super) fn empty_ledger(
+        &mut self,
+        kind: Kind,
+        spec: &Spec,
+        last_change: Change,
+    ) -> Arc<RwLock<Ledger>> {
+        // Every filter takes a number: the hash of the state counts them.
+        let epoch = self.next_epoch();
+        match kind {
+            Kind::Campaign => self.no_redemptions.clone(),
+            Kind::Coupon => Arc::new(RwLock::new(Ledger::new(epoch, spec.stock.is_some(), last_change))),
+        }
     }
 
     /// Puts a filter's new view where readers find it.

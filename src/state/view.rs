@@ -295,7 +295,7 @@ impl FilterView {
         id: FilterId,
         head: &FilterHead,
         reader: Reader,
-        ledger: Ledger,
+        ledger: Arc<RwLock<Ledger>>,
         redemptions_retention: &Arc<AtomicU64>,
     ) -> Self {
         let FilterHead { kind, layout, window, created_at, adds, removes, .. } = *head;
@@ -310,7 +310,7 @@ impl FilterView {
             secret: head.secret.clone(),
             reader,
             counters: Arc::new(Counters { adds: adds.into(), removes: removes.into() }),
-            ledger: Arc::new(RwLock::new(ledger)),
+            ledger,
             redemptions_retention: redemptions_retention.clone(),
         }
     }

@@ -179,8 +179,8 @@ async fn hold(engine: &Engine, rounds: usize) {
     let idle = engine.snapshot().await.unwrap();
     println!(
         "idle snapshot   {:6.2} s  {:.2} GB/s, {:.2} bytes written for each of its own",
-        idle.duration.as_secs_f64(),
-        idle.bytes_written as f64 / idle.duration.as_secs_f64() / 1e9,
+        idle.seconds,
+        idle.bytes_written as f64 / idle.seconds / 1e9,
         (written() - before) as f64 / idle.bytes_written as f64
     );
 }

@@ -5,7 +5,6 @@ use crate::domain::{Forget, Sizing, Spec};
 use crate::engine::{self, Growth, Mode, Plan};
 use anyhow::Context;
 use bytesize::ByteSize;
-use serde_json::json;
 use std::io::{self, Write};
 
 /// Show the layout that a capacity and an error rate lead to, and what it costs.
@@ -51,31 +50,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         forget,
     };
     let plan = engine::plan(&spec)?;
-    let text = if args.json { format!("{}\n", as_json(&plan)) } else { as_text(&plan) };
+    let text = if args.json { format!("{}\n", serde_json::to_value(&plan)?) } else { as_text(&plan) };
     Ok(io::stdout().write_all(text.as_bytes())?)
-}
-
-fn as_json(plan: &Plan) -> serde_json::Value {
-    json!({
-        "fingerprint_bits": plan.layout.fingerprint_bits,
-        "bucket_size": plan.layout.bucket_size,
-        "buckets": plan.layout.buckets,
-        "memory_bytes": plan.memory_bytes,
-        "bits_per_item": plan.bits_per_item,
-        "error_rate_at_capacity": plan.error_rate_at_capacity,
-        "load_at_capacity": plan.load_at_capacity,
-        "disk_bytes": plan.disk_bytes,
-        "replacement_peak_bytes": plan.replacement_peak_bytes,
-        "startup_seconds": plan.startup_seconds,
-        "reason": plan.reason,
-    })
 }
 
 fn as_text(plan: &Plan) -> String {
     let rows = [
-        ("fingerprint", format!("{} bits", plan.layout.fingerprint_bits)),
-        ("bucket", format!("{} slots", plan.layout.bucket_size)),
-        ("table", format!("{} buckets", plan.layout.buckets)),
+        ("fingerprint", format!("{} bits", plan.fingerprint_bits)),
+        ("bucket", format!("{} slots", plan.bucket_size)),
+        ("table", format!("{} buckets", plan.buckets)),
         ("memory", bytes(plan.memory_bytes)),
         ("per item", format!("{:.2} bits", plan.bits_per_item)),
         ("load at capacity", format!("{:.1}% of the slots", 100.0 * plan.load_at_capacity)),

@@ -99,7 +99,7 @@ impl Writer {
             Ok(None) => {}
             Ok(Some(report)) => {
                 self.inner.metrics.snapshots.inc();
-                self.inner.metrics.snapshot_seconds.set(report.duration.as_secs_f64());
+                self.inner.metrics.snapshot_seconds.set(report.seconds);
                 self.note_snapshot();
                 self.answer_snapshot(Ok(report));
             }

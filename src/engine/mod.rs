@@ -49,6 +49,7 @@ pub use start::EngineOptions;
 pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
+pub use crate::store::StoreFigures;
 pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageBody, ImageReader, ImageRecord};
 
 use crate::clock::Clock;
@@ -57,16 +58,18 @@ use crate::domain::{
     Timestamp,
 };
 use crate::state::{Sizes, State, View};
-use crate::store::{Store, StoreFigures};
+use crate::store::Store;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use refusals::{Attempt, Refusals};
 use request::{Request, Room, Submission};
+use serde::Serialize;
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
+use utoipa::ToSchema;
 
 /// Bytes of queued commands that one semaphore permit stands for.
 const QUEUE_UNIT_BYTES: u64 = 256;
@@ -89,9 +92,11 @@ pub enum Status {
 }
 
 /// The newest snapshot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[schema(as = SnapshotInfo)]
 pub struct LatestSnapshot {
-    /// The last entry that it covers.
+    /// The last log entry that it covers.
+    #[schema(value_type = u64)]
     pub seq: Seq,
     /// When it was taken.
     pub taken_at: Timestamp,

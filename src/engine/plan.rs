@@ -9,6 +9,8 @@ use crate::domain::{
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
 use crate::state::FilterView;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 /// sled reuses a segment of its file once half of it is free.
 const SLED_FACTOR: u64 = 2;
@@ -26,10 +28,19 @@ const LOADED_BYTES_PER_SECOND: f64 = 500e6;
 const REPLAYED_BYTES_PER_SECOND: f64 = 80e6;
 
 /// The layout that a spec would lead to and what it would cost, without creating the filter.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "fingerprint_bits": 14, "bucket_size": 4, "buckets": 263_158, "memory_bytes": 1_848_000, "bits_per_item": 14.8,
+    "error_rate_at_capacity": 0.000_5, "load_at_capacity": 0.95, "disk_bytes": 3_696_000, "replacement_peak_bytes": 3_696_000,
+    "startup_seconds": 0.1, "reason": "the smallest layout that keeps the error rate"
+}))]
 pub struct Plan {
-    /// Layout of the first table.
-    pub layout: Layout,
+    /// Bits of a fingerprint in the first table.
+    pub fingerprint_bits: u8,
+    /// Slots of a bucket.
+    pub bucket_size: u8,
+    /// Buckets of the first table.
+    pub buckets: u64,
     /// Memory of the first table.
     pub memory_bytes: u64,
     /// Bits of memory per item when the filter is at its capacity.
@@ -60,7 +71,9 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     // Assumes that the service has no other filter. As much log is kept behind the older of two snapshots as between them.
     let log_bytes = memory_bytes.clamp(snapshots.log_bytes_min, snapshots.log_bytes_max);
     Ok(Plan {
-        layout,
+        fingerprint_bits: layout.fingerprint_bits,
+        bucket_size: layout.bucket_size,
+        buckets: layout.buckets,
         memory_bytes,
         bits_per_item: layout.bits_per_item(spec.capacity),
         error_rate_at_capacity: layout.error_rate_at(load_at_capacity),

@@ -11,8 +11,10 @@ use crate::journal::{Journal, JournalError};
 use crate::state::State;
 use crate::store::removal::KEY_COST_BYTES;
 use crate::store::{Manifest, Store, StoreError, Sweep};
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use utoipa::ToSchema;
 
 /// When snapshots are taken, and how fast.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,14 +34,16 @@ impl Default for SnapshotOptions {
 }
 
 /// A finished snapshot.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, ToSchema)]
+#[schema(as = Snapshot, example = json!({"seq": 4711, "bytes_written": 65_536, "seconds": 0.1}))]
 pub struct SnapshotReport {
-    /// The last entry that it covers.
+    /// The last log entry that it covers.
+    #[schema(value_type = u64)]
     pub seq: Seq,
-    /// Bytes written for it; unchanged sections are not written again.
+    /// Bytes written; sections that have not changed are not written again.
     pub bytes_written: u64,
-    /// Time from its beginning to its end.
-    pub duration: Duration,
+    /// Time from its start to its end.
+    pub seconds: f64,
 }
 
 /// Takes snapshots of the state, and prunes the log behind them.
@@ -193,7 +197,7 @@ impl Snapshotter {
         // With ten thousand filters, this takes a step of its own.
         let (bytes_written, duration) = (running.bytes_written(), running.elapsed());
         let manifest = running.finish(&self.store)?;
-        let report = SnapshotReport { seq: manifest.seq, bytes_written, duration };
+        let report = SnapshotReport { seq: manifest.seq, bytes_written, seconds: duration.as_secs_f64() };
         self.latest = Some(manifest);
         (self.log_bytes_before, self.is_out_of_space) = (0, false);
         self.leftovers = Leftovers::FindLog;

@@ -1,21 +1,28 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
-use super::answer::problem::Problem;
-use super::answer::reply;
+use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
-use super::filters::spec::{Asked, GrowthName, ModeName};
+use super::filters::spec::Asked;
+use super::metrics::Format;
 use super::request::body::Streamed;
 use super::request::query;
 use crate::access::Caller;
-use crate::domain::Timestamp;
-use crate::engine::{Backup, Durability};
+use crate::domain::{FORMAT_VERSION, StateHash, Timestamp, Window};
+use crate::engine::{
+    self, Backup, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
+};
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Request, State};
+use axum::response::IntoResponse;
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
+use http::header;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::io;
+use std::sync::Arc;
+use std::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 /// Sizes and positions of the service.
@@ -34,7 +41,7 @@ struct Info {
     key: Option<KeyInfo>,
     uptime_seconds: u64,
     /// What an acknowledged write survives.
-    durability: DurabilityName,
+    durability: Durability,
     /// Number of campaigns and coupons.
     filters: u64,
     /// Number of line-ups.
@@ -49,9 +56,9 @@ struct Info {
     idempotency_room_bytes: u64,
     /// Sequence number of the last log entry applied.
     last_seq: u64,
-    snapshot: Option<SnapshotInfo>,
+    snapshot: Option<LatestSnapshot>,
     memory: MemoryInfo,
-    storage: StorageInfo,
+    storage: StoreFigures,
 }
 
 /// A key, and what it may do.
@@ -82,27 +89,6 @@ impl KeyInfo {
     }
 }
 
-/// What an acknowledged write survives.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = Durability)]
-enum DurabilityName {
-    /// The death of the machine.
-    Fsync,
-    /// The death of the process.
-    Flush,
-    /// Neither, for the last 100 ms.
-    Relaxed,
-}
-
-/// The newest snapshot.
-#[derive(Serialize, ToSchema)]
-struct SnapshotInfo {
-    /// The last log entry that it covers.
-    seq: u64,
-    taken_at: Timestamp,
-}
-
 /// Memory, in bytes.
 #[derive(Serialize, ToSchema)]
 struct MemoryInfo {
@@ -114,25 +100,11 @@ struct MemoryInfo {
     limit_bytes: u64,
 }
 
-/// Storage, in bytes.
-#[derive(Serialize, ToSchema)]
-struct StorageInfo {
-    disk_bytes: u64,
-    free_bytes: u64,
-    /// Bytes of log written since the start.
-    wal_bytes_written: u64,
-    /// Bytes of snapshots written since the start.
-    snapshot_bytes_written: u64,
-}
-
 /// Show the service's sizes and positions
 ///
 /// Version, uptime, durability, the caller's key, memory and storage of this node.
 #[utoipa::path(
-    get,
-    path = "/v1/info",
-    operation_id = "info",
-    tag = "operations",
+    get, path = "/v1/info", operation_id = "info", tag = "operations",
     responses((status = 200, description = "As of now", body = Info))
 )]
 pub(super) async fn info(call: Call<Read>) -> Response {
@@ -142,11 +114,7 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         version: env!("CARGO_PKG_VERSION"),
         key,
         uptime_seconds: info.uptime_seconds,
-        durability: match info.durability {
-            Durability::Fsync => DurabilityName::Fsync,
-            Durability::Flush => DurabilityName::Flush,
-            Durability::Relaxed => DurabilityName::Relaxed,
-        },
+        durability: info.durability,
         filters: info.campaigns + info.coupons,
         line_ups: info.line_ups,
         redemptions: info.sizes.redemptions,
@@ -154,18 +122,13 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         idempotency_bytes: info.sizes.idempotency_bytes,
         idempotency_room_bytes: info.idempotency_room_bytes,
         last_seq: info.last_seq.0,
-        snapshot: info.snapshot.map(|latest| SnapshotInfo { seq: latest.seq.0, taken_at: latest.taken_at }),
+        snapshot: info.snapshot,
         memory: MemoryInfo {
             tables_bytes: info.tables_bytes,
             records_bytes: info.records_bytes,
             limit_bytes: info.memory_max_bytes,
         },
-        storage: StorageInfo {
-            disk_bytes: info.storage.disk_bytes,
-            free_bytes: info.storage.free_bytes,
-            wal_bytes_written: info.storage.wal_bytes_written,
-            snapshot_bytes_written: info.storage.snapshot_bytes_written,
-        },
+        storage: info.storage,
     };
     reply::ok(&body)
 }
@@ -181,9 +144,9 @@ struct PlanQuery {
     #[param(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `compact` by default.
-    mode: Option<ModeName>,
+    mode: Option<Mode>,
     /// `auto` by default.
-    growth: Option<GrowthName>,
+    growth: Option<Growth>,
     /// As for a campaign: it forgets each user after this time.
     #[param(example = "7d", pattern = "^[0-9]+[smhd]$")]
     forget_after: Option<String>,
@@ -192,95 +155,47 @@ struct PlanQuery {
     forget_steps: Option<u32>,
 }
 
-/// The layout and memory of a planned filter.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Plan, example = json!({
-    "fingerprint_bits": 14, "bucket_size": 4, "buckets": 263_158, "memory_bytes": 1_848_000, "bits_per_item": 14.8,
-    "error_rate_at_capacity": 0.000_5, "load_at_capacity": 0.95, "disk_bytes": 3_696_000, "replacement_peak_bytes": 3_696_000,
-    "startup_seconds": 0.1, "reason": "the smallest layout that keeps the error rate"
-}))]
-struct PlanAnswer {
-    fingerprint_bits: u8,
-    bucket_size: u8,
-    buckets: u64,
-    memory_bytes: u64,
-    bits_per_item: f64,
-    error_rate_at_capacity: f64,
-    load_at_capacity: f64,
-    /// Approximate disk space for snapshots and log while a snapshot is written.
-    disk_bytes: u64,
-    /// Approximate memory while an import replaces all items.
-    replacement_peak_bytes: u64,
-    /// Approximate upper bound of the time that it adds to a start, with two processors.
-    startup_seconds: f64,
-    /// Why this layout was chosen.
-    reason: String,
-}
-
 /// Show the layout and memory that a filter would have
 ///
 /// Computes the layout only; nothing is created. The defaults are those of a campaign.
 #[utoipa::path(
-    get,
-    path = "/v1/plan",
-    operation_id = "plan",
-    tag = "operations",
+    get, path = "/v1/plan", operation_id = "plan", tag = "operations",
     params(PlanQuery),
-    responses((status = 200, description = "Its first table", body = PlanAnswer))
+    responses((status = 200, description = "Its first table", body = Plan))
 )]
-pub(super) async fn plan(_: Call<Read>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
-    let plain = Asked::new(capacity, mode.unwrap_or(ModeName::Compact));
-    let (spec, _) = Asked { error_rate, growth, forget_after, forget_steps, ..plain }.resolve()?;
-    let plan = crate::engine::plan(&spec)?;
-    let body = PlanAnswer {
-        fingerprint_bits: plan.layout.fingerprint_bits,
-        bucket_size: plan.layout.bucket_size,
-        buckets: plan.layout.buckets,
-        memory_bytes: plan.memory_bytes,
-        bits_per_item: plan.bits_per_item,
-        error_rate_at_capacity: plan.error_rate_at_capacity,
-        load_at_capacity: plan.load_at_capacity,
-        disk_bytes: plan.disk_bytes,
-        replacement_peak_bytes: plan.replacement_peak_bytes,
-        startup_seconds: plan.startup_seconds,
-        reason: plan.reason,
+    let (mode, window) = (mode.unwrap_or(Mode::Compact), Window { starts_at: None, ends_at: None });
+    let (layout, ignore_case, stock) = (None, false, None);
+    let asked = Asked {
+        capacity,
+        mode,
+        error_rate,
+        growth,
+        layout,
+        ignore_case,
+        stock,
+        forget_after,
+        forget_steps,
+        window,
     };
-    Ok(reply::ok(&body))
-}
-
-/// A finished snapshot.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Snapshot, example = json!({"seq": 4711, "bytes_written": 65_536, "seconds": 0.1}))]
-struct SnapshotAnswer {
-    /// The last log entry that it covers.
-    seq: u64,
-    /// Bytes written; sections that have not changed are not written again.
-    bytes_written: u64,
-    seconds: f64,
+    let (spec, _) = asked.resolve()?;
+    Ok(reply::ok(&engine::plan(&spec)?))
 }
 
 /// Take a snapshot now
 ///
 /// The response arrives when the snapshot is complete. Later starts replay only the log after it.
 #[utoipa::path(
-    post,
-    path = "/v1/snapshots",
-    operation_id = "take_snapshot",
-    tag = "operations",
-    responses((status = 200, description = "Taken", body = SnapshotAnswer))
+    post, path = "/v1/snapshots", operation_id = "take_snapshot", tag = "operations",
+    responses((status = 200, description = "Taken", body = SnapshotReport))
 )]
-pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> {
+pub(super) async fn snapshot(call: Call<Maintain>) -> Answer {
     call.caller.require_all_names()?;
     let report = call.api.engine.snapshot().await?;
     call.api.engine.share_snapshot();
-    let body = SnapshotAnswer {
-        seq: report.seq.0,
-        bytes_written: report.bytes_written,
-        seconds: report.duration.as_secs_f64(),
-    };
-    Ok(reply::ok(&body))
+    Ok(reply::ok(&report))
 }
 
 /// Download a backup
@@ -288,10 +203,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> 
 /// A consistent archive of everything acknowledged so far. Writes continue during the download. `cuckood restore` reads the
 /// archive, and rejects an incomplete one.
 #[utoipa::path(
-    get,
-    path = "/v1/backup",
-    operation_id = "backup",
-    tag = "operations",
+    get, path = "/v1/backup", operation_id = "backup", tag = "operations",
     responses(
         (
             status = 200,
@@ -302,7 +214,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Result<Response, Problem> 
         (status = 503, description = "`overloaded`: too many backups are running; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn backup(call: Call<Export>) -> Result<Response, Problem> {
+pub(super) async fn backup(call: Call<Export>) -> Answer {
     call.caller.require_all_names()?;
     let backup = call.api.engine.backup().await?;
     let parts = stream::unfold(backup, async |mut backup: Backup| {
@@ -311,4 +223,240 @@ pub(super) async fn backup(call: Call<Export>) -> Result<Response, Problem> {
     });
     // A compressor polls once more after the end.
     Ok(reply::attachment("cuckood.backup", Body::from_stream(parts.fuse())))
+}
+
+/// This node among several.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "journal": "local", "position": 4711, "build": "0.1.0", "understands": 3, "enabled": 3, "nodes": []
+}))]
+struct Cluster {
+    /// `local` for a service on its own, `nats` for one of several nodes.
+    #[schema(example = "nats")]
+    journal: &'static str,
+    /// The last position of the log that this node has applied.
+    position: u64,
+    /// The build of this node.
+    #[schema(example = "0.1.0")]
+    build: &'static str,
+    /// The highest version of the log's entries that this node understands.
+    understands: u16,
+    /// The version of entries that is enabled in the log: whatever needs a higher one is not written yet.
+    enabled: u16,
+    /// What is known about the log that the nodes share. Absent for a service on its own.
+    log: Option<Log>,
+    /// The other nodes that the log has told of since this one was started.
+    nodes: Vec<Node>,
+}
+
+/// The log that the nodes share.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterLog)]
+struct Log {
+    /// The name of this node.
+    #[schema(example = "node-1")]
+    node: String,
+    #[schema(example = "cuckood")]
+    stream: String,
+    /// Servers that hold the stream.
+    replicas: usize,
+    /// The server that this node is connected to.
+    server: String,
+    server_version: String,
+    connected: bool,
+    /// Whether the log responds: it does not without a majority of its servers.
+    quorum: bool,
+    /// For how long it has not responded; 0 while it does.
+    no_quorum_seconds: f64,
+    /// For how long it has rejected messages because it is full; 0 while it does not.
+    log_full_seconds: f64,
+    /// For how long this node has not reached a position that the log has shown it; 0 if it has reached all.
+    lag_seconds: f64,
+    /// Messages of the log that are waiting to be read.
+    behind_messages: u64,
+    /// Messages that were sent and not read back.
+    in_flight: u64,
+    reconnects: u64,
+    /// How often the log was opened again because it had not come as it should.
+    reopened: u64,
+    /// How often messages were sent again because their outcome was unknown.
+    resent: u64,
+    /// Messages in the stream that are not of this service; they are skipped.
+    foreign_messages: u64,
+    /// The hash of this node's state at the last position at which the nodes compare theirs. Absent before the first.
+    hash: Option<Hash>,
+}
+
+/// The hash of a node's state at a position.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterHash)]
+struct Hash {
+    /// The position, a multiple of 65 536.
+    #[schema(example = 65_536)]
+    position: u64,
+    #[schema(example = "9f0c2a5e6f0b4d7c8e1a3b5d7f901234")]
+    hash: String,
+}
+
+impl From<StateHash> for Hash {
+    fn from(StateHash { at, hash }: StateHash) -> Hash {
+        Hash { position: at.0, hash: format!("{hash:032x}") }
+    }
+}
+
+/// Another node.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterNode)]
+struct Node {
+    #[schema(example = "node-2")]
+    node: String,
+    /// The last position that it said it had applied.
+    position: u64,
+    /// When the log last told of it, by the log's clock.
+    heard_at: Timestamp,
+    /// Its build. Absent until it has told.
+    build: Option<String>,
+    /// The highest version of the log's entries that it understands. Absent until it has told.
+    understands: Option<u16>,
+    /// The hash of its state that it told last. Absent until it has told one.
+    hash: Option<Hash>,
+    /// Whether its state differs from that of this node. Absent until both have told a hash of one position.
+    differs: Option<bool>,
+}
+
+impl From<Peer> for Node {
+    fn from(peer: Peer) -> Node {
+        Node {
+            build: (!peer.build.is_empty()).then_some(peer.build),
+            understands: (peer.understands > 0).then_some(peer.understands),
+            node: peer.node,
+            position: peer.applied.0,
+            heard_at: peer.heard_at,
+            hash: peer.hash.map(Hash::from),
+            differs: peer.differs,
+        }
+    }
+}
+
+/// Show this node, the others and the log that they share
+///
+/// Positions, lag, quorum and state hashes as this node knows them.
+#[utoipa::path(
+    get, path = "/v1/cluster", operation_id = "cluster", tag = "operations",
+    responses((status = 200, description = "As of now, as this node sees it", body = Cluster))
+)]
+pub(super) async fn cluster(call: Call<Read>) -> Response {
+    let engine = &call.api.engine;
+    let replication = engine.replication();
+    let journal = if replication.is_some() { "nats" } else { "local" };
+    let peers = replication.iter().flat_map(|replication| replication.peers.clone());
+    let nodes = peers.map(Node::from).collect();
+    let now = Instant::now();
+    let log = replication.map(|mut figures| Log {
+        quorum: figures.silence(now).is_zero(),
+        no_quorum_seconds: figures.silence(now).as_secs_f64(),
+        log_full_seconds: figures
+            .full_since
+            .map_or(0.0, |since| now.saturating_duration_since(since).as_secs_f64()),
+        lag_seconds: figures.lag(now).as_secs_f64(),
+        connected: figures.disconnected_since.is_none(),
+        behind_messages: figures.behind_messages(),
+        node: figures.node,
+        stream: figures.stream,
+        replicas: figures.replicas,
+        server: figures.server,
+        server_version: figures.server_version,
+        in_flight: figures.in_flight as u64,
+        reconnects: figures.reconnects,
+        reopened: figures.reopened,
+        resent: figures.resent,
+        foreign_messages: figures.foreign,
+        hash: figures.hash.map(Hash::from),
+    });
+    let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
+    let (position, enabled) = (engine.position().0, engine.format());
+    let body = Cluster { journal, position, build, understands, enabled, log, nodes };
+    reply::ok(&body)
+}
+
+/// The answer of a live process.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ok"}))]
+struct Health {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+}
+
+/// Readiness of the service.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ok"}))]
+struct Readiness {
+    /// `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+    /// Why writes are rejected, if they are: `disk-full`, `memory-limit`, `clock-unsure`, `no-quorum` or `log-full`. Reads continue.
+    #[schema(example = "disk-full")]
+    writes: Option<&'static str>,
+}
+
+/// Show whether the process is alive
+///
+/// 200 as soon as the port is bound, also during recovery.
+#[utoipa::path(
+    get, path = "/livez", operation_id = "livez", tag = "operations",
+    responses((status = 200, description = "The process is alive", body = Health))
+)]
+pub(super) async fn livez() -> Response {
+    reply::ok(&Health { status: "ok" })
+}
+
+/// Show whether the service is ready for requests
+///
+/// Speaks of this node: 200 while it can serve reads. `writes` says why writes are rejected.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readyz", tag = "operations",
+    responses(
+        (status = 200, description = "Ready; `writes` is present if writes are rejected", body = Readiness),
+        (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged` or `too-far-behind` with the reason"),
+    )
+)]
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
+    let stops = || {
+        let detail = "the service is about to stop; requests are still served";
+        api.stopping.is_announced().then(|| Problem::new(Code::Draining, detail))
+    };
+    let behind = || {
+        let detail = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
+        api.engine.too_far_behind().map(|_| Problem::new(Code::TooFarBehind, detail))
+    };
+    if let Some(problem) = refusals::unready(api.engine.status()).or_else(stops).or_else(behind) {
+        return Err(problem);
+    }
+    let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
+    Ok(reply::ok(&Readiness { status: "ok", writes }))
+}
+
+/// Show metrics for Prometheus
+///
+/// Text format 0.0.4, or OpenMetrics.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "operations",
+    responses((
+        status = 200,
+        description = "All names begin with `cuckood_`. OpenMetrics if the header `Accept` asks for it",
+        content((String = "text/plain"), (String = "application/openmetrics-text"))
+    ))
+)]
+pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Answer {
+    // An idle writer does not check the clock, so it is checked here.
+    let _ = api.engine.clock_unsure();
+    let format = Format::asked_for(request.headers());
+    let text = api.metrics.render(format);
+    let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
+    Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())
 }

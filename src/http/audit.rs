@@ -1,12 +1,11 @@
 //! The audit log for operators: who changed what, with what outcome, and which keys were refused.
 
-use super::answer::problem::Code;
+use super::answer::Code;
 use super::operations::Operation;
 use crate::access::{Access, Caller, Denied, LogLimiter};
 use axum::extract::{ConnectInfo, Request};
 use http::{HeaderValue, StatusCode};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
@@ -56,40 +55,26 @@ impl Drop for Act {
     }
 }
 
-/// Logs refusals, up to a rate.
-pub(super) struct Refusals {
-    access: Arc<Access>,
-    room: LogLimiter,
+/// Logs that a key was refused, up to a rate; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a
+/// code.
+pub(super) fn log_denied(
+    access: &Access,
+    denied: &Denied,
+    caller: Option<&Caller>,
+    request: &Request,
+    route: Option<&str>,
+    id: &HeaderValue,
+) {
+    let Some(untold) = access.tells(denied) else { return };
+    let key = caller.map(Caller::name);
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+    let peer = peer.map(tracing::field::display);
+    let (route, method, request_id) = (route.unwrap_or("none"), request.method(), id.to_str().ok());
+    tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
 }
 
-impl Refusals {
-    pub(super) fn new(access: Arc<Access>) -> Self {
-        Self { access, room: LogLimiter::default() }
-    }
-
-    /// Logs that a key was refused; `caller` is its holder, if known. The path of an unknown route is not logged: it may contain a
-    /// code.
-    pub(super) fn key(
-        &self,
-        denied: &Denied,
-        caller: Option<&Caller>,
-        request: &Request,
-        route: Option<&str>,
-        id: &HeaderValue,
-    ) {
-        let Some(untold) = self.access.tells(denied) else { return };
-        let key = caller.map(Caller::name);
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
-        let peer = peer.map(tracing::field::display);
-        let route = route.unwrap_or("none");
-        let (method, request_id) = (request.method(), id.to_str().ok());
-        tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
-    }
-
-    /// Logs that a write was refused for lack of memory or disk space.
-    pub(super) fn room(&self, route: Option<&str>, code: Code, id: &HeaderValue) {
-        let Some(untold) = self.room.ask() else { return };
-        let code = code.as_str();
-        tracing::warn!(route, code, request_id = id.to_str().ok(), untold, "a write was refused");
-    }
+/// Logs that a write was refused for lack of memory or disk space, up to a rate.
+pub(super) fn log_no_room(room: &LogLimiter, route: Option<&str>, code: Code, id: &HeaderValue) {
+    let Some(untold) = room.ask() else { return };
+    tracing::warn!(route, code = code.as_str(), request_id = id.to_str().ok(), untold, "a write was refused");
 }

@@ -1,13 +1,12 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
+use super::answer::{Code, Problem, refusals};
 use super::api::Api;
 use super::request::body::ReadBody;
 use super::request::idempotency::{self, Resource};
 use crate::access::{Caller, Client, Guesser, Scope};
-use crate::domain::{Applied, Command, Kind, Name, Outcome, Target};
-use crate::engine::FilterView;
+use crate::domain::{Applied, Command, KeyName, Kind, Name, Outcome, Target};
+use crate::engine::{Engine, FilterView, SubmitError};
 use axum::extract::{ConnectInfo, FromRequestParts, Request};
 use http::HeaderValue;
 use http::request::Parts;
@@ -15,6 +14,8 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// What an operation does to the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,7 +207,7 @@ impl Decided {
     /// The problem for an outcome that this command can't have, which would be a bug.
     pub(super) fn unexpected(&self) -> Problem {
         tracing::error!(outcome = ?std::mem::discriminant(&self.outcome), "a command has another command's outcome");
-        Problem::new(Code::Internal, "see the service's log")
+        Code::Internal.into()
     }
 }
 
@@ -221,5 +222,60 @@ pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
         Kind::Campaign => "/campaign",
         Kind::Coupon => "/coupon",
     };
-    Name::new(name).map_err(|error| Problem::invalid_at(pointer, error.to_string()))
+    Name::new(name).map_err(Problem::at(pointer))
+}
+
+/// How long and how often to wait while the engine is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+const BUSY_PAUSES_MAX: u32 = 500;
+
+/// The commands of one upload.
+pub(super) struct Commands {
+    engine: Engine,
+    kind: Kind,
+    by: Option<KeyName>,
+    in_flight: Option<JoinHandle<Result<Outcome, SubmitError>>>,
+}
+
+impl Commands {
+    /// Commands about a filter of this kind, on behalf of a key.
+    pub(super) fn new(engine: Engine, kind: Kind, by: Option<KeyName>) -> Self {
+        Self { engine, kind, by, in_flight: None }
+    }
+
+    /// Sends a command once the one before is done, without waiting for its outcome.
+    pub(super) async fn send(&mut self, command: Command) -> Result<(), Problem> {
+        self.settle().await?;
+        self.in_flight = Some(tokio::spawn(patiently(self.engine.clone(), self.by.clone(), command)));
+        Ok(())
+    }
+
+    /// Waits for the command in flight.
+    pub(super) async fn settle(&mut self) -> Result<(), Problem> {
+        let Some(command) = self.in_flight.take() else { return Ok(()) };
+        let outcome = command.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?;
+        self.judge(outcome).map(drop)
+    }
+
+    /// Submits a command, and waits for its outcome.
+    pub(super) async fn submit(&self, command: Command) -> Result<Outcome, Problem> {
+        self.judge(patiently(self.engine.clone(), self.by.clone(), command).await)
+    }
+
+    fn judge(&self, outcome: Result<Outcome, SubmitError>) -> Result<Outcome, Problem> {
+        match outcome? {
+            Outcome::Refused(refusal) => Err(refusals::refused(self.kind, refusal)),
+            outcome => Ok(outcome),
+        }
+    }
+}
+
+async fn patiently(engine: Engine, by: Option<KeyName>, command: Command) -> Result<Outcome, SubmitError> {
+    for _ in 0..BUSY_PAUSES_MAX {
+        match engine.submit_by(by.clone(), command.clone(), None).await {
+            Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
+            applied => return applied.map(|applied| applied.outcome),
+        }
+    }
+    Err(SubmitError::Overloaded)
 }

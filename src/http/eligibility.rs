@@ -1,22 +1,18 @@
 //! `/v1/eligibility`: which of several campaigns a user may see.
 
-use super::answer::held::Held;
-use super::answer::problem::{Fault, Problem};
-use super::answer::{refusals, reply};
+use super::answer::reply::Held;
+use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
 use super::call::{Call, Read};
-use super::request::faults::Faults;
+use super::line_ups::{self, Exclusion};
 use super::request::items::Item;
-use super::request::json::{self, Text};
-use super::selection::{self, Exclusion};
+use super::request::json::{self, Faults, Text};
 use crate::access::Caller;
+use crate::domain::Name;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::domain::{Name, Timestamp, WindowPosition};
-use crate::engine::{self, Question};
+use crate::engine::{Eligibility, Question};
 use axum::extract::Request;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// The most requests in one batch.
@@ -60,53 +56,6 @@ struct EligibilityRequest<'a> {
     explain: bool,
 }
 
-/// The campaigns that the user may see.
-#[skip_serializing_none]
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
-}))]
-struct Eligibility<'a> {
-    /// The first `limit` campaigns, in order, that are active, contain the user, and from which no `unless` excludes the user.
-    #[schema(value_type = Vec<String>)]
-    eligible: Vec<&'a str>,
-    /// How many of the campaigns were evaluated, including unknown and inactive ones.
-    evaluated: usize,
-    /// Evaluated campaigns that don't exist, then those in `unless` that don't.
-    #[schema(value_type = Vec<String>)]
-    unknown: Vec<&'a str>,
-    /// Evaluated campaigns that are outside their window.
-    #[schema(value_type = Vec<String>)]
-    inactive: Vec<&'a str>,
-    /// Evaluated campaigns that are active and contain the user, but an `unless` excludes the user.
-    #[schema(value_type = Vec<String>)]
-    excluded: Vec<&'a str>,
-    /// With `explain`: one for each evaluated campaign that exists.
-    explanations: Option<Vec<Explanation<'a>>>,
-}
-
-/// Why the user may see a campaign, or may not.
-#[skip_serializing_none]
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "campaign": "spring", "present": true, "window": "inside", "excluded_by": "opted-out", "error_rate": 0.0005, "eligible": false
-}))]
-struct Explanation<'a> {
-    #[schema(value_type = String)]
-    campaign: &'a str,
-    /// Whether the campaign contains the user.
-    present: bool,
-    /// Where the present time lies, as seen from the campaign's window.
-    window: WindowPosition,
-    /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
-    #[schema(value_type = Option<String>)]
-    excluded_by: Option<&'a str>,
-    /// The probability that `present` is true for a user who was never added.
-    error_rate: f64,
-    /// Whether the user may see the campaign.
-    eligible: bool,
-}
-
 /// Several eligibility requests.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -130,17 +79,14 @@ struct EligibilityResults<'a> {
 ///
 /// Evaluates the campaigns in order until `limit` of them are eligible.
 #[utoipa::path(
-    post,
-    path = "/v1/eligibility",
-    operation_id = "check_eligibility",
-    tag = "eligibility",
+    post, path = "/v1/eligibility", operation_id = "check_eligibility", tag = "eligibility",
     request_body = EligibilityRequest<'_>,
     responses(
         (status = 200, description = "The first `limit` eligible campaigns", body = Eligibility<'_>),
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn one(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn one(call: Call<Read>, request: Request) -> Answer {
     let Call { api, caller, .. } = &call;
     let body = call.body(request).await?;
     let request: EligibilityRequest<'_> = json::parse(&body)?;
@@ -154,17 +100,14 @@ pub(super) async fn one(call: Call<Read>, request: Request) -> Result<Response, 
 ///
 /// Each request is evaluated separately; an invalid one rejects the batch.
 #[utoipa::path(
-    post,
-    path = "/v1/eligibility/batch",
-    operation_id = "check_eligibility_batch",
-    tag = "eligibility",
+    post, path = "/v1/eligibility/batch", operation_id = "check_eligibility_batch", tag = "eligibility",
     request_body = EligibilityBatch<'_>,
     responses(
         (status = 200, description = "In the order of the requests", body = EligibilityResults<'_>),
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn batch(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
     let Call { api, caller, .. } = &call;
     let mut share = api.reading.share();
     let body = call.body(request).await?;
@@ -214,12 +157,12 @@ impl<'a> EligibilityRequest<'a> {
             faults.note(|| format!("{at}/user"), fault);
         }
         if let Some(limit) = self.limit {
-            selection::check_limit(limit, at, faults);
+            line_ups::check_limit(limit, at, faults);
         }
         let Some(Text(line_up)) = &self.line_up else {
-            return selection::check(&self.campaigns, &self.unless, at, caller, faults);
+            return line_ups::check(&self.campaigns, &self.unless, at, caller, faults);
         };
-        selection::check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
+        line_ups::check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
         if !(self.campaigns.is_empty() && self.unless.is_empty()) {
             faults.note(|| format!("{at}/line_up"), "give either a line-up, or campaigns and unless");
         }
@@ -238,17 +181,16 @@ impl<'a> EligibilityRequest<'a> {
         let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
         let Some(Text(name)) = line_up else {
-            let line_up = selection::line_up(campaigns, unless, 1);
+            let line_up = line_ups::line_up(campaigns, unless, 1);
             let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
             let found = api.engine.evaluate(&question);
-            let found = found.map_err(|uncountable| selection::uncountable(&uncountable, at))?;
-            return Ok(write(Eligibility::new(found, explain, api.engine.now())));
+            return Ok(write(found.map_err(|uncountable| line_ups::uncountable(&uncountable, at))?));
         };
         let at = || format!("{at}/line_up");
         let line_up = Name::new(&name).ok().and_then(|name| api.engine.line_up(&name));
         let line_up = line_up.ok_or_else(|| {
             let faults = vec![Fault { pointer: at(), detail: "unknown".into() }];
-            Problem { faults, ..refusals::line_up_not_found() }
+            Problem { faults, ..Code::LineUpNotFound.into() }
         })?;
         let line_up = &line_up.line_up;
         // It may have been stored under another key, which may use other names.
@@ -259,28 +201,6 @@ impl<'a> EligibilityRequest<'a> {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)
         })?;
-        Ok(write(Eligibility::new(found, explain, api.engine.now())))
-    }
-}
-
-impl<'a> Eligibility<'a> {
-    fn new(found: engine::Eligibility<'a>, explain: bool, now: Timestamp) -> Self {
-        let engine::Eligibility { eligible, evaluated, unknown, inactive, excluded, explanations } = found;
-        let explanations =
-            explain.then(|| explanations.iter().map(|one| Explanation::new(one, now)).collect());
-        Self { eligible, evaluated, unknown, inactive, excluded, explanations }
-    }
-}
-
-impl<'a> Explanation<'a> {
-    fn new(explanation: &engine::Explanation<'a>, now: Timestamp) -> Self {
-        Self {
-            campaign: explanation.campaign,
-            present: explanation.present,
-            window: explanation.window,
-            excluded_by: explanation.excluded_by,
-            error_rate: explanation.view.describe(now).stats.error_rate(),
-            eligible: explanation.is_eligible(),
-        }
+        Ok(write(found))
     }
 }

@@ -1,8 +1,8 @@
 //! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
 
-use super::answer::problem::{Code, Problem};
+use super::answer::{Answer, Code, Problem};
 use super::call::{Call, Follow};
-use super::imports::representation::{ImportStateName, failure};
+use super::imports::routes::{ImportStateName, failure};
 use super::lines::Lines;
 use super::request::body::Streamed;
 use super::request::query;
@@ -260,24 +260,18 @@ fn of_filter(plain: EventAnswer, change: FilterChange) -> EventAnswer {
 
 fn name(what: &Happened<'_>) -> EventName {
     match what {
-        Happened::Filter { kind: Kind::Campaign, change, .. } => match change {
-            FilterChange::Created => EventName::CampaignCreated,
-            FilterChange::Updated { .. } => EventName::CampaignChanged,
-            FilterChange::Cleared(_) => EventName::CampaignCleared,
-            FilterChange::Deleted => EventName::CampaignDeleted,
-            FilterChange::Added(_) => EventName::UsersAdded,
-            FilterChange::Removed(_) => EventName::UsersRemoved,
-            FilterChange::Replaced(_) => EventName::UsersReplaced,
-        },
-        Happened::Filter { kind: Kind::Coupon, change, .. } => match change {
-            FilterChange::Created => EventName::CouponCreated,
-            FilterChange::Updated { .. } => EventName::CouponChanged,
-            FilterChange::Cleared(_) => EventName::CouponCleared,
-            FilterChange::Deleted => EventName::CouponDeleted,
-            FilterChange::Added(_) => EventName::CodesAdded,
-            FilterChange::Removed(_) => EventName::CodesWithdrawn,
-            FilterChange::Replaced(_) => EventName::CodesReplaced,
-        },
+        Happened::Filter { kind, change, .. } => {
+            let (campaign, coupon) = match change {
+                FilterChange::Created => (EventName::CampaignCreated, EventName::CouponCreated),
+                FilterChange::Updated { .. } => (EventName::CampaignChanged, EventName::CouponChanged),
+                FilterChange::Cleared(_) => (EventName::CampaignCleared, EventName::CouponCleared),
+                FilterChange::Deleted => (EventName::CampaignDeleted, EventName::CouponDeleted),
+                FilterChange::Added(_) => (EventName::UsersAdded, EventName::CodesAdded),
+                FilterChange::Removed(_) => (EventName::UsersRemoved, EventName::CodesWithdrawn),
+                FilterChange::Replaced(_) => (EventName::UsersReplaced, EventName::CodesReplaced),
+            };
+            if *kind == Kind::Campaign { campaign } else { coupon }
+        }
         Happened::LineUp { change: LineUpChange::Created, .. } => EventName::LineUpCreated,
         Happened::LineUp { change: LineUpChange::Replaced, .. } => EventName::LineUpChanged,
         Happened::LineUp { change: LineUpChange::Deleted, .. } => EventName::LineUpDeleted,
@@ -302,10 +296,7 @@ fn name(what: &Happened<'_>) -> EventName {
 /// redemptions, and how many items requests have added or removed. To follow them, ask again with `after` set to the last `seq`,
 /// and with `wait`. `Accept: text/csv` returns them as CSV with a header row. Events are kept for `events.retention`.
 #[utoipa::path(
-    get,
-    path = "/v1/events",
-    operation_id = "list_events",
-    tag = "operations",
+    get, path = "/v1/events", operation_id = "list_events", tag = "operations",
     params(EventQuery),
     responses(
         (
@@ -317,7 +308,7 @@ fn name(what: &Happened<'_>) -> EventName {
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn list(call: Call<Follow>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
     call.caller.require_all_names()?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;

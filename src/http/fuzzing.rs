@@ -1,7 +1,6 @@
 //! Entry points for the fuzz targets in `fuzz/`; the program doesn't use them.
 
-use super::imports::line::Line;
-use super::imports::lines::{Format, Lines};
+use super::imports::lines::{Format, Line, Lines};
 use crate::domain::LineFault;
 
 pub use super::items::{pairs as replacements, users_to_add as items};

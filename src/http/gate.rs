@@ -1,27 +1,28 @@
 //! The gate that every request passes on its way in and out. It checks readiness, keys, scopes and rates, and adds metrics and
 //! problem documents. It is one function, [`Gate::pass`], rather than a layer for each: a layer costs a request about a microsecond.
 
-use super::answer::REQUEST_ID;
-use super::answer::problem::{self, Code, Problem};
-use super::answer::refusals;
+use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
-use super::audit::{Act, Refusals};
+use super::audit::{self, Act};
 use super::operations::{Operation, Operations, Route};
-use super::positions::{self, POSITION};
 use super::request::origin;
-use crate::access::{Caller, Denied};
-use crate::engine::Status;
+use crate::access::{Caller, Denied, LogLimiter};
+use crate::domain::Seq;
+use crate::engine::{Engine, Status};
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
+use axum::response::Response;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
-use std::hash::{BuildHasher, RandomState};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::hash::BuildHasher;
+use std::hash::RandomState;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
+use tracing::Span;
 
 /// The authentication scheme before a key; its letters may have either case.
 const SCHEME: &[u8] = b"Bearer ";
@@ -33,15 +34,15 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 pub(super) struct Gate {
     api: Arc<Api>,
     operations: Arc<Operations>,
-    refusals: Refusals,
+    /// Limits how often writes are logged that were refused for lack of memory or disk space.
+    room: LogLimiter,
     ids: RequestIds,
 }
 
 impl Gate {
     /// Creates a gate for these operations.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>) -> Self {
-        let refusals = Refusals::new(api.access.clone());
-        Self { api, operations, refusals, ids: RequestIds::default() }
+        Self { api, operations, room: LogLimiter::default(), ids: RequestIds::default() }
     }
 
     /// Admits a request or refuses it. Counts the answer, and renders its problem if it has one. `next` is what lies behind the gate.
@@ -64,7 +65,7 @@ impl Gate {
             let answer = pin!(async {
                 let admitted = self.admit(&mut request, route, operation, &id);
                 let reached = match admitted {
-                    Ok(()) if is_read => positions::reach(&self.api.engine, request.headers()).await,
+                    Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
                     admitted => admitted,
                 };
                 // A read reflects what was applied before it began.
@@ -130,7 +131,7 @@ impl Gate {
             return Ok(());
         }
         let refused = |denied: Denied, caller: Option<&Caller>| {
-            self.refusals.key(&denied, caller, request, route.path(), id);
+            audit::log_denied(&self.api.access, &denied, caller, request, route.path(), id);
             Problem::from(denied)
         };
         let entry = &self.api.access.entry;
@@ -159,7 +160,7 @@ impl Gate {
             // The store logs when this begins and ends.
             Some(Code::DiskFull) => {}
             Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
-                self.refusals.room(route, code, id)
+                audit::log_no_room(&self.room, route, code, id);
             }
             _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
                 tracing::error!(parent: span, request_id = id.to_str().ok(), route, "a request failed");
@@ -196,16 +197,6 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 async fn whole(answer: impl Future<Output = Response>) -> Response {
     let answer = AssertUnwindSafe(answer).catch_unwind().await;
     answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
-}
-
-/// Answers for paths without a route.
-pub(super) async fn no_route() -> Problem {
-    Problem::new(Code::RouteNotFound, "see /docs for the routes")
-}
-
-/// Answers for methods that a route does not have.
-pub(super) async fn no_method() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "see the header Allow")
 }
 
 /// Request ids. The client's own is used if it is harmless. Otherwise one is made cheaply, by hashing a counter with a secret of
@@ -258,6 +249,44 @@ fn trace_id(headers: &HeaderMap) -> Option<(&str, &str)> {
     (is_fine && is_set(trace) && is_set(parent)).then_some((trace, parent))
 }
 
+/// The position of the log that an answer reflects.
+pub(super) const POSITION: HeaderName = HeaderName::from_static("x-cuckood-position");
+
+/// The position that an answer must reflect at least.
+const MIN_POSITION: HeaderName = HeaderName::from_static("x-cuckood-min-position");
+
+/// `strong` if nothing may be missing that was acknowledged before the request, on any node.
+const CONSISTENCY: HeaderName = HeaderName::from_static("x-cuckood-consistency");
+
+/// Waits until this node can answer as the headers of a read ask for.
+///
+/// # Errors
+/// `malformed-request`, `too-far-behind`, `no-quorum`.
+async fn reach(engine: &Engine, headers: &HeaderMap) -> Result<(), Problem> {
+    let (min, is_strong) = asked(headers)?;
+    if let Some(min) = min {
+        engine.reached(min).await?;
+    }
+    if is_strong {
+        engine.barrier().await?;
+    }
+    Ok(())
+}
+
+/// The position that a read must reflect at least, and whether it must reflect all that was acknowledged before.
+fn asked(headers: &HeaderMap) -> Result<(Option<Seq>, bool), Problem> {
+    let malformed = |detail: &'static str| Problem::new(Code::MalformedRequest, detail);
+    let min = headers.get(MIN_POSITION).map(|value| {
+        let number = value.to_str().ok().and_then(|text| text.parse().ok());
+        number.map(Seq).ok_or_else(|| malformed("X-Cuckood-Min-Position must be a number"))
+    });
+    match headers.get(CONSISTENCY).map(HeaderValue::as_bytes) {
+        None => Ok((min.transpose()?, false)),
+        Some(b"strong") => Ok((min.transpose()?, true)),
+        Some(_) => Err(malformed("X-Cuckood-Consistency can be `strong` only")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,5 +325,20 @@ mod tests {
         assert!(!of("00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
         assert!(!of("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
         assert!(!of("00-4bf9-00f067aa0ba902b7-01"));
+    }
+
+    #[test]
+    fn what_is_asked_is_read_or_refused() {
+        let of = |pairs: &[(HeaderName, &'static str)]| {
+            let headers =
+                pairs.iter().map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));
+            asked(&headers.collect())
+        };
+        assert_eq!(of(&[]).unwrap(), (None, false));
+        let both = of(&[(MIN_POSITION, "17"), (CONSISTENCY, "strong")]).unwrap();
+        assert_eq!(both, (Some(Seq(17)), true));
+        for bad in [(MIN_POSITION, "-1"), (MIN_POSITION, ""), (CONSISTENCY, "weak")] {
+            assert_eq!(of(&[bad]).unwrap_err().code, Code::MalformedRequest);
+        }
     }
 }

@@ -3,19 +3,16 @@
 //! Candidates are added in batches. A batch is one command, and its stored outcome tells a repeated request which of them are new, so a
 //! repeat returns the same codes, also after a failure between two batches. A candidate that the pool holds already is skipped.
 
-use super::answer::mark_replayed;
-use super::answer::problem::Problem;
-use super::answer::refusals;
+use super::answer::{Answer, Code, Problem, mark_replayed};
 use super::call::{Call, Decided, Write, target};
 use super::lines::Lines;
 use super::request::body::Streamed;
 use super::request::idempotency::Resource;
 use super::request::json;
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Timestamp};
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Timestamp};
 use crate::engine::{CodeFound, Digest, FilterView, Growth};
 use axum::body::Body;
 use axum::extract::{Path, Request};
-use axum::response::Response;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -157,10 +154,7 @@ impl Candidates {
 /// response can't be requested again, and its codes remain in the pool. If the request fails in between, the codes that were added
 /// remain; a repeat with the same key continues. In a compact coupon, a repeat after `idempotency.retention` may have a few other codes.
 #[utoipa::path(
-    post,
-    path = "/v1/coupons/{coupon}/codes/generate",
-    operation_id = "generate_codes",
-    tag = "codes",
+    post, path = "/v1/coupons/{coupon}/codes/generate", operation_id = "generate_codes", tag = "codes",
     request_body = CodesToGenerate,
     responses(
         (
@@ -175,17 +169,13 @@ impl Candidates {
         (status = 422, description = "`invalid-request`: also if the pattern has too few `#`; the detail states how many are required"),
     )
 )]
-pub(crate) async fn generate(
-    call: Call<Write>,
-    Path(coupon): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, request: Request) -> Answer {
     let view = call.filter(KIND, &coupon)?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Csv(COLUMNS));
     let wanted: CodesToGenerate = json::parse(&call.body(request).await?)?;
     wanted.check_form()?;
     if view.spec.stock.is_some() {
-        return Err(refusals::refused(KIND, Refusal::RequiresAddedCodes));
+        return Err(Code::RequiresAddedCodes.into());
     }
     let (count, nonce) = (u64::from(wanted.count), crate::domain::RedemptionId::random().0);
     let identity = call.idempotency_key().unwrap_or(&nonce);
@@ -195,7 +185,7 @@ pub(crate) async fn generate(
         let valid = view.describe(now).stats.items + count;
         wanted.check_guessing(valid)?;
         if view.spec.growth == Growth::Fixed && valid > view.spec.capacity {
-            return Err(refusals::refused(KIND, Refusal::FilterFull));
+            return Err(Code::FilterFull.into());
         }
     }
     let (chosen, replayed) = add(&call, &coupon, &view, &candidates, count).await?;

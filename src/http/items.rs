@@ -1,85 +1,61 @@
 //! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::{refusals, reply};
-use super::call::{Call, LookUp, Read, Right, Write, target};
+use super::answer::{Answer, Code, Problem, reply};
+use super::call::{Call, Decided, LookUp, Read, Right, Write, target};
 use super::redemptions::RedemptionAnswer;
 use super::request::idempotency::Resource;
 use super::request::items::{Hashing, Item};
 use super::request::json;
 use crate::access::{Guesses, Scope};
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Refusal, Removed, Timestamp};
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed, Timestamp};
 use crate::engine::{CodeFound, Digest, FilterView};
 use axum::extract::{Path, Request};
-use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Users.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"users": ["u1", "u2"]}))]
-struct UserList<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
-    #[serde(borrow, deserialize_with = "json::items")]
-    #[schema(min_items = 1, max_items = 10_000)]
-    users: Vec<Item<'a>>,
+/// Defines bodies with a list of items, and the flag that some have.
+macro_rules! lists {
+    ($($(#[$doc:meta])* $name:ident, $example:tt: $items:ident $(, $(#[$flag_doc:meta])* $flag:ident)?;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Deserialize, ToSchema)]
+            #[serde(deny_unknown_fields)]
+            #[schema(example = json!($example))]
+            struct $name<'a> {
+                /// Used exactly as given, 1 to 512 bytes each.
+                #[serde(borrow, deserialize_with = "json::items")]
+                #[schema(min_items = 1, max_items = 10_000)]
+                $items: Vec<Item<'a>>,
+                $(
+                    $(#[$flag_doc])*
+                    #[serde(default)]
+                    $flag: bool,
+                )?
+            }
+        )*
+    };
 }
 
-/// Users to add.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"users": ["u1", "u2"]}))]
-struct UsersToAdd<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
-    #[serde(borrow, deserialize_with = "json::items")]
-    #[schema(min_items = 1, max_items = 10_000)]
-    users: Vec<Item<'a>>,
-    /// Skip users who seem to be present already.
-    #[serde(default)]
-    if_absent: bool,
-}
-
-/// Users to remove.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"users": ["u1", "u2"]}))]
-struct UsersToRemove<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
-    #[serde(borrow, deserialize_with = "json::items")]
-    #[schema(min_items = 1, max_items = 10_000)]
-    users: Vec<Item<'a>>,
-    /// Remove every copy, not just one.
-    #[serde(default)]
-    all: bool,
-}
-
-/// Codes.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
-struct CodeList<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
-    #[serde(borrow, deserialize_with = "json::items")]
-    #[schema(min_items = 1, max_items = 10_000)]
-    codes: Vec<Item<'a>>,
-}
-
-/// Codes to add.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
-struct CodesToAdd<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
-    #[serde(borrow, deserialize_with = "json::items")]
-    #[schema(min_items = 1, max_items = 10_000)]
-    codes: Vec<Item<'a>>,
-    /// Make redeemed codes available again; requires the scope `admin`.
-    #[serde(default)]
-    revive: bool,
+lists! {
+    /// Users.
+    UserList, {"users": ["u1", "u2"]}: users;
+    /// Users to add.
+    UsersToAdd, {"users": ["u1", "u2"]}: users,
+        /// Skip users who seem to be present already.
+        if_absent;
+    /// Users to remove.
+    UsersToRemove, {"users": ["u1", "u2"]}: users,
+        /// Remove every copy, not just one.
+        all;
+    /// Codes.
+    CodeList, {"codes": ["K7Q2-9FXM"]}: codes;
+    /// Codes to add.
+    CodesToAdd, {"codes": ["K7Q2-9FXM"]}: codes,
+        /// Make redeemed codes available again; requires the scope `admin`.
+        revive;
 }
 
 /// A pair of items.
@@ -207,7 +183,7 @@ macro_rules! item_routes {
                 summary = $add_summary, description = $add_text, request_body = $to_add<'_>,
                 responses((status = 200, description = ORDER, body = Inserted), (status = 409, description = $full), $($not_added)*)
             )]
-            pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
                 super::add(&call, KIND, &name, request, |body| {
                     let $to_add $add_fields = json::parse(body)?;
                     Ok($added)
@@ -220,7 +196,7 @@ macro_rules! item_routes {
                 tag = stringify!($items), summary = $check_summary, description = $check_text, request_body = $list<'_>,
                 responses((status = 200, description = ORDER, body = $present_type), $($guessing)*)
             )]
-            pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
                 let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
                 let $present = read.await?.check(call.api.engine.now());
                 Ok(reply::ok(&$present_type { $present }))
@@ -232,7 +208,7 @@ macro_rules! item_routes {
                 request_body = $list<'_>,
                 responses((status = 200, description = ORDER, body = ItemCounts), $($guessing)*)
             )]
-            pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
                 let read = super::read(&call, KIND, &name, request, |body| Ok((json::parse::<$list<'_>>(body)?.$items, false)));
                 let counts = read.await?.count(call.api.engine.now());
                 Ok(reply::ok(&ItemCounts { counts }))
@@ -244,7 +220,7 @@ macro_rules! item_routes {
                 request_body = $to_remove<'_>,
                 responses((status = 200, description = ORDER, body = Removed), $($not_removed)* $($guessing)*)
             )]
-            pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
                 let read = super::read(&call, KIND, &name, request, |body| {
                     let $to_remove $remove_fields = json::parse(body)?;
                     Ok($removed)
@@ -262,7 +238,7 @@ macro_rules! item_routes {
                     $($guessing)*
                 )
             )]
-            pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
                 super::replace(&call, KIND, &name, request).await
             }
         }
@@ -321,18 +297,14 @@ pub(crate) mod lookup {
             (status = 429, description = "`too-many-invalid-codes`"),
         )
     )]
-    pub(crate) async fn look_up(
-        call: Call<LookUp>,
-        Path(name): Path<String>,
-        request: Request,
-    ) -> Result<Response, Problem> {
+    pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> Answer {
         let view = call.filter(Kind::Coupon, &name)?;
         let guesser = call.guesser(&view, &request)?;
         let digests =
             digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
         let (digests, _) = digests.await?;
         let found = view.look_up(&digests, call.api.engine.now());
-        let found = found.ok_or_else(|| refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode))?;
+        let found = found.ok_or(Code::RequiresStrictMode)?;
         // A code that is held or redeemed does not count as a guess.
         let guesses = guesser.take(digests.len())?;
         guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
@@ -367,12 +339,23 @@ fn invalid(outcomes: &[ItemOutcome]) -> usize {
     outcomes.len() - outcomes.iter().filter(is_valid).count()
 }
 
-/// Returns guesses for a problem that says nothing about codes. If the outcome of the command is unknown, they stay used.
-fn returned(guesses: Guesses<'_>, problem: Problem) -> Problem {
-    if problem.code != Code::StorageFailed {
-        guesses.give_back();
+/// Submits a command for which guesses were taken. A problem says nothing about codes, so it returns the guesses, unless the outcome of the
+/// command is unknown.
+async fn submit<'a>(
+    call: &Call<Write>,
+    about: Resource<'_>,
+    command: Command,
+    guesses: Guesses<'a>,
+) -> Result<(Decided, Guesses<'a>), Problem> {
+    match call.submit(about, command).await {
+        Ok(decided) => Ok((decided, guesses)),
+        Err(problem) => {
+            if problem.code != Code::StorageFailed {
+                guesses.give_back();
+            }
+            Err(problem)
+        }
     }
-    problem
 }
 
 /// Items of a request that reveals whether they are valid.
@@ -422,7 +405,7 @@ async fn add(
     name: &str,
     request: Request,
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
-) -> Result<Response, Problem> {
+) -> Answer {
     let view = call.filter(kind, name)?;
     // That a full pool rejects codes reveals that one of them is absent.
     let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
@@ -449,48 +432,32 @@ async fn add(
         guesses.settle(is_full.into());
     }
     let decided = decided?;
-    match &decided.outcome {
-        Outcome::Inserted(inserted) => Ok(reply::json(StatusCode::OK, decided.replayed, inserted)),
-        _ => Err(decided.unexpected()),
-    }
+    let Outcome::Inserted(inserted) = &decided.outcome else { return Err(decided.unexpected()) };
+    Ok(reply::json(StatusCode::OK, decided.replayed, inserted))
 }
 
 /// Removes items.
-async fn remove(call: &Call<Write>, asked: Asked<'_>, about: Resource<'_>) -> Result<Response, Problem> {
+async fn remove(call: &Call<Write>, asked: Asked<'_>, about: Resource<'_>) -> Answer {
     let Asked { view, digests, flag: all, guesses } = asked;
     let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
-    let decided = match call.submit(about, command).await {
-        Ok(decided) => decided,
-        Err(problem) => return Err(returned(guesses, problem)),
-    };
-    match &decided.outcome {
-        Outcome::Removed(removed) => {
-            guesses.settle(invalid(&removed.outcomes));
-            Ok(reply::json(StatusCode::OK, decided.replayed, removed))
-        }
-        _ => Err(decided.unexpected()),
-    }
+    let (decided, guesses) = submit(call, about, command, guesses).await?;
+    let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
+    guesses.settle(invalid(&removed.outcomes));
+    Ok(reply::json(StatusCode::OK, decided.replayed, removed))
 }
 
 /// Replaces items pair by pair.
-async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> Answer {
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
     let (from, to) = pairs(&body, &view, call.api.options.limits.items_max)?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
-    let decided = match call.submit(Resource::Filter(kind, name), command).await {
-        Ok(decided) => decided,
-        Err(problem) => return Err(returned(guesses, problem)),
-    };
-    match decided.outcome {
-        Outcome::Replaced(outcomes) => {
-            guesses.settle(invalid(&outcomes));
-            Ok(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }))
-        }
-        _ => Err(decided.unexpected()),
-    }
+    let (decided, guesses) = submit(call, Resource::Filter(kind, name), command, guesses).await?;
+    let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
+    guesses.settle(invalid(&outcomes));
+    Ok(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }))
 }
 
 /// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.

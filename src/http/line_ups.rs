@@ -1,20 +1,17 @@
 //! `/v1/line-ups`: what an eligibility request asks, kept by name, so that an ad server need not know it.
 
-use super::answer::problem::Problem;
-use super::answer::{refusals, reply};
+use super::answer::{Answer, Code, Problem, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read};
-use super::request::faults::Faults;
 use super::request::idempotency::Resource;
-use super::request::json::{self, Text};
+use super::request::json::{self, Faults, Text};
 use super::request::page::{self, PageQuery};
 use super::request::query;
-use super::selection::{self, Exclusion};
+use crate::access::Caller;
 use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
 use crate::engine::Uncountable;
 use axum::extract::{Path, Request};
-use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -73,27 +70,20 @@ struct LineUpList<'a> {
 ///
 /// A stored eligibility query, which requests refer to by name.
 #[utoipa::path(
-    put,
-    path = "/v1/line-ups/{line_up}",
-    operation_id = "put_line_up",
-    tag = "line-ups",
+    put, path = "/v1/line-ups/{line_up}", operation_id = "put_line_up", tag = "line-ups",
     request_body = LineUpSpec<'_>,
     responses(
         (status = 200, description = "Replaced", body = LineUpAnswer<'_>),
         (status = 201, description = "Created", body = LineUpAnswer<'_>, headers(("Location" = String, description = "Its path"))),
     )
 )]
-pub(crate) async fn put(
-    call: Call<Manage>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
     let name = parse_name(&name)?;
     let body = call.body(request).await?;
     let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
     let mut faults = Faults::default();
-    selection::check_limit(limit, "", &mut faults);
-    selection::check(&campaigns, &unless, "", &call.caller, &mut faults)?;
+    check_limit(limit, "", &mut faults);
+    check(&campaigns, &unless, "", &call.caller, &mut faults)?;
     faults.check()?;
     let line_up = owned(&campaigns, &unless, limit)?;
     check_copies(&call.api, &line_up)?;
@@ -111,14 +101,11 @@ pub(crate) async fn put(
 ///
 /// A key with a prefix sees those that have no other names.
 #[utoipa::path(
-    get,
-    path = "/v1/line-ups",
-    operation_id = "list_line_ups",
-    tag = "line-ups",
+    get, path = "/v1/line-ups", operation_id = "list_line_ups", tag = "line-ups",
     params(PageQuery),
     responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
 )]
-pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
     let Call { api, caller, .. } = &call;
     let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
     let (found, next_cursor) =
@@ -134,18 +121,12 @@ pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response,
 ///
 /// The query as it is stored.
 #[utoipa::path(
-    get,
-    path = "/v1/line-ups/{line_up}",
-    operation_id = "get_line_up",
-    tag = "line-ups",
-    responses(
-        (status = 200, description = "What it is", body = LineUpAnswer<'_>),
-        (status = 404, description = "`line-up-not-found`"),
-    )
+    get, path = "/v1/line-ups/{line_up}", operation_id = "get_line_up", tag = "line-ups",
+    responses((status = 200, description = "What it is", body = LineUpAnswer<'_>))
 )]
-pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
-    let found = api.engine.line_up(&parse_name(&name)?).ok_or_else(refusals::line_up_not_found)?;
+    let found = api.engine.line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
     Ok(reply::ok(&answer(&found.name, &found.line_up)))
@@ -155,20 +136,14 @@ pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Re
 ///
 /// Its campaigns remain.
 #[utoipa::path(
-    delete,
-    path = "/v1/line-ups/{line_up}",
-    operation_id = "delete_line_up",
-    tag = "line-ups",
-    responses(
-        (status = 204, description = "Deleted; its campaigns stay"),
-        (status = 404, description = "`line-up-not-found`"),
-    )
+    delete, path = "/v1/line-ups/{line_up}", operation_id = "delete_line_up", tag = "line-ups",
+    responses((status = 204, description = "Deleted; its campaigns stay"))
 )]
-pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answer {
     let name = parse_name(&name)?;
     // A repeated request finds its stored answer even though the line-up is gone.
     if call.api.engine.line_up(&name).is_none() && !call.may_repeat() {
-        return Err(refusals::line_up_not_found());
+        return Err(Code::LineUpNotFound.into());
     }
     let command = Command::DeleteLineUp { name: name.clone() };
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
@@ -177,13 +152,12 @@ pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Resu
 }
 
 fn parse_name(name: &str) -> Result<Name, Problem> {
-    Name::new(name).map_err(|error| Problem::invalid_at("/line_up", error.to_string()))
+    Name::new(name).map_err(Problem::at("/line_up"))
 }
 
 /// A line-up with names of its own.
 fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
-    let name =
-        |Text(name): &Text<'_>| Name::new(name).map_err(|error| Problem::invalid_at("", error.to_string()));
+    let name = |Text(name): &Text<'_>| Name::new(name).map_err(Problem::at(""));
     let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {
         let only_for = only_for.as_ref().map(name).transpose()?;
         Ok(Unless { campaign: name(campaign)?, at_least: *at_least, only_for })
@@ -200,7 +174,7 @@ fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
             && unless.at_least > view.copies_max()
         {
             let copies_max = view.copies_max();
-            return Err(selection::uncountable(&Uncountable { condition, copies_max }, ""));
+            return Err(uncountable(&Uncountable { condition, copies_max }, ""));
         }
     }
     Ok(())
@@ -219,4 +193,103 @@ fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
         unless: line_up.unless.iter().map(exclusion).collect(),
         limit: line_up.limit,
     }
+}
+
+/// Leaves the user out while another campaign is active and holds enough copies of the user.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
+pub(crate) struct Exclusion<'a> {
+    /// The campaign to look at. One that doesn't exist excludes no user, and is listed under `unknown`.
+    #[serde(borrow)]
+    #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    pub(crate) campaign: Text<'a>,
+    /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
+    #[serde(default = "at_least_default")]
+    #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
+    pub(crate) at_least: u32,
+    /// The campaign that the user is left out of; by default all.
+    #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    pub(crate) only_for: Option<Text<'a>>,
+}
+
+fn at_least_default() -> u32 {
+    1
+}
+
+/// Adds what is wrong with campaigns and conditions to `faults`. The pointers begin with `at`.
+///
+/// # Errors
+/// A name that the caller may not use (403).
+pub(crate) fn check(
+    campaigns: &[Text<'_>],
+    unless: &[Exclusion<'_>],
+    at: &str,
+    caller: &Caller,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    if !(1..=CAMPAIGNS_MAX).contains(&campaigns.len()) {
+        faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
+        return Ok(());
+    }
+    if unless.len() > UNLESS_MAX {
+        faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
+        return Ok(());
+    }
+    for (index, Text(campaign)) in campaigns.iter().enumerate() {
+        check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
+    }
+    for (index, Exclusion { campaign: Text(campaign), at_least, only_for }) in unless.iter().enumerate() {
+        check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
+        if *at_least == 0 {
+            faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
+        }
+        if let Some(Text(only_for)) = only_for {
+            check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds to `faults` that a limit is too low or too high.
+pub(crate) fn check_limit(limit: u32, at: &str, faults: &mut Faults) {
+    if !(1..=CAMPAIGNS_MAX as u32).contains(&limit) {
+        faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
+    }
+}
+
+/// Adds a name that is none to `faults`.
+///
+/// # Errors
+/// A name that the caller may not use (403).
+pub(crate) fn check_name(
+    name: &str,
+    at: impl FnOnce() -> String,
+    caller: &Caller,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    if let Err(error) = Name::new(name) {
+        faults.note(at, error.to_string());
+    }
+    Ok(caller.require_name(name)?)
+}
+
+/// The line-up that these make up.
+pub(crate) fn line_up<'a>(
+    campaigns: Vec<Text<'a>>,
+    unless: Vec<Exclusion<'a>>,
+    limit: u32,
+) -> LineUp<Text<'a>> {
+    let unless = unless
+        .into_iter()
+        .map(|Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for })
+        .collect();
+    LineUp { campaigns, unless, limit }
+}
+
+/// The problem of a condition that asks for too many copies.
+pub(crate) fn uncountable(uncountable: &Uncountable, at: &str) -> Problem {
+    let pointer = format!("{at}/unless/{}/at_least", uncountable.condition);
+    Problem::invalid_at(&pointer, uncountable.to_string())
 }

@@ -9,8 +9,6 @@ mod answer;
 mod api;
 mod audit;
 mod call;
-mod cluster;
-mod control;
 mod eligibility;
 mod events;
 mod filters;
@@ -18,7 +16,6 @@ mod filters;
 pub mod fuzzing;
 mod gate;
 mod generate;
-mod health;
 mod imports;
 mod items;
 mod line_ups;
@@ -28,23 +25,21 @@ pub mod openapi;
 mod operations;
 pub mod options;
 mod pages;
-mod patience;
-mod positions;
 mod redemptions;
 mod request;
 mod router;
-mod selection;
 mod service;
 mod stopping;
 
 pub use answer::problem;
-pub use control::{Control, Expiry};
+pub use api::{Control, Expiry};
 pub use options::HttpOptions;
 pub use service::HttpService;
 
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
+use answer::problem::{Code, Problem};
 use api::Api;
 use gate::Gate;
 use metrics::{HttpMetrics, StateFigures};
@@ -100,8 +95,8 @@ pub fn service(
         .split_for_parts()
         .0
         .merge(pages::routes())
-        .fallback(gate::no_route)
-        .method_not_allowed_fallback(gate::no_method)
+        .fallback(async || Problem::from(Code::RouteNotFound))
+        .method_not_allowed_fallback(async || Problem::from(Code::MethodNotAllowed))
         .with_state(api);
     (HttpService::new(gate, router), control)
 }

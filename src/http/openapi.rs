@@ -1,6 +1,6 @@
 //! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
-use super::answer::problem::{Document, Fault};
+use super::answer::{Fault, problem::Document};
 use super::call::Effect;
 use super::events::EventAnswer;
 use super::imports::lines::Format;
@@ -265,6 +265,9 @@ fn general_problems(declared: &Operation, operation: &Value) -> Vec<(&'static st
         (is_api, "403", "`forbidden`"),
         (is_api, "429", "`rate-limited`"),
         (is_api, "500", "`internal`"),
+        (is_of("/redemptions/{id}"), "404", "`redemption-not-found`"),
+        (is_of("/imports/{id}"), "404", "`import-not-found`"),
+        (is_of("{line_up}") && !is_put, "404", "`line-up-not-found`"),
         (is_of("{campaign}") && !is_put, "404", "`campaign-not-found`"),
         (is_of("{coupon}") && !is_put, "404", "`coupon-not-found`"),
         (is_put && (path.ends_with("{campaign}") || path.ends_with("{coupon}")), "507", "`too-many-filters`"),

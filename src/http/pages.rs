@@ -74,10 +74,7 @@ static COMPRESSED: [Compressed; FILES.len()] = [const { Compressed::new() }; FIL
 ///
 /// If no keys are configured, every operation is marked as usable without one.
 #[utoipa::path(
-    get,
-    path = "/openapi.json",
-    operation_id = "openapi",
-    tag = "operations",
+    get, path = "/openapi.json", operation_id = "openapi", tag = "operations",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
 pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Response {

@@ -1,8 +1,6 @@
 //! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
-use super::answer::problem::{Code, Problem};
-use super::answer::refusals;
-use super::answer::reply;
+use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Decided, Read, Redeem, target};
 use super::lines::Lines;
@@ -11,9 +9,7 @@ use super::request::items::{Hashing, Item};
 use super::request::json::{self, Text};
 use super::request::{page, query};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
-use crate::domain::{
-    Command, Kind, Outcome, Redemption, RedemptionId, Reference, Refusal, Status, Target, Timestamp,
-};
+use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
 use axum::body::Body;
 use axum::extract::{Path, Request};
@@ -59,7 +55,7 @@ impl RedemptionRequest<'_> {
             hashing.note(|| "/reference".into(), detail);
         }
         hashing.finish()?;
-        let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
+        let reference = reference.map_err(Problem::at("/reference"))?;
         Ok((digest, reference))
     }
 }
@@ -151,10 +147,7 @@ const LOOKS_MAX: usize = 100;
 /// Of all requests for one code with different references, exactly one gets 201. In an open pool any code may be redeemed or held
 /// once, until as many are as its `stock` says.
 #[utoipa::path(
-    post,
-    path = "/v1/coupons/{coupon}/redemptions",
-    operation_id = "redeem",
-    tag = "redemptions",
+    post, path = "/v1/coupons/{coupon}/redemptions", operation_id = "redeem", tag = "redemptions",
     request_body = RedemptionRequest<'_>,
     responses(
         (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
@@ -164,11 +157,7 @@ const LOOKS_MAX: usize = 100;
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn redeem(
-    call: Call<Redeem>,
-    Path(coupon): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, request: Request) -> Answer {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
@@ -220,7 +209,7 @@ fn counted(
     decided
 }
 
-fn settled(decided: Decided) -> Result<Response, Problem> {
+fn settled(decided: Decided) -> Answer {
     match decided {
         Decided { outcome: Outcome::Settled(redemption), replayed } => {
             Ok(reply::json(StatusCode::OK, replayed, &RedemptionAnswer::from(redemption)))
@@ -235,10 +224,7 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
 /// application/x-ndjson` or `text/csv`, one response has all of them, one per line; a redemption that changes during the export
 /// appears again at the end, in its new state.
 #[utoipa::path(
-    get,
-    path = "/v1/coupons/{coupon}/redemptions",
-    operation_id = "list_redemptions",
-    tag = "redemptions",
+    get, path = "/v1/coupons/{coupon}/redemptions", operation_id = "list_redemptions", tag = "redemptions",
     params(ListQuery),
     responses(
         (
@@ -252,16 +238,12 @@ fn settled(decided: Decided) -> Result<Response, Problem> {
         ),
     )
 )]
-pub(super) async fn list(
-    call: Call<Read>,
-    Path(coupon): Path<String>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> Answer {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
     page::check_limit(limit)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
-    let reference = reference.map_err(|error| Problem::invalid_at("/reference", error.to_string()))?;
+    let reference = reference.map_err(Problem::at("/reference"))?;
     let query = RedemptionQuery { reference, status, changed_after };
     let mut next = cursor.as_deref().map(change_of).transpose()?;
     if let Some(lines) = Lines::preferred(request.headers(), COLUMNS) {
@@ -311,23 +293,14 @@ fn change_of(cursor: &str) -> Result<Change, Problem> {
 ///
 /// Its current status and times, until its retention is over.
 #[utoipa::path(
-    get,
-    path = "/v1/coupons/{coupon}/redemptions/{id}",
-    operation_id = "get_redemption",
-    tag = "redemptions",
-    responses(
-        (status = 200, description = "The redemption", body = RedemptionAnswer),
-        (status = 404, description = "`redemption-not-found`"),
-    )
+    get, path = "/v1/coupons/{coupon}/redemptions/{id}", operation_id = "get_redemption", tag = "redemptions",
+    responses((status = 200, description = "The redemption", body = RedemptionAnswer))
 )]
-pub(super) async fn get(
-    call: Call<Read>,
-    Path((coupon, redemption)): Path<(String, String)>,
-) -> Result<Response, Problem> {
+pub(super) async fn get(call: Call<Read>, Path((coupon, redemption)): Path<(String, String)>) -> Answer {
     let id = parse_id(&redemption)?;
     let find = || {
         let view = call.filter(Kind::Coupon, &coupon)?;
-        view.redemption(&id, call.api.engine.now()).ok_or_else(refusals::redemption_not_found)
+        view.redemption(&id, call.api.engine.now()).ok_or(Code::RedemptionNotFound.into())
     };
     let redemption = after_barrier(&call.api, find).await?;
     Ok(reply::ok(&RedemptionAnswer::from(redemption)))
@@ -337,20 +310,16 @@ pub(super) async fn get(
 ///
 /// Can be repeated, and works after the coupon's `ends_at`.
 #[utoipa::path(
-    post,
-    path = "/v1/coupons/{coupon}/redemptions/{id}/confirm",
-    operation_id = "confirm_redemption",
-    tag = "redemptions",
+    post, path = "/v1/coupons/{coupon}/redemptions/{id}/confirm", operation_id = "confirm_redemption", tag = "redemptions",
     responses(
         (status = 200, description = "Redeemed", body = RedemptionAnswer),
-        (status = 404, description = "`redemption-not-found`"),
         (status = 409, description = "`hold-expired`, `redemption-cancelled`, `requires-strict-mode`"),
     )
 )]
 pub(super) async fn confirm(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
-) -> Result<Response, Problem> {
+) -> Answer {
     let command = |target, redemption| Command::Confirm { target, redemption };
     change(&call, &coupon, &redemption, command, "confirmed").await
 }
@@ -360,20 +329,13 @@ pub(super) async fn confirm(
 /// Can be repeated, and never undoes a newer redemption of the same code. An expired redemption stays expired, with 200: its code
 /// is available already.
 #[utoipa::path(
-    post,
-    path = "/v1/coupons/{coupon}/redemptions/{id}/cancel",
-    operation_id = "cancel_redemption",
-    tag = "redemptions",
+    post, path = "/v1/coupons/{coupon}/redemptions/{id}/cancel", operation_id = "cancel_redemption", tag = "redemptions",
     responses(
         (status = 200, description = "Cancelled, or expired earlier", body = RedemptionAnswer),
-        (status = 404, description = "`redemption-not-found`"),
         (status = 409, description = "`requires-strict-mode`"),
     )
 )]
-pub(super) async fn cancel(
-    call: Call<Redeem>,
-    Path((coupon, redemption)): Path<(String, String)>,
-) -> Result<Response, Problem> {
+pub(super) async fn cancel(call: Call<Redeem>, Path((coupon, redemption)): Path<(String, String)>) -> Answer {
     let command = |target, redemption| Command::Cancel { target, redemption };
     change(&call, &coupon, &redemption, command, "cancelled").await
 }
@@ -385,10 +347,10 @@ async fn change(
     redemption: &str,
     command: impl FnOnce(Target, RedemptionId) -> Command,
     outcome: &'static str,
-) -> Result<Response, Problem> {
+) -> Answer {
     let view = after_barrier(&call.api, || call.filter(Kind::Coupon, coupon)).await?;
     if view.spec.mode == Mode::Compact {
-        return Err(refusals::refused(Kind::Coupon, Refusal::RequiresStrictMode));
+        return Err(Code::RequiresStrictMode.into());
     }
     let command = command(target(&view), parse_id(redemption)?);
     let decided = call.submit(Resource::Filter(Kind::Coupon, coupon), command).await;
@@ -408,5 +370,5 @@ async fn after_barrier<T>(api: &Api, find: impl Fn() -> Result<T, Problem>) -> R
 
 /// Parses an id. An invalid one is answered as an unknown one.
 fn parse_id(text: &str) -> Result<RedemptionId, Problem> {
-    text.parse().map_err(|_| refusals::redemption_not_found())
+    text.parse().map_err(|_| Code::RedemptionNotFound.into())
 }

@@ -6,7 +6,7 @@ use super::filters::{campaigns, coupons};
 use super::imports::routes as imports;
 use super::items::{codes, lookup, users};
 use super::operations::Operation;
-use super::{admin, cluster, eligibility, events, generate, health, line_ups, pages, redemptions};
+use super::{admin, eligibility, events, generate, line_ups, pages, redemptions};
 use http::Method;
 use std::sync::Arc;
 use utoipa::openapi::SecurityRequirement;
@@ -77,16 +77,16 @@ pub(super) fn routes() -> Routes {
         route!(imports::stop),
         route!(admin::info),
         route!(admin::plan),
-        route!(cluster::show),
+        route!(admin::cluster),
         route!(events::list),
         route!(admin::snapshot),
         route!(admin::backup),
     ];
     let routes = with_keys.into_iter().fold(Routes::default(), |all, add| add(all));
     routes
-        .public(routes!(health::livez))
-        .public(routes!(health::readyz))
-        .public(routes!(health::metrics))
+        .public(routes!(admin::livez))
+        .public(routes!(admin::readyz))
+        .public(routes!(admin::metrics))
         .public(routes!(pages::openapi))
 }
 

@@ -23,6 +23,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
+use utoipa::ToSchema;
 
 /// Draws random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
@@ -31,16 +32,16 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Durability level: what an acknowledged write survives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// What an acknowledged write survives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// The death of the machine: acknowledged after an `fdatasync`.
+    /// A crash of the machine: acknowledged after an `fdatasync`.
     #[default]
     Fsync,
-    /// The death of the process: acknowledged after a flush to the operating system.
+    /// A crash of the process: acknowledged after a flush to the operating system.
     Flush,
-    /// Neither, for the last 100 ms: acknowledged at once.
+    /// Neither, for the last 100 ms: acknowledged immediately.
     Relaxed,
 }
 

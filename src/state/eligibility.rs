@@ -7,8 +7,11 @@ use super::catalog::{Catalog, View};
 use super::view::FilterView;
 use crate::domain::{Kind, LineUp, Timestamp, Unless, WindowPosition};
 use crate::filter::Digest;
+use serde::Serialize;
+use serde_with::skip_serializing_none;
 use std::sync::Arc;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// The most campaigns that are looked up together. As many as a filter's own batches have, so that the memory is never idle.
 const GROUP: usize = 32;
@@ -29,50 +32,52 @@ pub struct Question<'a, N> {
     pub explain: bool,
 }
 
-/// The campaigns that a user may see, in order of preference. Evaluation ends with the last one that is selected, and the rest tells
-/// of those that were evaluated.
-#[derive(Debug, Default)]
+/// The campaigns that the user may see.
+#[skip_serializing_none]
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(example = json!({
+    "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
+}))]
 pub struct Eligibility<'a> {
-    /// Active campaigns that hold the user and that no condition leaves the user out of.
+    /// The first `limit` campaigns, in order, that are active, contain the user, and from which no `unless` excludes the user.
+    #[schema(value_type = Vec<String>)]
     pub eligible: Vec<&'a str>,
-    /// How many were evaluated.
+    /// How many of the campaigns were evaluated, including unknown and inactive ones.
     pub evaluated: usize,
-    /// Those that don't exist. Then the campaigns of conditions that don't.
+    /// Evaluated campaigns that don't exist, then those in `unless` that don't.
+    #[schema(value_type = Vec<String>)]
     pub unknown: Vec<&'a str>,
-    /// Those outside their window.
+    /// Evaluated campaigns that are outside their window.
+    #[schema(value_type = Vec<String>)]
     pub inactive: Vec<&'a str>,
-    /// Active campaigns that hold the user, but a condition leaves the user out.
+    /// Evaluated campaigns that are active and contain the user, but an `unless` excludes the user.
+    #[schema(value_type = Vec<String>)]
     pub excluded: Vec<&'a str>,
-    /// One for each that exists, if they are wanted.
-    pub explanations: Vec<Explanation<'a>>,
+    /// With `explain`: one for each evaluated campaign that exists.
+    pub explanations: Option<Vec<Explanation<'a>>>,
 }
 
-/// Why a campaign was selected or not.
+/// Why the user may see a campaign, or may not.
+#[skip_serializing_none]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "campaign": "spring", "present": true, "window": "inside", "excluded_by": "opted-out", "error_rate": 0.0005, "eligible": false
+}))]
 pub struct Explanation<'a> {
     /// The campaign's name.
+    #[schema(value_type = String)]
     pub campaign: &'a str,
-    /// The campaign as it was then.
-    pub view: Arc<FilterView>,
-    /// Whether it holds the user.
+    /// Whether the campaign contains the user.
     pub present: bool,
-    /// Whether it is active.
+    /// Where the present time lies, as seen from the campaign's window.
     pub window: WindowPosition,
-    /// The campaign of the first condition that leaves the user out, whatever else does.
+    /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
+    #[schema(value_type = Option<String>)]
     pub excluded_by: Option<&'a str>,
-}
-
-impl Explanation<'_> {
+    /// The probability that `present` is true for a user who was never added.
+    pub error_rate: f64,
     /// Whether the user may see the campaign.
-    pub fn is_eligible(&self) -> bool {
-        self.present && self.window == WindowPosition::Inside && self.excluded_by.is_none()
-    }
-}
-
-impl std::fmt::Debug for Explanation<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { campaign, present, window, excluded_by, view: _ } = self;
-        write!(f, "{campaign}: present {present}, {window:?}, excluded by {excluded_by:?}")
-    }
+    pub eligible: bool,
 }
 
 /// A condition asks for more copies of a user than its campaign can count, so it would never leave anybody out.
@@ -97,7 +102,8 @@ impl View {
     ) -> Result<Eligibility<'a>, Uncountable> {
         let catalog = self.catalog();
         let mut conditions = Conditions::new(&catalog, question, now)?;
-        let mut found = Eligibility::default();
+        let mut found =
+            Eligibility { explanations: question.explain.then(Vec::new), ..Eligibility::default() };
         let mut rest = &question.line_up.campaigns[..];
         let mut ahead = question.limit.clamp(FIRST_GROUP, GROUP);
         let mut group = Vec::with_capacity(ahead.min(rest.len()));
@@ -110,7 +116,7 @@ impl View {
                 conditions.prefetch(candidate.name);
             });
             for candidate in group.drain(..) {
-                candidate.judge(question.explain, now, &mut conditions, &mut found);
+                candidate.judge(now, &mut conditions, &mut found);
                 if found.eligible.len() == question.limit {
                     break;
                 }
@@ -145,7 +151,6 @@ impl<'a, 'c> Candidate<'a, 'c> {
 
     fn judge<N: AsRef<str>>(
         self,
-        explain: bool,
         now: Timestamp,
         conditions: &mut Conditions<'a, 'c, N>,
         found: &mut Eligibility<'a>,
@@ -158,16 +163,19 @@ impl<'a, 'c> Candidate<'a, 'c> {
         };
         let present = digest.is_some_and(|digest| view.contains(digest, now));
         let is_active = window == WindowPosition::Inside;
-        let excluded_by = if explain || is_active && present { conditions.first(campaign) } else { None };
+        let is_explained = found.explanations.is_some();
+        let excluded_by =
+            if is_explained || is_active && present { conditions.first(campaign) } else { None };
         match (is_active, present, excluded_by) {
             (false, _, _) => found.inactive.push(campaign),
             (true, true, None) => found.eligible.push(campaign),
             (true, true, Some(_)) => found.excluded.push(campaign),
             (true, false, _) => {}
         }
-        if explain {
-            let view = view.clone();
-            found.explanations.push(Explanation { campaign, view, present, window, excluded_by });
+        if let Some(explanations) = &mut found.explanations {
+            let error_rate = view.describe(now).stats.error_rate();
+            let eligible = is_active && present && excluded_by.is_none();
+            explanations.push(Explanation { campaign, present, window, excluded_by, error_rate, eligible });
         }
     }
 }

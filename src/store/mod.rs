@@ -37,11 +37,13 @@ use backing::{Backing, Change, Fault};
 use directory::Directory;
 use kept_clock::KeptClockFile;
 use parking_lot::Mutex;
+use serde::Serialize;
 use space::Space;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// Options of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,8 +79,9 @@ impl Default for StoreOptions {
     }
 }
 
-/// Sizes for `/v1/info` and the metrics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Storage, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
+#[schema(as = StorageInfo)]
 pub struct StoreFigures {
     /// Disk space that the directory takes, in bytes.
     pub disk_bytes: u64,

@@ -133,9 +133,9 @@ fn found(
         Err(Uncountable { condition, .. }) => return Err(condition),
     };
     let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    let reasons = found.explanations.iter().map(|explanation| {
+    let reasons = found.explanations.iter().flatten().map(|explanation| {
         let excluded_by = explanation.excluded_by.map(str::to_owned);
-        let (name, eligible) = (explanation.campaign.to_owned(), explanation.is_eligible());
+        let (name, eligible) = (explanation.campaign.to_owned(), explanation.eligible);
         (name, explanation.present, explanation.window, excluded_by, eligible)
     });
     Ok(Answer {

@@ -39,23 +39,25 @@ pub const MAX_SEARCH_LIMIT: u32 = 16_384;
 /// promises its capacity, and in one that grows, whatever its layout says, so that it doesn't grow before its tables are full.
 pub const FIXED_SEARCH_MIN: u32 = 250;
 
-/// What a filter keeps of its items.
+/// What a slot of the filter stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// A fingerprint, as short as the error rate allows.
+    /// A fingerprint: a few bytes per item, and some false positives.
     Compact,
-    /// 62 bits of the digest and 2 bits of state.
+    /// 62 bits of digest and a state: 8.5 bytes per item, and practically no false positives.
     Strict,
 }
 
-/// What a filter does when it is full.
+/// Whether a filter grows beyond its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
-    /// It takes more memory and goes on.
+    /// It grows.
     Auto,
-    /// It refuses more items.
+    /// It refuses more items when it is full.
     Fixed,
 }
 

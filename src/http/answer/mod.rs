@@ -1,12 +1,16 @@
 //! Outgoing answers, and the problem documents of all failures.
 
-pub(crate) mod held;
 pub mod problem;
 pub(crate) mod refusals;
 pub(crate) mod reply;
 
+pub(crate) use problem::{Code, Fault, Problem};
+
 use axum::response::Response;
 use http::HeaderValue;
+
+/// What a handler returns.
+pub(crate) type Answer = Result<Response, Problem>;
 
 /// The header with the request's id; every answer has it.
 pub(crate) const REQUEST_ID: &str = "x-request-id";

@@ -4,6 +4,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::fmt::Display;
 use utoipa::ToSchema;
 
 /// The most faults in one problem.
@@ -21,9 +22,9 @@ pub mod retry {
     pub const MINUTE: u64 = 60;
 }
 
-/// Defines the codes: status, spelling and title of each.
+/// Defines the codes: status, spelling and title of each; the detail of its problems, if they have one in common; and when to try again.
 macro_rules! codes {
-    ($($code:ident: $status:literal, $spelling:literal, $title:literal;)*) => {
+    ($($code:ident: $status:literal, $spelling:literal, $title:literal $(: $detail:literal)? $(, retry $seconds:ident)?;)*) => {
         /// The problem's code, for programs.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
         #[serde(rename_all = "kebab-case")]
@@ -41,63 +42,87 @@ macro_rules! codes {
                 }
             }
         }
+
+        impl From<Code> for Problem {
+            /// The problem of this code with the detail that it has by default.
+            fn from(code: Code) -> Problem {
+                let (detail, retry_after_seconds) = match code {
+                    $(Code::$code => (concat!($($detail)?), None$(.or(Some(retry::$seconds)))?),)*
+                };
+                Problem { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds, replayed: false }
+            }
+        }
     };
 }
 
 codes! {
     MalformedJson: 400, "malformed-json", "The body is not JSON";
-    MalformedRequest: 400, "malformed-request", "The request can't be read";
+    MalformedRequest: 400, "malformed-request", "The request can't be read": "the request can't be read";
     Unauthenticated: 401, "unauthenticated", "A valid API key is required";
     Forbidden: 403, "forbidden", "The API key does not allow this";
     ForeignOrigin: 403, "foreign-origin", "A web page of another site may have sent this";
-    RouteNotFound: 404, "route-not-found", "There is no such route";
-    CampaignNotFound: 404, "campaign-not-found", "There is no such campaign";
-    CouponNotFound: 404, "coupon-not-found", "There is no such coupon";
-    CodeUnknown: 404, "code-unknown", "The coupon has no such code";
-    RedemptionNotFound: 404, "redemption-not-found", "There is no such redemption";
-    ImportNotFound: 404, "import-not-found", "There is no such import";
-    LineUpNotFound: 404, "line-up-not-found", "There is no such line-up";
-    MethodNotAllowed: 405, "method-not-allowed", "The method is not allowed here";
+    RouteNotFound: 404, "route-not-found", "There is no such route": "see /docs for the routes";
+    CampaignNotFound: 404, "campaign-not-found", "There is no such campaign": "no campaign has this name";
+    CouponNotFound: 404, "coupon-not-found", "There is no such coupon": "no coupon has this name";
+    CodeUnknown: 404, "code-unknown", "The coupon has no such code": "the code was never added, or was withdrawn";
+    RedemptionNotFound: 404, "redemption-not-found", "There is no such redemption": "it never existed, or its retention is over";
+    ImportNotFound: 404, "import-not-found", "There is no such import": "it never existed, or is too old";
+    LineUpNotFound: 404, "line-up-not-found", "There is no such line-up": "no line-up has this name";
+    MethodNotAllowed: 405, "method-not-allowed", "The method is not allowed here": "see the header Allow";
     RequestTimeout: 408, "request-timeout", "The body took too long to arrive";
-    AlreadyExists: 409, "already-exists", "The name is taken";
-    FilterFull: 409, "filter-full", "The filter can't take all of the items";
-    CodeRedeemed: 409, "code-redeemed", "The code has been redeemed";
-    CodeHeld: 409, "code-held", "The code is held";
-    HoldExpired: 409, "hold-expired", "The hold has expired";
-    RedemptionCancelled: 409, "redemption-cancelled", "The redemption was cancelled";
-    RequiresStrictMode: 409, "requires-strict-mode", "Only a strict coupon can do this";
-    OutsideWindow: 409, "outside-window", "The coupon is not active now";
-    SoldOut: 409, "sold-out", "The open pool is sold out";
-    RequiresAddedCodes: 409, "requires-added-codes", "Only a pool of added codes does this";
-    ImportDiffers: 409, "import-differs", "The import's id belongs to a different import";
-    ImportRunning: 409, "import-running", "The import is still running";
+    AlreadyExists: 409, "already-exists", "The name is taken": "the name is taken: choose a new one for an image";
+    FilterFull: 409, "filter-full", "The filter can't take all of the items": "nothing was changed; create a larger filter, or one that grows";
+    CodeRedeemed: 409, "code-redeemed", "The code has been redeemed": "the code was redeemed under another reference";
+    CodeHeld: 409, "code-held", "The code is held": "the code is held under another reference";
+    HoldExpired: 409, "hold-expired", "The hold has expired": "the hold expired before it was confirmed";
+    RedemptionCancelled: 409, "redemption-cancelled", "The redemption was cancelled": "the redemption was cancelled earlier";
+    RequiresStrictMode: 409, "requires-strict-mode", "Only a strict coupon can do this":
+        "compact filters confuse some codes: check the code, query your own database, then remove it";
+    OutsideWindow: 409, "outside-window", "The coupon is not active now": "see its starts_at and ends_at";
+    SoldOut: 409, "sold-out", "The open pool is sold out": "stock reached: retry after a cancellation";
+    RequiresAddedCodes: 409, "requires-added-codes", "Only a pool of added codes does this":
+        "open pools accept any code: codes are neither added nor removed";
+    ImportDiffers: 409, "import-differs", "The import's id belongs to a different import":
+        "the import of this id has another target, another mode, other guards or other lines";
+    ImportRunning: 409, "import-running", "The import is still running": "an upload with this id is running";
     ImportGuarded: 409, "import-guarded", "The import violates one of its guards";
-    ImportStopped: 409, "import-stopped", "The import was stopped";
-    ImportFinished: 409, "import-finished", "The import is no longer running";
-    ImportOvertaken: 409, "import-overtaken", "Other writes went ahead of the import";
-    EventsGone: 410, "events-gone", "The events are no longer kept";
-    BodyTooLarge: 413, "body-too-large", "The body is too large";
+    ImportStopped: 409, "import-stopped", "The import was stopped":
+        "DELETE /v1/imports/{id} has stopped it: upload again under the same id to continue";
+    ImportFinished: 409, "import-finished", "The import is no longer running": "it had already ended: see its state";
+    ImportOvertaken: 409, "import-overtaken", "Other writes went ahead of the import":
+        "another replacement or too many writes arrived during the import; nothing was replaced: repeat it";
+    EventsGone: 410, "events-gone", "The events are no longer kept":
+        "the next event is no longer kept; without `after` the answer begins with the oldest one that is";
+    BodyTooLarge: 413, "body-too-large", "The body is too large": "the body is longer than allowed";
     UnsupportedMediaType: 415, "unsupported-media-type", "The media type is not accepted";
     InvalidRequest: 422, "invalid-request", "The request is not valid";
-    IdempotencyKeyReused: 422, "idempotency-key-reused", "The idempotency key was used for another request";
-    ImageDamaged: 422, "image-damaged", "The image is damaged, or is none";
-    TooManyInvalidCodes: 429, "too-many-invalid-codes", "Too many invalid codes were tried";
-    RateLimited: 429, "rate-limited", "Too many requests";
-    IdempotencyFull: 429, "idempotency-full", "There is no room for another key";
-    TooManyImports: 429, "too-many-imports", "Too many imports are unfinished";
-    Internal: 500, "internal", "The service failed";
-    Overloaded: 503, "overloaded", "The service is busy";
-    Recovering: 503, "recovering", "The service is starting";
-    Draining: 503, "draining", "The service is stopping";
-    StorageFailed: 503, "storage-failed", "The storage has failed, or takes too long";
-    ClockUnsure: 503, "clock-unsure", "The machine's clock can't be trusted";
-    TooFarBehind: 503, "too-far-behind", "This node is behind the log";
-    NoQuorum: 503, "no-quorum", "The log does not answer";
+    IdempotencyKeyReused: 422, "idempotency-key-reused", "The idempotency key was used for another request":
+        "the key was sent earlier with a different request";
+    ImageDamaged: 422, "image-damaged", "The image is damaged, or is none":
+        "the upload made no progress and was aborted: start it again";
+    TooManyInvalidCodes: 429, "too-many-invalid-codes", "Too many invalid codes were tried", retry MINUTE;
+    RateLimited: 429, "rate-limited", "Too many requests", retry MOMENT;
+    IdempotencyFull: 429, "idempotency-full", "There is no room for another key":
+        "idempotency.room is full, and no stored response is older than idempotency.retention_min", retry MINUTE;
+    TooManyImports: 429, "too-many-imports", "Too many imports are unfinished":
+        "too many running or interrupted imports of this key: wait for them, or continue them", retry MINUTE;
+    Internal: 500, "internal", "The service failed": "see the service's log";
+    Overloaded: 503, "overloaded", "The service is busy": "too many writes are waiting", retry MOMENT;
+    Recovering: 503, "recovering", "The service is starting": "the service is still recovering", retry MOMENT;
+    Draining: 503, "draining", "The service is stopping": "the service is shutting down", retry ELSEWHERE;
+    StorageFailed: 503, "storage-failed", "The storage has failed, or takes too long":
+        "whether the write took effect is unknown: retry it, with the same idempotency key if it had one";
+    ClockUnsure: 503, "clock-unsure", "The machine's clock can't be trusted", retry MINUTE;
+    TooFarBehind: 503, "too-far-behind", "This node is behind the log":
+        "this node has not applied that much of the log yet", retry MOMENT;
+    NoQuorum: 503, "no-quorum", "The log does not answer", retry MOMENT;
     Diverged: 503, "diverged", "The state differs from that of other nodes";
-    MemoryLimit: 507, "memory-limit", "The memory limit is reached";
-    TooManyFilters: 507, "too-many-filters", "The limit on campaigns and coupons is reached";
-    TooManyLineUps: 507, "too-many-line-ups", "The limit on line-ups is reached";
-    DiskFull: 507, "disk-full", "The disk is full";
+    MemoryLimit: 507, "memory-limit", "The memory limit is reached": "the write might take more memory than limits.memory allows";
+    TooManyFilters: 507, "too-many-filters", "The limit on campaigns and coupons is reached":
+        "limits.filters allows no more campaigns and coupons";
+    TooManyLineUps: 507, "too-many-line-ups", "The limit on line-ups is reached":
+        "limits.line_ups allows no more of them, or all together would be larger than 16 MiB";
+    DiskFull: 507, "disk-full", "The disk is full": "too little disk space is free";
     LogFull: 507, "log-full", "The replicated log is full";
 }
 
@@ -139,9 +164,9 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with a code and a detail only.
+    /// A problem with this detail.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds: None, replayed: false }
+        Self { detail: detail.into(), ..code.into() }
     }
 
     /// The problem of a request with these invalid parts.
@@ -156,6 +181,11 @@ impl Problem {
     /// The problem of a request with one invalid part.
     pub fn invalid_at(pointer: &str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::invalid(vec![Fault { pointer: pointer.to_owned(), detail: detail.into() }])
+    }
+
+    /// Makes the problem of an invalid part from an error.
+    pub fn at<E: Display>(pointer: &str) -> impl Fn(E) -> Self {
+        move |error| Self::invalid_at(pointer, error.to_string())
     }
 
     /// Sets when to try again, in seconds.
@@ -234,15 +264,15 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
 
 /// The problem for a failure that came without one.
 fn bare(response: &Response) -> Option<Problem> {
-    let (code, detail) = match response.status() {
-        StatusCode::NOT_FOUND => (Code::RouteNotFound, "the service has no such route"),
-        StatusCode::METHOD_NOT_ALLOWED => (Code::MethodNotAllowed, "see the header Allow"),
-        StatusCode::PAYLOAD_TOO_LARGE => (Code::BodyTooLarge, "the body is longer than allowed"),
-        status if status.is_server_error() => (Code::Internal, "see the service's log"),
-        status if status.is_client_error() => (Code::MalformedRequest, "the request can't be read"),
+    let code = match response.status() {
+        StatusCode::NOT_FOUND => Code::RouteNotFound,
+        StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::BodyTooLarge,
+        status if status.is_server_error() => Code::Internal,
+        status if status.is_client_error() => Code::MalformedRequest,
         _ => return None,
     };
-    Some(Problem::new(code, detail))
+    Some(code.into())
 }
 
 #[cfg(test)]

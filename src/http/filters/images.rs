@@ -3,19 +3,16 @@
 use super::created;
 use crate::domain::{Command, Description, FilterId, ImageFault, Kind, Name, Outcome, Refusal, UploadId};
 use crate::engine::{Download, ImageBody, ImageReader, ImageRecord};
-use crate::http::answer::problem::{Code, Problem};
-use crate::http::answer::{refusals, reply};
-use crate::http::call::{Call, Export, Maintain, parse_name};
-use crate::http::patience::Commands;
+use crate::http::answer::{Answer, Code, Problem, refusals, reply};
+use crate::http::call::{Call, Commands, Export, Maintain, parse_name};
 use crate::http::request::body::{Pieces, media_type};
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::Response;
 use futures_util::{StreamExt, stream};
 use std::io;
 
 /// `GET`: streams the image of a filter.
-pub(super) async fn get(call: &Call<Export>, kind: Kind, name: &str) -> Result<Response, Problem> {
+pub(super) async fn get(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
     let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
     let parts = stream::unfold(Some(image), async |image: Option<Download>| {
@@ -30,12 +27,7 @@ pub(super) async fn get(call: &Call<Export>, kind: Kind, name: &str) -> Result<R
 }
 
 /// `PUT`: makes a filter from an image.
-pub(super) async fn put(
-    call: Call<Maintain>,
-    kind: Kind,
-    name: &str,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn put(call: Call<Maintain>, kind: Kind, name: &str, request: Request) -> Answer {
     let name = parse_name(kind, name)?;
     let (api, by) = (call.api, call.caller.key_name());
     if media_type(request.headers()).is_some_and(|media_type| media_type != "application/octet-stream") {
@@ -43,7 +35,7 @@ pub(super) async fn put(
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
     if api.engine.find(kind, &name).is_some() {
-        return Err(refusals::refused(kind, Refusal::NameTaken));
+        return Err(Code::AlreadyExists.into());
     }
     let pieces = api.reading.upload(request)?;
     let commands = Commands::new(api.engine.clone(), kind, by);

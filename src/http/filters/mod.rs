@@ -2,11 +2,9 @@
 //! share.
 
 mod images;
-pub(crate) mod representation;
 pub(crate) mod spec;
 
-use super::answer::problem::Problem;
-use super::answer::{refusals, reply};
+use super::answer::{Answer, Problem, refusals, reply};
 use super::call::{Call, Delete, Export, Maintain, Manage, Read, parse_name, target};
 use super::request::body::Streamed;
 use super::request::idempotency::Resource;
@@ -17,11 +15,10 @@ use crate::domain::{Command, Description, Kind, Name, Outcome};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::StatusCode;
-use representation::Filter;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
-use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, FilterPatch};
+use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch};
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -62,7 +59,7 @@ macro_rules! filter_routes {
                 summary = concat!("List ", stringify!($filters)), description = "Sorted by name, page by page.",
                 params(PageQuery), responses((status = 200, description = "A page, sorted by name", body = $list))
             )]
-            pub(crate) async fn list(call: Call<Read>, request: Request) -> Result<Response, Problem> {
+            pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
                 let ($filters, next_cursor) = super::list(&call, KIND, &request)?;
                 Ok(reply::ok(&$list { $filters, next_cursor }))
             }
@@ -72,7 +69,7 @@ macro_rules! filter_routes {
                 summary = concat!("Show a ", $filter), description = "Its spec in force, and its statistics.",
                 responses((status = 200, description = "Its spec and statistics", body = Filter))
             )]
-            pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Result<Response, Problem> {
+            pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
                 let view = call.filter(KIND, &name)?;
                 Ok(reply::ok(&Filter::from(view.describe(call.api.engine.now()))))
             }
@@ -88,11 +85,7 @@ macro_rules! filter_routes {
                     (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
                 )
             )]
-            pub(crate) async fn put(
-                call: Call<Manage>,
-                Path(name): Path<String>,
-                request: Request,
-            ) -> Result<Response, Problem> {
+            pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
                 super::put::<$spec>(&call, KIND, &name, request).await
             }
 
@@ -102,11 +95,7 @@ macro_rules! filter_routes {
                 request_body(content(($patch = "application/json"), ($patch = "application/merge-patch+json"))),
                 responses((status = 200, description = "Changed, or as it was asked to be", body = Filter))
             )]
-            pub(crate) async fn patch(
-                call: Call<Manage>,
-                Path(name): Path<String>,
-                request: Request,
-            ) -> Result<Response, Problem> {
+            pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
                 super::patch::<$patch>(&call, KIND, &name, request).await
             }
 
@@ -116,7 +105,7 @@ macro_rules! filter_routes {
                 description = "It can't be undone. A repeated request with the same key affects no successor of the same name.",
                 responses((status = 204, description = "Dropped"))
             )]
-            pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Result<Response, Problem> {
+            pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answer {
                 super::delete(&call, KIND, &name).await
             }
 
@@ -125,7 +114,7 @@ macro_rules! filter_routes {
                 tag = stringify!($filters), summary = $clear_summary, description = "Its spec and its secret stay.",
                 responses((status = 200, description = "Cleared", body = Cleared))
             )]
-            pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Result<Response, Problem> {
+            pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answer {
                 super::clear(&call, KIND, &name).await
             }
 
@@ -138,7 +127,7 @@ macro_rules! filter_routes {
                     (status = 507, description = "`disk-full`: an image begins with a snapshot"),
                 )
             )]
-            pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Result<Response, Problem> {
+            pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
                 images::get(&call, KIND, &name).await
             }
 
@@ -153,11 +142,7 @@ macro_rules! filter_routes {
                     (status = 507, description = "`memory-limit`, `disk-full`, `too-many-filters`"),
                 )
             )]
-            pub(crate) async fn put_image(
-                call: Call<Maintain>,
-                Path(name): Path<String>,
-                request: Request,
-            ) -> Result<Response, Problem> {
+            pub(crate) async fn put_image(call: Call<Maintain>, Path(name): Path<String>, request: Request) -> Answer {
                 images::put(call, KIND, &name, request).await
             }
         }
@@ -197,7 +182,7 @@ async fn put<T: Into<Asked> + DeserializeOwned>(
     kind: Kind,
     name: &str,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answer {
     let name = parse_name(kind, name)?;
     let asked: Asked = json::parse::<T>(&call.body(request).await?)?.into();
     let (spec, window) = asked.resolve()?;
@@ -236,7 +221,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     kind: Kind,
     name: &str,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answer {
     let view = call.filter(kind, name)?;
     let CouponPatch { capacity, stock, starts_at, ends_at } =
         json::parse::<T>(&call.body(request).await?)?.into();
@@ -245,16 +230,12 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     }
     let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock)?;
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
-    match decided.outcome {
-        Outcome::Updated(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
-        }
-        _ => Err(decided.unexpected()),
-    }
+    let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
+    Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
 }
 
 /// `DELETE`: deletes a filter.
-async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Result<Response, Problem> {
+async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
     let name = parse_name(kind, name)?;
     // A repeated request finds its stored answer even though the filter is gone.
     if call.api.engine.find(kind, &name).is_none() && !call.may_repeat() {
@@ -267,12 +248,10 @@ async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Result<Response,
 }
 
 /// `POST …/clear`: removes everything that may be removed.
-async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Result<Response, Problem> {
+async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
     let command = Command::Clear { target: target(&view) };
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
-    match decided.outcome {
-        Outcome::Cleared(removed) => Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed })),
-        _ => Err(decided.unexpected()),
-    }
+    let Outcome::Cleared(removed) = decided.outcome else { return Err(decided.unexpected()) };
+    Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed }))
 }

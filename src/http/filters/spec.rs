@@ -1,42 +1,23 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
-use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
+use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time, write_time};
 use crate::domain::spec::STOCK_MAX;
-use crate::domain::{Forget, ForgetError, Sizing, Spec, Timestamp, Window};
+use crate::domain::{
+    Description, Forget, ForgetError, Kind, Sizing, Spec, Stats, StepStats, Timestamp, Window,
+};
 use crate::engine::{Growth, Mode};
-use crate::http::answer::problem::Problem;
-use crate::http::request::faults::Faults;
+use crate::http::answer::Problem;
+use crate::http::request::json::Faults;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 use std::fmt;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 /// The default false-positive rate of a compact filter.
 const ERROR_RATE_DEFAULT: f64 = 0.001;
-
-/// What a slot of the filter stores.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = Mode)]
-pub(crate) enum ModeName {
-    /// A fingerprint: a few bytes per item, and some false positives.
-    Compact,
-    /// 62 bits of digest and a state: 8.5 bytes per item, and practically no false positives.
-    Strict,
-}
-
-/// Whether a filter grows beyond its capacity.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = Growth)]
-pub(crate) enum GrowthName {
-    /// It grows.
-    Auto,
-    /// It refuses more items when it is full.
-    Fixed,
-}
 
 /// The layout of a compact filter's first segment.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -83,12 +64,12 @@ pub(crate) struct CampaignSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `compact` by default.
-    mode: Option<ModeName>,
+    mode: Option<Mode>,
     /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` by default.
-    growth: Option<GrowthName>,
+    growth: Option<Growth>,
     /// When it becomes active; by default it always was.
     starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
@@ -117,12 +98,12 @@ pub(crate) struct CouponSpec {
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `strict` by default.
-    mode: Option<ModeName>,
+    mode: Option<Mode>,
     /// The false-positive rate, kept at any size; 0.001 by default. Compact filters only, and not with `layout`.
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` by default.
-    growth: Option<GrowthName>,
+    growth: Option<Growth>,
     /// When it becomes active; by default it always was.
     starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
@@ -143,7 +124,7 @@ pub(crate) struct Asked {
     pub(crate) capacity: u64,
     pub(crate) mode: Mode,
     pub(crate) error_rate: Option<f64>,
-    pub(crate) growth: Option<GrowthName>,
+    pub(crate) growth: Option<Growth>,
     pub(crate) layout: Option<LayoutBody>,
     pub(crate) ignore_case: bool,
     pub(crate) stock: Option<u64>,
@@ -153,25 +134,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Asks for a capacity and a mode, and for nothing else.
-    pub(crate) fn new(capacity: u64, mode: ModeName) -> Self {
-        Self {
-            capacity,
-            mode: match mode {
-                ModeName::Compact => Mode::Compact,
-                ModeName::Strict => Mode::Strict,
-            },
-            error_rate: None,
-            growth: None,
-            layout: None,
-            ignore_case: false,
-            stock: None,
-            forget_after: None,
-            forget_steps: None,
-            window: Window { starts_at: None, ends_at: None },
-        }
-    }
-
     /// Resolves it to a spec and a window.
     pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
         let mut faults = Faults::default();
@@ -199,10 +161,7 @@ impl Asked {
                 Sizing::Layout { fingerprint_bits, bucket_size, max_search }
             }
         };
-        let growth = match self.growth.unwrap_or(GrowthName::Auto) {
-            GrowthName::Auto => Growth::Auto,
-            GrowthName::Fixed => Growth::Fixed,
-        };
+        let growth = self.growth.unwrap_or(Growth::Auto);
         let Self { capacity, mode, ignore_case, stock, window, .. } = self;
         if !window.is_ordered() {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
@@ -217,7 +176,7 @@ impl Asked {
             Some("an open pool is strict")
         } else if !(1..=STOCK_MAX).contains(&stock) {
             Some("expected 1 to 4294967296")
-        } else if self.growth == Some(GrowthName::Fixed) && stock > self.capacity {
+        } else if self.growth == Some(Growth::Fixed) && stock > self.capacity {
             Some("growth is fixed, and it is more than the capacity")
         } else {
             None
@@ -247,28 +206,42 @@ impl Asked {
 
 impl From<CampaignSpec> for Asked {
     fn from(campaign: CampaignSpec) -> Self {
+        let CampaignSpec { capacity, mode, error_rate, growth, layout, starts_at, ends_at, .. } = campaign;
+        let CampaignSpec { forget_after, forget_steps, .. } = campaign;
+        let (mode, window) = (mode.unwrap_or(Mode::Compact), Window { starts_at, ends_at });
+        let (ignore_case, stock) = (false, None);
         Self {
-            error_rate: campaign.error_rate,
-            growth: campaign.growth,
-            layout: campaign.layout,
-            forget_after: campaign.forget_after,
-            forget_steps: campaign.forget_steps,
-            window: Window { starts_at: campaign.starts_at, ends_at: campaign.ends_at },
-            ..Self::new(campaign.capacity, campaign.mode.unwrap_or(ModeName::Compact))
+            capacity,
+            mode,
+            error_rate,
+            growth,
+            layout,
+            ignore_case,
+            stock,
+            forget_after,
+            forget_steps,
+            window,
         }
     }
 }
 
 impl From<CouponSpec> for Asked {
     fn from(coupon: CouponSpec) -> Self {
+        let CouponSpec { capacity, mode, error_rate, growth, layout, starts_at, ends_at, ignore_case, stock } =
+            coupon;
+        let (mode, window) = (mode.unwrap_or(Mode::Strict), Window { starts_at, ends_at });
+        let (forget_after, forget_steps) = (None, None);
         Self {
-            error_rate: coupon.error_rate,
-            growth: coupon.growth,
-            layout: coupon.layout,
-            ignore_case: coupon.ignore_case,
-            stock: coupon.stock,
-            window: Window { starts_at: coupon.starts_at, ends_at: coupon.ends_at },
-            ..Self::new(coupon.capacity, coupon.mode.unwrap_or(ModeName::Strict))
+            capacity,
+            mode,
+            error_rate,
+            growth,
+            layout,
+            ignore_case,
+            stock,
+            forget_after,
+            forget_steps,
+            window,
         }
     }
 }
@@ -340,6 +313,144 @@ fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T
         }
     }
     deserializer.deserialize_any(TimeOrNull).map(Some)
+}
+
+/// A campaign or coupon: its resolved spec and statistics.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
+    "created_at": "2026-12-01T00:00:00Z",
+    "stats": {
+        "items": 2, "capacity_now": 1_000_000, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
+        "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
+        "adds": 2, "removes": 0, "copies_max": 8
+    }
+}))]
+pub(crate) struct Filter {
+    #[schema(example = "spring")]
+    name: String,
+    capacity: u64,
+    mode: Mode,
+    /// Compact filters created without `layout`.
+    error_rate: Option<f64>,
+    growth: Growth,
+    /// Compact filters created with `layout`.
+    layout: Option<LayoutBody>,
+    /// Coupons only.
+    ignore_case: Option<bool>,
+    /// Open pools only: how many codes may be held or redeemed at any moment.
+    stock: Option<u64>,
+    /// Campaigns that forget: for how long each copy stays at least.
+    #[schema(example = "7d")]
+    forget_after: Option<String>,
+    /// Campaigns that forget: in how many steps.
+    forget_steps: Option<u32>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
+    created_at: Timestamp,
+    stats: FilterStats,
+}
+
+/// Statistics of a filter.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+struct FilterStats {
+    /// Items in it, counting every copy.
+    items: u64,
+    /// Items that its segments are meant to hold.
+    capacity_now: u64,
+    /// The share of slots that are occupied.
+    load: f64,
+    /// The expected false-positive rate at the current size.
+    error_rate_now: f64,
+    memory_bytes: u64,
+    /// Its tables, oldest first.
+    segments: Vec<Segment>,
+    /// Items added since it was created.
+    adds: u64,
+    /// Items removed since it was created.
+    removes: u64,
+    /// The most copies of one item that it can count: the highest `at_least` in an `unless`.
+    copies_max: u32,
+    /// Coupons only: codes that may be redeemed; in an open pool, how many more.
+    available: Option<u64>,
+    /// Coupons only: codes that are held.
+    held: Option<u64>,
+    /// Coupons only: codes that are redeemed.
+    redeemed: Option<u64>,
+    /// Campaigns that forget: their users by the step in which they were added, the oldest first.
+    steps: Option<Vec<StepStats>>,
+}
+
+/// One table of a filter.
+#[derive(Serialize, ToSchema)]
+struct Segment {
+    /// Slots that are occupied. In a campaign that forgets, those of users who were forgotten a moment ago are among them.
+    items: u64,
+    capacity: u64,
+    fingerprint_bits: u8,
+    bucket_size: u8,
+}
+
+impl From<Description> for Filter {
+    fn from(description: Description) -> Self {
+        let Description { kind, name, spec, window, created_at, stats, .. } = description;
+        let (error_rate, layout) = match spec.sizing {
+            Sizing::Exact => (None, None),
+            Sizing::ErrorRate(rate) => (Some(rate), None),
+            Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
+                (None, Some(LayoutBody { fingerprint_bits, bucket_size, max_search }))
+            }
+        };
+        Self {
+            name: name.into(),
+            capacity: spec.capacity,
+            mode: spec.mode,
+            error_rate,
+            growth: spec.growth,
+            layout,
+            ignore_case: (kind == Kind::Coupon).then_some(spec.ignore_case),
+            stock: spec.stock,
+            forget_after: spec.forget.map(|forget| write_time(forget.after_seconds())),
+            forget_steps: spec.forget.map(|forget| forget.steps()),
+            starts_at: window.starts_at,
+            ends_at: window.ends_at,
+            created_at,
+            stats: FilterStats { steps: spec.forget.map(|_| stats.steps.clone()), ..figures(kind, stats) },
+        }
+    }
+}
+
+fn figures(kind: Kind, stats: Stats) -> FilterStats {
+    // A compact filter has no redeemed codes: they are removed from it.
+    let (available, held, redeemed) =
+        stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
+    let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
+    FilterStats {
+        items: stats.items,
+        capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
+        load: stats.load(),
+        error_rate_now: stats.error_rate(),
+        memory_bytes: stats.memory_bytes,
+        segments: stats
+            .segments
+            .iter()
+            .map(|segment| Segment {
+                items: segment.items,
+                capacity: segment.capacity,
+                fingerprint_bits: segment.fingerprint_bits,
+                bucket_size: segment.bucket_size,
+            })
+            .collect(),
+        adds: stats.adds,
+        removes: stats.removes,
+        copies_max: stats.copies_max,
+        available: of_coupon(available),
+        held: of_coupon(held),
+        redeemed: of_coupon(redeemed),
+        steps: None,
+    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! The routes of imports.
 
 use super::lines::Format;
-use super::representation::ImportAnswer;
 use super::run::{Asked, Imported};
-use super::upload::{Source, Upload, Uploader};
+use super::upload::{Source, Upload};
 use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{Guards, ImportId, ImportMode, ImportState, Kind, Name, Refusal, Share};
-use crate::http::answer::problem::{Code, Problem};
-use crate::http::answer::{refusals, reply};
-use crate::http::call::{Call, Import, Read};
+use crate::domain::{
+    Guards, Import, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal, Share, Timestamp,
+};
+use crate::http::answer::{Answer, Code, Problem, refusals, reply};
+use crate::http::call::{self, Call, Read};
 use crate::http::request::body::{Streamed, media_type};
 use crate::http::request::query;
 use axum::extract::{Path, Request};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
+use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 /// The parameters of an import.
@@ -59,16 +61,10 @@ struct ImportQuery {
 
 impl ImportQuery {
     fn guards(&self) -> Result<Guards, Problem> {
-        let max_shrink = match (self.max_shrink, self.mode) {
-            (None, _) => None,
-            (Some(_), ImportMode::Append) => {
-                return Err(Problem::invalid_at("/max_shrink", "allowed only with mode=replace"));
-            }
-            (Some(share), ImportMode::Replace) => {
-                let share = Share::new(share);
-                Some(share.map_err(|error| Problem::invalid_at("/max_shrink", error.to_string()))?)
-            }
-        };
+        let max_shrink = self.max_shrink.map(Share::new).transpose().map_err(Problem::at("/max_shrink"))?;
+        if max_shrink.is_some() && self.mode == ImportMode::Append {
+            return Err(Problem::invalid_at("/max_shrink", "allowed only with mode=replace"));
+        }
         let defaults = self.mode.guards();
         Ok(Guards {
             min_items: self.min_items.unwrap_or(defaults.min_items),
@@ -115,11 +111,7 @@ macro_rules! import_route {
                     (status = 429, description = $too_many),
                 )
             )]
-            pub(crate) async fn import(
-                call: Call<Import>,
-                Path(name): Path<String>,
-                request: Request,
-            ) -> Result<Response, Problem> {
+            pub(crate) async fn import(call: Call<call::Import>, Path(name): Path<String>, request: Request) -> Answer {
                 super::import(call, Kind::$kind, &name, request).await
             }
         }
@@ -140,25 +132,24 @@ import_route! {
     "`too-many-imports`; `too-many-invalid-codes` for a dry run"
 }
 
-async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) -> Result<Response, Problem> {
+async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> Answer {
     let view = call.filter(kind, name)?;
     let query: ImportQuery = query::parse(&request)?;
     let (mode, guards, is_named) = (query.mode, query.guards()?, query.id.is_some());
     let id = match &query.id {
-        Some(id) => ImportId::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
-        None => crate::domain::ImportId::random(),
+        Some(id) => ImportId::new(id).map_err(Problem::at("/id"))?,
+        None => ImportId::random(),
     };
     let format = format(&request, query.format, query.column.as_deref())?;
     if view.spec.stock.is_some() {
-        return Err(refusals::refused(kind, Refusal::RequiresAddedCodes));
+        return Err(Code::RequiresAddedCodes.into());
     }
     let is_foreign = |name: &Name| call.caller.require_name(name.as_str()).is_err();
     let known = call.api.engine.import(&id).map(|known| known.name.clone());
-    if known
-        .or_else(|| call.api.live_imports.stop(&id).map(|live| live.name))
-        .is_some_and(|name| is_foreign(&name))
-    {
-        return Err(refusals::import_id_taken());
+    let known = known.or_else(|| call.api.live_imports.stop(&id).map(|live| live.name));
+    if known.is_some_and(|name| is_foreign(&name)) {
+        // Ids are unique in the server, so it says no more than that.
+        return Err(Problem::new(Code::ImportDiffers, "this id is in use: choose another"));
     }
     let client = call.client(&request)?;
     let (api, by) = (call.api, call.caller.key_name());
@@ -169,10 +160,10 @@ async fn import(call: Call<Import>, kind: Kind, name: &str, request: Request) ->
         return Err(Problem::new(Code::ImportRunning, detail));
     }
     let Some(live) = api.live_imports.begin(id.clone(), view.name.clone()) else {
-        return Err(Problem::new(Code::ImportRunning, "an upload with this id is running"));
+        return Err(Code::ImportRunning.into());
     };
-    let uploader = Uploader::new(api.clone(), call.caller, view.name.clone());
-    let source = Source { pieces: api.reading.upload(request)?, live, uploader };
+    let pieces = api.reading.upload(request)?;
+    let source = Source { pieces, live, api: api.clone(), caller: call.caller, filter: view.name.clone() };
     let upload = Upload::open(format, query.column, source, view.clone()).await?;
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
     let asked = Asked { api, view, id, mode, if_absent, guards, by, is_named };
@@ -210,10 +201,7 @@ fn format(request: &Request, named: Option<Format>, column: Option<&str>) -> Res
 ///
 /// Newest first, without dry runs.
 #[utoipa::path(
-    get,
-    path = "/v1/imports",
-    operation_id = "list_imports",
-    tag = "imports",
+    get, path = "/v1/imports", operation_id = "list_imports", tag = "imports",
     responses((status = 200, description = "Running and interrupted imports, and the last 100 others", body = ImportList))
 )]
 pub(crate) async fn list(call: Call<Read>) -> Response {
@@ -235,21 +223,15 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
 ///
 /// Its state, its counts and its first rejected lines.
 #[utoipa::path(
-    get,
-    path = "/v1/imports/{id}",
-    operation_id = "get_import",
-    tag = "imports",
-    responses(
-        (status = 200, description = "Its state and progress", body = ImportAnswer),
-        (status = 404, description = "`import-not-found`"),
-    )
+    get, path = "/v1/imports/{id}", operation_id = "get_import", tag = "imports",
+    responses((status = 200, description = "Its state and progress", body = ImportAnswer))
 )]
-pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
     let found = ImportId::new(&import).ok().and_then(|id| api.engine.import(&id));
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
-    let import = own.ok_or_else(refusals::import_not_found)?;
+    let import = own.ok_or(Code::ImportNotFound)?;
     Ok(reply::ok(&ImportAnswer::from(api.live_imports.corrected(&import, api.engine.now()))))
 }
 
@@ -258,46 +240,164 @@ pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Result<
 /// Items that were added stay; tables of a replacement are dropped. The upload is answered with 409 `import-stopped`. This
 /// request is answered when that is done. An import that was interrupted before does not change.
 #[utoipa::path(
-    delete,
-    path = "/v1/imports/{id}",
-    operation_id = "stop_import",
-    tag = "imports",
+    delete, path = "/v1/imports/{id}", operation_id = "stop_import", tag = "imports",
     responses(
         (status = 204, description = "It is not running; its state is `interrupted`"),
-        (status = 404, description = "`import-not-found`"),
         (
             status = 409,
             description = "`import-finished`: it was done or had failed before it could be stopped; `import-running`: its upload runs on another node, which alone can stop it"
         ),
     )
 )]
-pub(crate) async fn stop(call: Call<Import>, Path(import): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
     let is_own = |name: &Name| caller.require_name(name.as_str()).is_ok();
-    let id = ImportId::new(&import).map_err(|_| refusals::import_not_found())?;
+    let id = ImportId::new(&import).map_err(|_| Code::ImportNotFound)?;
     let was_live = match api.live_imports.stop(&id).filter(|upload| is_own(&upload.name)) {
         Some(upload) => {
             let timeout = api.options.timeouts.request;
-            tokio::time::timeout(timeout, upload.stop()).await.map_err(|_| {
-                Problem::new(Code::Overloaded, "it has been told to stop, but has not ended yet")
-                    .retry_after(1)
-            })?;
+            let stopped = tokio::time::timeout(timeout, upload.stop()).await;
+            let detail = "it has been told to stop, but has not ended yet";
+            stopped.map_err(|_| Problem::new(Code::Overloaded, detail))?;
             true
         }
         None => false,
     };
     let known = api.engine.import(&id).filter(|import| is_own(&import.name));
     match known.map(|import| api.live_imports.corrected(&import, api.engine.now()).state) {
-        // A dry run is not on record.
-        None if was_live => Ok(StatusCode::NO_CONTENT.into_response()),
-        None => Err(refusals::import_not_found()),
-        Some(ImportState::Interrupted | ImportState::Stopped) => Ok(StatusCode::NO_CONTENT.into_response()),
-        // Another upload has continued it by now.
-        Some(ImportState::Running) if was_live => Ok(StatusCode::NO_CONTENT.into_response()),
-        Some(ImportState::Running) => {
+        None if !was_live => Err(Code::ImportNotFound.into()),
+        Some(ImportState::Running) if !was_live => {
             let detail = "its upload runs on another node: ask that one, or wait until it has made no progress for a minute";
             Err(Problem::new(Code::ImportRunning, detail))
         }
-        Some(_) => Err(Problem::new(Code::ImportFinished, "it had already ended: see its state")),
+        Some(ImportState::Done | ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken) => {
+            Err(Code::ImportFinished.into())
+        }
+        // A dry run is not on record, and another upload may have continued the import by now.
+        None | Some(ImportState::Running | ImportState::Interrupted | ImportState::Stopped) => {
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+    }
+}
+
+/// The state of an import.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = ImportState)]
+pub(crate) enum ImportStateName {
+    /// Its upload is running.
+    Running,
+    /// Read to the end.
+    Done,
+    /// A complete dry run; nothing was changed.
+    Checked,
+    /// The filter was full, another replacement or too many writes came meanwhile, or a guard was violated: see `failure`.
+    Failed,
+    /// The upload was interrupted, or the filter was deleted; the same id continues the upload if the filter is still there.
+    Interrupted,
+}
+
+/// Why an import failed or was stopped: the problem that its upload was answered with.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ImportFailure)]
+pub(super) struct FailureAnswer {
+    code: Code,
+    /// The problem's detail, with the numbers of a violated guard.
+    detail: String,
+}
+
+impl FailureAnswer {
+    fn of(import: &Import) -> Option<Self> {
+        let Problem { code, detail, .. } = failure(import.kind, import.state)?;
+        Some(Self { code, detail: detail.into_owned() })
+    }
+}
+
+/// The problem because of which an import into a filter of this kind ended in this state.
+pub(crate) fn failure(kind: Kind, state: ImportState) -> Option<Problem> {
+    match state {
+        ImportState::Failed => Some(Code::FilterFull.into()),
+        ImportState::Overtaken => Some(Code::ImportOvertaken.into()),
+        ImportState::Guarded(tripped) => Some(refusals::refused(kind, Refusal::ImportGuarded(tripped))),
+        ImportState::Stopped => Some(Code::ImportStopped.into()),
+        ImportState::Running | ImportState::Done | ImportState::Interrupted => None,
+    }
+}
+
+impl From<ImportState> for ImportStateName {
+    fn from(state: ImportState) -> Self {
+        match state {
+            ImportState::Running => ImportStateName::Running,
+            ImportState::Done => ImportStateName::Done,
+            ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => ImportStateName::Failed,
+            ImportState::Interrupted | ImportState::Stopped => ImportStateName::Interrupted,
+        }
+    }
+}
+
+/// An import and its progress.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Import, example = json!({
+    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00Z",
+    "lines": 3, "added": 2, "already_present": 0, "already_redeemed": 0, "rejected": 1,
+    "errors": [{"line": 2, "code": "item-too-long"}], "warnings": [], "seconds": 0.2
+}))]
+pub(super) struct ImportAnswer {
+    #[schema(example = "nightly-2026-12-01")]
+    id: String,
+    state: ImportStateName,
+    mode: ImportMode,
+    /// The target, if it is a campaign.
+    campaign: Option<String>,
+    /// The target, if it is a coupon.
+    coupon: Option<String>,
+    started_at: Timestamp,
+    /// Lines read, including blank and rejected ones.
+    lines: u64,
+    added: u64,
+    already_present: u64,
+    already_redeemed: u64,
+    rejected: u64,
+    /// The first rejected lines.
+    #[schema(max_items = 100)]
+    errors: Vec<LineError>,
+    /// Warnings about what looks wrong, but is allowed.
+    #[schema(max_items = 10)]
+    warnings: Vec<String>,
+    /// Why it failed, or that it was stopped.
+    failure: Option<FailureAnswer>,
+    /// Time from its beginning to its last change, in seconds.
+    seconds: f64,
+}
+
+impl ImportAnswer {
+    /// The counts of a dry run.
+    pub(super) fn checked(import: Import) -> Self {
+        Self { state: ImportStateName::Checked, ..Self::from(import) }
+    }
+}
+
+impl From<Import> for ImportAnswer {
+    fn from(import: Import) -> Self {
+        let failure = FailureAnswer::of(&import);
+        let name = |kind| (import.kind == kind).then(|| import.name.to_string());
+        Self {
+            id: import.id.to_string(),
+            state: import.state.into(),
+            mode: import.mode,
+            campaign: name(Kind::Campaign),
+            coupon: name(Kind::Coupon),
+            started_at: import.started_at,
+            lines: import.counts.lines,
+            added: import.counts.added,
+            already_present: import.counts.already_present,
+            already_redeemed: import.counts.already_redeemed,
+            rejected: import.counts.rejected,
+            seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
+            errors: import.errors,
+            warnings: import.warnings.iter().map(ToString::to_string).collect(),
+            failure,
+        }
     }
 }

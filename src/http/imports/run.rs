@@ -9,11 +9,9 @@ use crate::domain::{
 };
 use crate::engine::imports::LiveImport;
 use crate::engine::{FilterView, ImportTrial};
-use crate::http::answer::problem::{Code, Problem};
-use crate::http::answer::refusals;
+use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
-use crate::http::call::target;
-use crate::http::patience::Commands;
+use crate::http::call::{Commands, target};
 use std::sync::Arc;
 
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
@@ -88,7 +86,7 @@ impl Asked {
     async fn repeat(&self, import: Import, mut upload: Upload) -> Result<Imported, Problem> {
         match upload.digest().await? {
             digest if import.upload == Some(digest) => Ok(Imported { import, replayed: true }),
-            _ => Err(refusals::refused(self.view.kind, Refusal::ImportDiffers)),
+            _ => Err(Code::ImportDiffers.into()),
         }
     }
 
@@ -101,7 +99,7 @@ impl Asked {
     ) -> Result<Import, Problem> {
         loop {
             if live.is_stopped() {
-                return Err(refusals::import_stopped());
+                return Err(Code::ImportStopped.into());
             }
             let import = self.end(commands, whole.clone()).await?;
             if import.state != ImportState::Running {

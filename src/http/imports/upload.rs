@@ -1,15 +1,13 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
-use super::line::{LINE_BYTES_MAX, Line, UploadFault};
-use super::lines::{Format, Lines};
+use super::lines::{Format, LINE_BYTES_MAX, Line, Lines, UploadFault};
 use super::noticed::Noticed;
-use crate::access::{Caller, Denied, Scope};
+use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Name, Refusal, UploadDigest};
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Name, UploadDigest};
 use crate::engine::imports::LiveImport;
 use crate::engine::{Digest, FilterView};
-use crate::http::answer::problem::Problem;
-use crate::http::answer::refusals;
+use crate::http::answer::{Code, Problem};
 use crate::http::api::Api;
 use crate::http::request::body::Pieces;
 use std::collections::VecDeque;
@@ -29,44 +27,27 @@ pub(super) struct Batch {
     pub(super) chain: u64,
 }
 
-/// The holder of the key that an upload came with. Keys may change and expire while it arrives.
-pub(super) struct Uploader {
-    api: Arc<Api>,
-    caller: Caller,
-    filter: Name,
-}
-
-impl Uploader {
-    pub(super) fn new(api: Arc<Api>, caller: Caller, filter: Name) -> Uploader {
-        Uploader { api, caller, filter }
-    }
-
-    /// Rejects the next piece of the upload if the key is gone, has expired, or no longer covers the upload.
-    fn renew(&mut self) -> Result<(), Denied> {
-        let Uploader { api, caller, filter } = self;
-        api.access.entry.renew(caller, || api.engine.now())?;
-        caller.require(Scope::Write)?;
-        caller.require_name(filter.as_str())
-    }
-}
-
 /// The pieces of an upload as they arrive.
 pub(super) struct Source {
     pub(super) pieces: Pieces,
     pub(super) live: LiveImport,
-    pub(super) uploader: Uploader,
+    pub(super) api: Arc<Api>,
+    pub(super) caller: Caller,
+    pub(super) filter: Name,
 }
 
 impl Source {
-    /// The next piece, unless the import is stopped or its key is gone.
+    /// The next piece, unless the import is stopped, or its key has gone or expired, or no longer covers the upload.
     async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
-        let Source { pieces, live, uploader } = self;
+        let Source { pieces, live, api, caller, filter } = self;
         let piece = tokio::select! {
             biased;
-            () = live.stopped() => return Err(refusals::import_stopped()),
+            () = live.stopped() => return Err(Code::ImportStopped.into()),
             piece = pieces.next() => piece?,
         };
-        uploader.renew()?;
+        api.access.entry.renew(caller, || api.engine.now())?;
+        caller.require(Scope::Write)?;
+        caller.require_name(filter.as_str())?;
         Ok(piece)
     }
 }
@@ -157,7 +138,7 @@ impl Upload {
             };
             read.map_err(unreadable)?;
             if self.intake.differs {
-                return Err(refusals::refused(self.intake.view.kind, Refusal::ImportDiffers));
+                return Err(Code::ImportDiffers.into());
             }
         }
     }

@@ -129,12 +129,9 @@ impl StateFigures {
                 "cluster_snapshot_timestamp_seconds", "Time of the newest shared snapshot" => Some(newest.taken_at);
             });
         }
-        if let Some(took) = shared.bootstrap {
-            rows!(figures.gauge {
-                "cluster_bootstrap_seconds", "Duration of the startup from a shared snapshot" => took.as_secs_f64();
-            });
-        }
-        Ok(())
+        let Some(took) = shared.bootstrap else { return Ok(()) };
+        let help = "Duration of the startup from a shared snapshot";
+        figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())
     }
 
     fn imports(&self, figures: &mut Figures<'_>) -> fmt::Result {
@@ -194,46 +191,35 @@ pub(in crate::http) fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
     figures.labelled("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
     // Without /proc, only the build information is reported.
-    let Some(usage) = usage() else { return Ok(()) };
-    rows!(figures.counter { "process_cpu_seconds", "Processor time, user and system" => usage.cpu_seconds; });
-    rows!(figures.gauge { "process_open_fds", "Open file descriptors" => usage.open_files; });
+    let Some([cpu_seconds, open_files, virtual_bytes, resident_bytes, started_at, threads]) = usage() else {
+        return Ok(());
+    };
+    rows!(figures.counter { "process_cpu_seconds", "Processor time, user and system" => cpu_seconds; });
+    rows!(figures.gauge { "process_open_fds", "Open file descriptors" => open_files; });
     if let Some(most) = getrlimit(Resource::Nofile).current {
         rows!(figures.gauge { "process_max_fds", "Limit on open file descriptors" => most; });
     }
     rows!(figures.gauge {
-        "process_virtual_memory_bytes", "Virtual memory" => usage.virtual_bytes;
-        "process_resident_memory_bytes", "Resident memory" => usage.resident_bytes;
-        "process_start_time_seconds", "Start time of the process, since the epoch" => usage.started_at;
-        "process_threads", "Threads" => usage.threads;
+        "process_virtual_memory_bytes", "Virtual memory" => virtual_bytes;
+        "process_resident_memory_bytes", "Resident memory" => resident_bytes;
+        "process_start_time_seconds", "Start time of the process, since the epoch" => started_at;
+        "process_threads", "Threads" => threads;
     });
     Ok(())
 }
 
-/// The resource usage of this process.
-struct Usage {
-    cpu_seconds: f64,
-    open_files: u64,
-    virtual_bytes: u64,
-    resident_bytes: u64,
-    started_at: f64,
-    threads: u64,
-}
-
-/// Reads `/proc` (proc_pid_stat(5)); `None` where there is none.
-fn usage() -> Option<Usage> {
+/// Reads the resource usage of this process from `/proc` (proc_pid_stat(5)): processor time, open files, virtual and resident memory, start
+/// time and threads. `None` where there is none.
+fn usage() -> Option<[f64; 6]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name of the program, in parentheses, may contain anything. The state after it is field 3.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let system = fs::read_to_string("/proc/stat").ok()?;
-    let boot: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    let ticks = rustix::param::clock_ticks_per_second() as f64;
-    Some(Usage {
-        cpu_seconds: (field(14)? + field(15)?) as f64 / ticks,
-        open_files: fs::read_dir("/proc/self/fd").ok()?.count() as u64,
-        virtual_bytes: field(23)?,
-        resident_bytes: field(24)? * rustix::param::page_size() as u64,
-        started_at: boot as f64 + field(22)? as f64 / ticks,
-        threads: field(20)?,
-    })
+    let boot: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let (ticks, page_bytes) =
+        (rustix::param::clock_ticks_per_second() as f64, rustix::param::page_size() as f64);
+    let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
+    let (cpu_seconds, started_at) = ((field(14)? + field(15)?) / ticks, boot + field(22)? / ticks);
+    Some([cpu_seconds, open_files, field(23)?, field(24)? * page_bytes, started_at, field(20)?])
 }

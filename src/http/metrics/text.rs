@@ -1,7 +1,7 @@
 //! Metrics as text: OpenMetrics if the client accepts it, otherwise Prometheus' own format. Series that have never changed are
 //! left out of both.
 
-use crate::http::request::accept;
+use crate::http::lines;
 use http::HeaderMap;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
@@ -19,8 +19,8 @@ pub(crate) enum Format {
 impl Format {
     /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
     pub(crate) fn asked_for(headers: &HeaderMap) -> Format {
-        let open = accept::wish(headers, "application/openmetrics-text");
-        let is_first = open > 0.0 && open >= accept::wish(headers, "text/plain");
+        let open = lines::wish(headers, "application/openmetrics-text");
+        let is_first = open > 0.0 && open >= lines::wish(headers, "text/plain");
         if is_first { Format::OpenMetrics } else { Format::Prometheus }
     }
 

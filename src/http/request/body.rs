@@ -1,10 +1,9 @@
 //! Reads and decompresses bodies: whole, up to a limit, or piece by piece without one. While they are in memory, they count
 //! towards the limit that all bodies share.
 
-use super::body_memory::{self, Buffer, Share};
-use super::decompression::{Coding, Expander, PIECE_BYTES_MAX, Unexpandable};
-use crate::budget::Budget;
-use crate::http::answer::problem::{Code, Problem, retry};
+use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
+use crate::budget::{self, Budget, UsedUp};
+use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
 use crate::http::stopping::Stopping;
 use axum::body::Body;
@@ -73,7 +72,7 @@ impl Reading {
     pub(crate) fn new(options: &HttpOptions, taken: ByteGauge, refused: Counter, stopping: Stopping) -> Self {
         let limits = &options.limits;
         let budget = Budget::new(limits.bodies_bytes_max, taken, refused);
-        let longest = usize::try_from(body_memory::body_bytes_max(&budget)).unwrap_or(usize::MAX);
+        let longest = usize::try_from(body_bytes_max(&budget)).unwrap_or(usize::MAX);
         if limits.body_bytes_max > longest {
             tracing::warn!(bytes = longest, "limits.bodies is too small for bodies as long as limits.body");
         }
@@ -89,59 +88,79 @@ impl Reading {
     pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
         require_json(request.method(), request.headers())?;
         let coding = Coding::of(request.headers())?;
-        let arrived = {
-            let mut arriving = pin!(self.collect(request.into_body()));
-            // Most bodies arrive with the head, and need no timer.
-            match arriving.as_mut().now_or_never() {
-                Some(arrived) => arrived?,
-                None => match tokio::time::timeout(self.timeout, arriving).await {
-                    Ok(arrived) => arrived?,
-                    Err(_) => return Err(too_slow(format!("the whole body has {:?}", self.timeout))),
-                },
-            }
-        };
-        match coding.expander() {
-            None => Ok(arrived),
-            Some(expander) => self.expand(&arrived, coding, expander).await,
+        let mut arriving = pin!(self.whole(request.into_body(), coding));
+        // Most bodies arrive with the head, and need no timer.
+        match arriving.as_mut().now_or_never() {
+            Some(read) => read,
+            None => tokio::time::timeout(self.timeout, arriving)
+                .await
+                .unwrap_or_else(|_| Err(too_slow(format!("the whole body has {:?}", self.timeout)))),
         }
     }
 
-    async fn collect(&self, mut body: Body) -> Result<ReadBody, Problem> {
-        // Most bodies are one frame, which needs no copy.
-        let Some(first) = next_frame(&mut body).await? else {
-            return Ok(ReadBody { bytes: Bytes::new(), _share: self.share() });
-        };
-        let mut length = first.len();
-        let share = self.within_limit(length).and_then(|()| self.share_of(first.len() as u64));
-        let share = match share {
-            Ok(share) => share,
-            Err(refused) => return Err(self.let_arrive(body, length, refused).await),
-        };
-        let Some(second) = next_frame(&mut body).await? else {
+    /// Reads a whole body. Some more of a refused one is read and discarded: a client that is still sending would not read the answer.
+    async fn whole(&self, mut body: Body, coding: Coding) -> Result<ReadBody, Problem> {
+        let mut length = 0;
+        let read = self.collect(&mut body, &mut length, coding).await;
+        while read.is_err()
+            && length <= self.bytes_max.saturating_mul(2)
+            && let Ok(Some(frame)) = next_frame(&mut body).await
+        {
+            length += frame.len();
+        }
+        read
+    }
+
+    async fn collect(
+        &self,
+        body: &mut Body,
+        length: &mut usize,
+        coding: Coding,
+    ) -> Result<ReadBody, Problem> {
+        let first = next_frame(body).await?.unwrap_or_default();
+        *length = first.len();
+        self.within_limit(*length)?;
+        let share = self.share_of(first.len() as u64)?;
+        let mut next = next_frame(body).await?;
+        let mut expander = coding.expander()?;
+        if expander.is_none() && next.is_none() {
+            // Most bodies are one frame, which needs no copy.
             return Ok(ReadBody { bytes: first, _share: share });
-        };
-        let mut buffer = Buffer::new(&self.budget);
+        }
+        drop(share);
+        let decoder = expander.as_ref().map(|_| self.share_of(coding.decoder_bytes() + PIECE_BYTES_MAX));
+        let _decoder = decoder.transpose()?;
+        let (mut buffer, mut piece) = (Buffer::new(&self.budget), Vec::new());
         let mut append = |bytes: &[u8]| {
             self.within_limit(buffer.len() + bytes.len())?;
             buffer.extend(bytes, self.bytes_max).map_err(Problem::from)
         };
-        let mut appended = append(&first).and_then(|()| append(&second));
-        drop((first, share));
-        length += second.len();
-        while appended.is_ok()
-            && let Some(frame) = next_frame(&mut body).await?
-        {
-            appended = append(&frame);
-            length += frame.len();
+        let mut frame = Some(first);
+        while let Some(bytes) = frame {
+            let mut rest = &bytes[..];
+            match &mut expander {
+                None => append(rest)?,
+                Some(expander) => {
+                    while !rest.is_empty() {
+                        expander.expand(&mut rest, &mut piece)?;
+                        append(&piece)?;
+                        piece.clear();
+                        // Other connections of this worker get their turn.
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            *length += next.as_ref().map_or(0, Bytes::len);
+            self.within_limit(*length)?;
+            frame = next;
+            next = if frame.is_some() { next_frame(body).await? } else { None };
+        }
+        if let Some(expander) = &mut expander {
+            expander.finish(&mut piece)?;
+            append(&piece)?;
         }
         let (bytes, share) = buffer.into_parts();
-        match appended {
-            Ok(()) => Ok(ReadBody { bytes: bytes.into(), _share: share }),
-            Err(refused) => {
-                drop((bytes, share));
-                Err(self.let_arrive(body, length, refused).await)
-            }
-        }
+        Ok(ReadBody { bytes: bytes.into(), _share: share })
     }
 
     fn within_limit(&self, length: usize) -> Result<(), Problem> {
@@ -150,43 +169,6 @@ impl Reading {
         }
         let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
         Err(Problem::new(Code::BodyTooLarge, detail))
-    }
-
-    /// Reads and discards some more of a refused body: a client that is still sending would not read the answer.
-    async fn let_arrive(&self, mut body: Body, mut length: usize, refused: Problem) -> Problem {
-        while length <= self.bytes_max.saturating_mul(2)
-            && let Ok(Some(frame)) = next_frame(&mut body).await
-        {
-            length += frame.len();
-        }
-        refused
-    }
-
-    async fn expand(
-        &self,
-        compressed: &[u8],
-        coding: Coding,
-        mut expander: Expander,
-    ) -> Result<ReadBody, Problem> {
-        let _decoder = self.share_of(coding.decoder_bytes() + PIECE_BYTES_MAX)?;
-        let unexpandable = |fault: Unexpandable| Problem::new(Code::MalformedRequest, fault.detail());
-        let mut buffer = Buffer::new(&self.budget);
-        let (mut rest, mut piece) = (compressed, Vec::new());
-        while !rest.is_empty() {
-            expander.expand(&mut rest, &mut piece).map_err(unexpandable)?;
-            self.within_limit(buffer.len() + piece.len())?;
-            buffer.extend(&piece, self.bytes_max)?;
-            piece.clear();
-            if !rest.is_empty() {
-                // Other connections of this worker get their turn.
-                tokio::task::yield_now().await;
-            }
-        }
-        expander.finish(&mut piece).map_err(unexpandable)?;
-        self.within_limit(buffer.len() + piece.len())?;
-        buffer.extend(&piece, self.bytes_max)?;
-        let (bytes, share) = buffer.into_parts();
-        Ok(ReadBody { bytes: bytes.into(), _share: share })
     }
 
     /// An empty share of the memory, for the result of parsing.
@@ -205,25 +187,26 @@ impl Reading {
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let coding = Coding::of(request.headers())?;
         Ok(Pieces {
-            arriving: Arriving {
-                body: request.into_body(),
-                silence: self.timeout,
-                stopping: self.stopping.clone(),
-            },
+            silence: self.timeout,
+            stopping: self.stopping.clone(),
             frame: Bytes::new(),
             piece: Vec::new(),
-            expander: coding.expander(),
+            expander: coding.expander()?,
             received: 0,
             expanded: 0,
             has_ended: false,
             _share: self.share_of(UPLOAD_BYTES + coding.decoder_bytes())?,
+            body: request.into_body(),
         })
     }
 }
 
 /// An upload, piece by piece.
 pub(crate) struct Pieces {
-    arriving: Arriving,
+    body: Body,
+    /// How long to wait for the next bytes.
+    silence: Duration,
+    stopping: Stopping,
     /// What has arrived and is not decompressed yet.
     frame: Bytes,
     piece: Vec<u8>,
@@ -244,16 +227,18 @@ impl Pieces {
     /// (503).
     pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
         let Some(expander) = &mut self.expander else {
-            let Some(frame) = self.arriving.next().await? else { return Ok(None) };
+            let arrived = arrived(&mut self.body, self.silence, &self.stopping).await?;
+            let Some(frame) = arrived else { return Ok(None) };
             self.frame = frame;
             return Ok(Some(&self.frame));
         };
         self.piece.clear();
         while self.piece.is_empty() && !self.has_ended {
             if self.frame.is_empty() {
-                let Some(frame) = self.arriving.next().await? else {
+                let arrived = arrived(&mut self.body, self.silence, &self.stopping).await?;
+                let Some(frame) = arrived else {
                     self.has_ended = true;
-                    expander.finish(&mut self.piece).map_err(unexpandable_upload)?;
+                    expander.finish(&mut self.piece).map_err(|fault| resumable(fault.into()))?;
                     break;
                 };
                 self.received += frame.len() as u64;
@@ -263,7 +248,7 @@ impl Pieces {
                 tokio::task::yield_now().await;
             }
             let mut rest = &self.frame[..];
-            expander.expand(&mut rest, &mut self.piece).map_err(unexpandable_upload)?;
+            expander.expand(&mut rest, &mut self.piece).map_err(|fault| resumable(fault.into()))?;
             let taken = self.frame.len() - rest.len();
             self.frame = self.frame.split_off(taken);
         }
@@ -276,38 +261,24 @@ impl Pieces {
     }
 }
 
-fn unexpandable_upload(fault: Unexpandable) -> Problem {
-    Problem::new(Code::MalformedRequest, format!("{}; continue under the same id", fault.detail()))
+/// The same problem of an upload, which can be continued.
+fn resumable(problem: Problem) -> Problem {
+    Problem { detail: format!("{}; continue under the same id", problem.detail).into(), ..problem }
 }
 
-/// The bytes of an upload as they arrive.
-struct Arriving {
-    body: Body,
-    /// How long to wait for the next bytes.
-    silence: Duration,
-    stopping: Stopping,
-}
-
-impl Arriving {
-    /// The next bytes, unless the service stops.
-    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let Self { body, silence, stopping } = self;
-        let arrived = tokio::select! {
-            // Checked first, so that an upload that never pauses ends as well.
-            biased;
-            () = stopping.uploads_end() => {
-                let detail = "the service is stopping; once it is back, continue under the same id";
-                return Err(Problem::new(Code::Draining, detail).retry_after(retry::ELSEWHERE));
-            }
-            arrived = tokio::time::timeout(*silence, next_frame(body)) => arrived,
-        };
-        let arrived = arrived
-            .map_err(|_| too_slow(format!("nothing arrived for {silence:?}; continue under the same id")))?;
-        arrived.map_err(|broken| {
-            let detail = format!("{}; continue under the same id", broken.detail);
-            Problem { detail: detail.into(), ..broken }
-        })
-    }
+/// The next bytes of an upload, unless the service stops.
+async fn arrived(body: &mut Body, silence: Duration, stopping: &Stopping) -> Result<Option<Bytes>, Problem> {
+    let arrived = tokio::select! {
+        // Checked first, so that an upload that never pauses ends as well.
+        biased;
+        () = stopping.uploads_end() => {
+            let detail = "the service is stopping; once it is back, continue under the same id";
+            return Err(Problem::new(Code::Draining, detail));
+        }
+        arrived = tokio::time::timeout(silence, next_frame(body)) => arrived,
+    };
+    let arrived = arrived.unwrap_or_else(|_| Err(too_slow(format!("nothing arrived for {silence:?}"))));
+    arrived.map_err(resumable)
 }
 
 /// The next bytes of a body.
@@ -333,11 +304,11 @@ fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     match media_type(headers).as_deref() {
         Some("application/json") => Ok(()),
         Some("application/merge-patch+json") if is_patch => Ok(()),
-        _ if is_patch => {
-            let detail = "the body must be application/merge-patch+json or application/json";
+        _ => {
+            let merge_patch = if is_patch { "application/merge-patch+json or " } else { "" };
+            let detail = format!("the body must be {merge_patch}application/json");
             Err(Problem::new(Code::UnsupportedMediaType, detail))
         }
-        _ => Err(Problem::new(Code::UnsupportedMediaType, "the body must be application/json")),
     }
 }
 
@@ -348,6 +319,60 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Some(Cow::Owned(essence.to_ascii_lowercase())),
         false => Some(Cow::Borrowed(essence)),
+    }
+}
+
+/// What one body takes of the budget.
+pub(crate) type Share = budget::Share<Arc<Budget>>;
+
+/// The longest body that fits alone, in bytes: a [`Buffer`] needs half as much again while it is moved.
+pub(crate) fn body_bytes_max(budget: &Budget) -> u64 {
+    budget.share_bytes_max() / 3 * 2
+}
+
+/// A buffer that accounts for its memory.
+pub(crate) struct Buffer {
+    /// Dropped before the share.
+    bytes: Vec<u8>,
+    share: Share,
+}
+
+impl Buffer {
+    /// Creates an empty buffer.
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self { bytes: Vec::new(), share: Share::empty(budget.clone()) }
+    }
+
+    /// The number of bytes in it.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends bytes, up to `bytes_max` in total.
+    ///
+    /// # Errors
+    /// [`UsedUp`].
+    pub(crate) fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), UsedUp> {
+        let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
+        if needed > old {
+            // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows
+            // to the maximum at once.
+            let half = bytes_max / 2;
+            let new = if needed > half { bytes_max.max(needed) } else { needed.max((2 * old).min(half)) };
+            // Both buffers exist while one is copied to the other.
+            self.share.hold((old + new) as u64)?;
+            let mut moved = Vec::with_capacity(new);
+            moved.extend_from_slice(&self.bytes);
+            self.bytes = moved;
+            self.share.hold(new as u64)?;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Splits it into the bytes and their share.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Share) {
+        (self.bytes, self.share)
     }
 }
 
@@ -364,6 +389,7 @@ mod tests {
     use std::future::Future;
     use std::io::Write;
     use std::pin::Pin;
+    use std::sync::atomic::AtomicU64;
     use std::task::Context;
 
     const BYTES_MAX: usize = 300_000;
@@ -541,6 +567,51 @@ mod tests {
             assert_eq!(body.await.map_err(|problem| problem.code).unwrap().len(), 32 << 20);
             // Each turn is at most a piece.
             assert!(turns > 100, "{coding}: {turns}");
+        }
+    }
+
+    /// A budget of this size, and the gauge of what is in use.
+    fn budget(limit_bytes: u64) -> (Arc<Budget>, Gauge<u64, AtomicU64>) {
+        let taken = Gauge::default();
+        (Arc::new(Budget::new(limit_bytes, taken.clone(), Counter::default())), taken)
+    }
+
+    #[test]
+    fn the_longest_body_fits_alone() {
+        let (budget, taken) = budget(1 << 20);
+        let most = body_bytes_max(&budget) as usize;
+        let mut buffer = Buffer::new(&budget);
+        for _ in 0..most {
+            buffer.extend(b"x", most).unwrap();
+        }
+        assert_eq!((buffer.len(), taken.get()), (most, most as u64));
+    }
+
+    proptest! {
+        /// What is in use is always what the buffers hold, and never beyond the limit. A buffer that may not grow is unchanged.
+        #[test]
+        fn buffers_hold_what_they_take(
+            limit in 0u64..300_000,
+            steps in prop::collection::vec((0usize..4, 0usize..8, 0usize..100_000), 0..200),
+        ) {
+            let (budget, taken) = budget(limit);
+            let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(&budget)).collect();
+            for (step, which, bytes) in steps {
+                let buffer = &mut buffers[which];
+                if step == 0 {
+                    *buffer = Buffer::new(&budget);
+                } else {
+                    let (before, held) = (buffer.len(), taken.get());
+                    if buffer.extend(&vec![0; bytes], 200_000).is_err() {
+                        prop_assert_eq!((buffer.len(), taken.get()), (before, held));
+                    }
+                }
+                prop_assert!(taken.get() <= limit, "{} of {limit}", taken.get());
+                let held: u64 = buffers.iter().map(|buffer| buffer.bytes.capacity() as u64).sum();
+                prop_assert_eq!(taken.get(), held);
+            }
+            drop(buffers);
+            prop_assert_eq!(taken.get(), 0);
         }
     }
 }

@@ -3,13 +3,13 @@
 //! Bytes after the end that are no further member or frame are an error, and so is a missing end. A body is decompressed piece by
 //! piece, so that one that expands a lot delays nobody for long.
 
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::{Code, Problem};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};
-use std::io::Write;
-use zstd::stream::raw::{DParameter, InBuffer, OutBuffer};
+use std::io::{self, Write};
+use thiserror::Error;
 use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
-use zstd::zstd_safe::{DCtx, ErrorCode};
+use zstd::zstd_safe::{ErrorCode, get_error_name};
 
 /// A piece is complete at this many bytes; it has at most [`PIECE_BYTES_MAX`].
 const PIECE_BYTES: usize = 64 << 10;
@@ -73,13 +73,24 @@ impl Coding {
     }
 
     /// A decoder for one body; `None` if it is not compressed.
-    pub(crate) fn expander(self) -> Option<Expander> {
-        match self {
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub(crate) fn expander(self) -> Result<Option<Expander>, Problem> {
+        Ok(match self {
             Coding::Identity => None,
             Coding::Gzip => Some(Expander::Gzip(MultiGzDecoder::new(Vec::new()))),
-            Coding::Zstd => Some(Expander::Zstd(None)),
-        }
+            Coding::Zstd => Some(Expander::Zstd(zstd_decoder().map_err(|_| {
+                Problem::new(Code::MemoryLimit, "there is no memory to decompress the body with")
+            })?)),
+        })
     }
+}
+
+fn zstd_decoder() -> io::Result<ZstdDecoder> {
+    let mut decoder = ZstdDecoder::new(Vec::new())?;
+    decoder.window_log_max(WINDOW_LOG_MAX)?;
+    Ok(decoder)
 }
 
 fn other() -> Problem {
@@ -87,119 +98,72 @@ fn other() -> Problem {
 }
 
 /// Why a body can't be decompressed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub(crate) enum Unexpandable {
     /// It is incomplete or damaged, or has bytes after its end.
+    #[error("the body is badly compressed: incomplete, damaged, or with bytes after its end")]
     Broken,
     /// A zstd frame needs a longer window than [`WINDOW_LOG_MAX`] allows.
+    #[error(
+        "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
+    )]
     Window,
-    /// There is no memory for a decoder.
-    NoMemory,
 }
 
-impl Unexpandable {
-    /// The detail for the client.
-    pub(crate) fn detail(self) -> &'static str {
-        match self {
-            Unexpandable::Broken => {
-                "the body is badly compressed: incomplete, damaged, or with bytes after its end"
-            }
-            Unexpandable::Window => {
-                "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
-            }
-            Unexpandable::NoMemory => "there is no memory to decompress the body with",
-        }
+impl From<Unexpandable> for Problem {
+    fn from(fault: Unexpandable) -> Self {
+        Problem::new(Code::MalformedRequest, fault.to_string())
     }
 }
+
+type ZstdDecoder = zstd::stream::write::Decoder<'static, Vec<u8>>;
 
 /// Decompresses one body.
 pub(crate) enum Expander {
     Gzip(MultiGzDecoder<Vec<u8>>),
-    /// `None` until the first piece.
-    Zstd(Option<Frames>),
+    Zstd(ZstdDecoder),
 }
 
 impl Expander {
     /// Takes bytes from the front of `input` and appends what they expand to to `piece`, until the input is used up or the piece
     /// is complete.
     pub(crate) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
-        match self {
-            Expander::Gzip(members) => {
-                let mut steps = 0;
-                while !input.is_empty() && members.get_ref().len() < PIECE_BYTES && steps < PIECE_STEPS {
-                    let taken = members.write(input).map_err(|_| Unexpandable::Broken)?;
-                    *input = &input[taken..];
-                    steps += 1;
-                }
-                piece.append(members.get_mut());
-                Ok(())
-            }
-            Expander::Zstd(frames) => Frames::of(frames)?.expand(input, piece),
+        let mut steps = 0;
+        while !input.is_empty() && self.expanded().len() < PIECE_BYTES && steps < PIECE_STEPS {
+            let taken = match self {
+                Expander::Gzip(members) => members.write(input),
+                Expander::Zstd(frames) => frames.write(input),
+            };
+            *input = &input[taken.map_err(unexpandable)?..];
+            steps += 1;
         }
+        piece.append(self.expanded());
+        Ok(())
     }
 
     /// Ends the body, and appends what is left to `piece`.
     pub(crate) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+        let finished = match self {
+            Expander::Gzip(members) => members.try_finish(),
+            Expander::Zstd(frames) => frames.do_finish(),
+        };
+        finished.map_err(unexpandable)?;
+        piece.append(self.expanded());
+        Ok(())
+    }
+
+    fn expanded(&mut self) -> &mut Vec<u8> {
         match self {
-            Expander::Gzip(members) => {
-                members.try_finish().map_err(|_| Unexpandable::Broken)?;
-                piece.append(members.get_mut());
-                Ok(())
-            }
-            Expander::Zstd(frames) => Frames::of(frames)?.finish(piece),
+            Expander::Gzip(members) => members.get_mut(),
+            Expander::Zstd(frames) => frames.get_mut(),
         }
     }
 }
 
-/// A zstd decoder for a body of several frames.
-pub(crate) struct Frames {
-    decoder: DCtx<'static>,
-    buffer: Box<[u8]>,
-    /// Whether a frame has begun and not ended, or none has begun.
-    is_open: bool,
-}
-
-impl Frames {
-    fn of(frames: &mut Option<Self>) -> Result<&mut Self, Unexpandable> {
-        if let Some(frames) = frames {
-            return Ok(frames);
-        }
-        let mut decoder = DCtx::try_create().ok_or(Unexpandable::NoMemory)?;
-        let limited = decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX));
-        limited.map_err(|_| Unexpandable::NoMemory)?;
-        Ok(frames.insert(Self { decoder, buffer: vec![0; PIECE_BYTES].into(), is_open: true }))
-    }
-
-    fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
-        let (begin, mut steps) = (piece.len(), 0);
-        while !input.is_empty() && piece.len() - begin < PIECE_BYTES && steps < PIECE_STEPS {
-            self.step(input, piece)?;
-            steps += 1;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
-        while self.is_open {
-            if self.step(&mut &[][..], piece)? == 0 {
-                return Err(Unexpandable::Broken);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns how many bytes were decompressed.
-    fn step(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<usize, Unexpandable> {
-        let (mut from, mut to) = (InBuffer::around(input), OutBuffer::around(&mut self.buffer[..]));
-        let remaining = self.decoder.decompress_stream(&mut to, &mut from).map_err(|code| match code {
-            WINDOW_TOO_LARGE => Unexpandable::Window,
-            _ => Unexpandable::Broken,
-        })?;
-        let (read, written) = (from.pos(), to.pos());
-        *input = &input[read..];
-        piece.extend_from_slice(&self.buffer[..written]);
-        self.is_open = remaining != 0;
-        Ok(written)
+fn unexpandable(error: io::Error) -> Unexpandable {
+    match error.to_string() == get_error_name(WINDOW_TOO_LARGE) {
+        true => Unexpandable::Window,
+        false => Unexpandable::Broken,
     }
 }
 
@@ -229,7 +193,7 @@ mod tests {
 
     /// Expands what comes in such pieces; gives the text and the longest piece that came of it.
     fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), Unexpandable> {
-        let mut expander = coding.expander().unwrap();
+        let mut expander = coding.expander().unwrap().unwrap();
         let (mut text, mut piece, mut longest) = (Vec::new(), Vec::new(), 0);
         let mut take = |piece: &mut Vec<u8>| {
             longest = longest.max(piece.len());
@@ -267,7 +231,7 @@ mod tests {
             (Coding::Zstd, skippable),
         ] {
             let many = part.repeat(1_000);
-            let mut expander = coding.expander().unwrap();
+            let mut expander = coding.expander().unwrap().unwrap();
             let (mut input, mut piece) = (&many[..], Vec::new());
             expander.expand(&mut input, &mut piece).unwrap();
             assert!(!input.is_empty() && piece.is_empty());

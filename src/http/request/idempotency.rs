@@ -2,7 +2,7 @@
 
 use crate::domain::{Command, FilterId, IdempotencyKey, Kind, Raise, RedemptionId};
 use crate::engine::{Layout, Secret};
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::{Code, Problem};
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;

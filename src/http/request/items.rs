@@ -1,9 +1,9 @@
 //! Items in a body: user ids and codes. They are borrowed from it, hashed in one loop, and never copied.
 
-use super::faults::Faults;
+use super::json::Faults;
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
-use crate::http::answer::problem::Problem;
+use crate::http::answer::Problem;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;

@@ -2,15 +2,14 @@
 //! optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which could be
 //! a user's id or a code.
 
-use super::faults;
 use crate::domain::ITEMS_MAX;
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::problem::FAULTS_MAX;
+use crate::http::answer::{Code, Fault, Problem};
+use serde::de::IntoDeserializer;
 use serde::de::value::StrDeserializer;
-use serde::de::{
-    self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-};
-use serde::{Deserialize, Serialize, Serializer, forward_to_deserialize_any};
-use serde_path_to_error::Track;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, forward_to_deserialize_any};
+use serde_path_to_error::{Path, Segment, Track};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -40,7 +39,7 @@ fn located<'de, T: Deserialize<'de>>(text: &'de str) -> Problem {
         Err(error) if error.is_data() => {
             let message = error.to_string();
             let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message);
-            faults::located(&track.path(), message)
+            fault_at(&track.path(), message)
         }
         Err(error) => malformed(&error),
         Ok(_) => Problem::new(Code::Internal, "the body was read the second time only"),
@@ -210,13 +209,8 @@ pub(crate) fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 /// A text, borrowed unless it has escapes.
-pub(crate) struct Text<'de>(pub(crate) Cow<'de, str>);
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl AsRef<str> for Text<'_> {
     fn as_ref(&self) -> &str {
@@ -224,25 +218,73 @@ impl AsRef<str> for Text<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Borrowed;
-        impl<'de> Visitor<'de> for Borrowed {
-            type Value = Text<'de>;
+/// The longest field name that a pointer spells out, in characters.
+const NAME_CHARACTERS_MAX: usize = 64;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
+/// The faults of a request, up to a limit.
+#[derive(Default)]
+pub(crate) struct Faults(Vec<Fault>);
 
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
+impl Faults {
+    /// Adds a fault.
+    pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
+        if self.0.len() < FAULTS_MAX {
+            self.0.push(Fault { pointer: pointer(), detail: detail.into() });
         }
-        deserializer.deserialize_str(Borrowed)
+    }
+
+    /// The problem that the faults make up, if there are any.
+    pub(crate) fn check(self) -> Result<(), Problem> {
+        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
+    }
+}
+
+/// The problem that serde's message about a part of a request stands for. It contains no value of the request.
+pub(super) fn fault_at(path: &Path, message: &str) -> Problem {
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } => pointer.push_str(&format!("/{}", escaped(key))),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    let named = |beginning| message.strip_prefix(beginning)?.strip_suffix('`');
+    if let Some(field) = named("missing field `") {
+        return Problem::invalid_at(&format!("{pointer}/{field}"), "missing");
+    }
+    if let Some(field) = named("duplicate field `") {
+        return Problem::invalid_at(&format!("{pointer}/{field}"), "given twice");
+    }
+    let detail = match message.rsplit_once(", expected ") {
+        Some((met, expected)) if met.starts_with("unknown field") => {
+            format!("unknown field, expected {expected}")
+        }
+        Some((_, expected)) => format!("expected {}", words(expected)),
+        // The message of one of our own types, which does not quote.
+        None => message.to_owned(),
+    };
+    Problem::invalid_at(&pointer, detail)
+}
+
+/// A field's name as a step of a JSON pointer; a very long name is cut.
+fn escaped(name: &str) -> String {
+    let cut: String = name.chars().take(NAME_CHARACTERS_MAX).collect();
+    cut.replace('~', "~0").replace('/', "~1")
+}
+
+/// What serde expects, a Rust type or plain words, in plain words.
+fn words(expected: &str) -> &str {
+    match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0 on",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        _ if expected.starts_with("struct ") => "an object",
+        words => words,
     }
 }
 

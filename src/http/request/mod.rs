@@ -1,10 +1,7 @@
 //! Incoming requests: bodies, queries and headers, read and checked before a handler runs.
 
-pub(crate) mod accept;
 pub(crate) mod body;
-pub(crate) mod body_memory;
 pub(crate) mod decompression;
-pub(crate) mod faults;
 pub(crate) mod idempotency;
 pub(crate) mod items;
 pub(crate) mod json;

@@ -1,7 +1,7 @@
 //! Keeps web pages out of a service without keys. A browser sends requests for any page; only `Host` and `Origin`, which no page
 //! can forge, tell which page it is.
 
-use crate::http::answer::problem::{Code, Problem};
+use crate::http::answer::{Code, Problem};
 use crate::http::options::{HostName, HostOptions};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri, header};

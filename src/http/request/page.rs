@@ -2,7 +2,7 @@
 
 use crate::access::Caller;
 use crate::domain::Name;
-use crate::http::answer::problem::Problem;
+use crate::http::answer::Problem;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer.
 
-use super::faults;
-use crate::http::answer::problem::Problem;
+use super::json;
+use crate::http::answer::Problem;
 use axum::extract::Request;
 use serde::de::value::{Error, MapDeserializer, StrDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
@@ -19,7 +19,7 @@ pub(crate) fn parse<T: DeserializeOwned>(request: &Request) -> Result<T, Problem
     let values = MapDeserializer::new(parameters.map(|(name, text)| (name, Parameter(text))));
     let mut track = Track::new();
     T::deserialize(serde_path_to_error::Deserializer::new(values, &mut track))
-        .map_err(|error: Error| faults::located(&track.path(), &error.to_string()))
+        .map_err(|error: Error| json::fault_at(&track.path(), &error.to_string()))
 }
 
 /// One parameter's value.

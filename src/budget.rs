@@ -6,8 +6,9 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::cmp::Ordering;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
 
 /// A share of up to this many bytes may use the reserve that large shares may not, so that a few large, slow clients don't keep
@@ -98,27 +99,25 @@ impl<B: Deref<Target = Budget>> Share<B> {
             let (more, limit) = (bytes - self.bytes, self.budget.limit_bytes_of(bytes));
             let grown = |taken: u64| taken.checked_add(more).filter(|&taken| taken <= limit);
             let taken = self.budget.taken_bytes.inner();
-            if taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_err() {
+            if taken.fetch_update(Relaxed, Relaxed, grown).is_err() {
                 self.budget.refused.inc();
                 return Err(UsedUp);
             }
             self.bytes = bytes;
-        } else if bytes < self.bytes {
-            self.budget.taken_bytes.inner().fetch_sub(self.bytes - bytes, Ordering::Relaxed);
-            self.bytes = bytes;
         }
+        self.hold_anyway(bytes);
         Ok(())
     }
 
     /// Grows or shrinks it to this many bytes, even beyond the limit: for what is stored already, and must stay.
     pub fn hold_anyway(&mut self, bytes: u64) {
-        if bytes > self.bytes {
-            self.budget.taken_bytes.inner().fetch_add(bytes - self.bytes, Ordering::Relaxed);
-            self.bytes = bytes;
-        } else if bytes < self.bytes {
-            self.budget.taken_bytes.inner().fetch_sub(self.bytes - bytes, Ordering::Relaxed);
-            self.bytes = bytes;
-        }
+        let taken = self.budget.taken_bytes.inner();
+        match bytes.cmp(&self.bytes) {
+            Ordering::Greater => taken.fetch_add(bytes - self.bytes, Relaxed),
+            Ordering::Less => taken.fetch_sub(self.bytes - bytes, Relaxed),
+            Ordering::Equal => return,
+        };
+        self.bytes = bytes;
     }
 }
 

@@ -10,7 +10,7 @@ pub use sections::{
     ClockSection, Events, Idempotency, Imports, Limits, Log, LogFormat, Redemptions, Resp, Server, Snapshots,
     Storage,
 };
-pub use values::{Room, machine_memory};
+pub use values::{Bytes, List, Period, Room, Share, machine_memory};
 
 use crate::access::{AuthOptions, Entry, GuessingOptions, RateLimitOptions};
 use crate::filter::layout::CAPACITY_MAX;
@@ -138,7 +138,7 @@ impl Config {
         };
         let (trusted, unlimited) =
             (unknown_key(&guessing.trusted_keys), unknown_key(&guessing.unlimited_keys));
-        let head_max = server.header_bytes_max;
+        let head_max = server.header_bytes_max.0;
         let no_connection = "connections_max is 0; use a number such as 10000";
         let no_key = "is not the name of a key in auth.keys";
         let mut rules = vec![
@@ -159,7 +159,7 @@ impl Config {
                 format!("resp.default_capacity must be between 1 and {CAPACITY_MAX}"),
             ),
             (is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"".to_owned()),
-            (limits.body == 0, "limits.body is 0; use a size such as \"32MiB\"".to_owned()),
+            (limits.body.0 == 0, "limits.body is 0; use a size such as \"32MiB\"".to_owned()),
             (limits.filters == 0, "limits.filters is 0; use a number such as 10000".to_owned()),
             (!trusted.is_empty(), format!("guessing.trusted_keys: `{trusted}` {no_key}")),
             (!unlimited.is_empty(), format!("guessing.unlimited_keys: `{unlimited}` {no_key}")),
@@ -180,7 +180,7 @@ impl Config {
         let ignored = self.ignored.iter().map(|name| {
             format!("the variable {name} is ignored: settings are named CUCKOOD__SECTION__KEY, with two underscores")
         });
-        let (memory, machine) = (self.limits.memory, machine_memory());
+        let (memory, machine) = (self.limits.memory.0, machine_memory());
         let beyond = (memory > machine).then(|| {
             format!("limits.memory is {memory} bytes, and the machine or container has {machine}; use a share such as \"60%\"")
         });
@@ -308,10 +308,10 @@ mod tests {
         ];
         let config = Config::load(Some(file.path()), environment).unwrap();
         assert_eq!(config.storage.path, Path::new("/from/environment"));
-        assert_eq!(config.storage.ballast, 7);
+        assert_eq!(config.storage.ballast.0, 7);
         assert_eq!(config.storage.durability, Durability::Flush);
-        assert_eq!(config.redemptions.retention, Duration::from_secs(2 * 86_400));
-        assert_eq!(config.limits.memory, 1 << 30);
+        assert_eq!(config.redemptions.retention.0, Duration::from_secs(2 * 86_400));
+        assert_eq!(config.limits.memory.0, 1 << 30);
         assert_eq!(config.auth.keys[0].name, "shop");
     }
 

@@ -91,19 +91,19 @@ pub async fn run(
         files: (server.tls_cert.clone(), server.tls_key.clone()),
     };
     let places = |protocol, max, idle| {
-        let timeouts = Timeouts { header: server.header_timeout, idle, write: server.write_timeout };
+        let timeouts = Timeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
         Places::new(protocol, tls.clone(), workers.clone(), heads.clone(), max, timeouts)
     };
-    let http = Protocol::Http(Http::new(service, server.header_bytes_max));
-    let mut http = places(http, http_max, server.idle_timeout);
+    let http = Protocol::Http(Http::new(service, server.header_bytes_max.0));
+    let mut http = places(http, http_max, server.idle_timeout.0);
     let mut resp = places(Protocol::Resp(resp), resp_max, config.resp.idle_timeout());
     let stop = async {
         shutdown.await;
         control.announce_stop();
         // Load balancers must notice before the listener closes.
-        tracing::info!(delay = ?server.drain_delay, "stopping; the listener closes after the delay");
+        tracing::info!(delay = ?server.drain_delay.0, "stopping; the listener closes after the delay");
         if engine.is_ready() {
-            tokio::time::sleep(server.drain_delay).await;
+            tokio::time::sleep(server.drain_delay.0).await;
         }
     };
     let ended = tokio::select! {
@@ -117,7 +117,7 @@ pub async fn run(
     drop(listeners);
     if ended.is_ok() {
         tracing::info!("stopping; finishing running requests");
-        drain([&mut http, &mut resp], &control, server.drain_timeout).await;
+        drain([&mut http, &mut resp], &control, server.drain_timeout.0).await;
     }
     engine.shutdown().await;
     ended?;

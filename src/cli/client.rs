@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -245,15 +245,11 @@ impl Client {
         text.map_err(|source| ClientError::Transport { url: self.url(path), source: Box::new(source) })
     }
 
-    /// Reads the fields of a response that `T` has.
+    /// Reads the JSON of a response; null if it is none.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn json<T: DeserializeOwned + Default>(
-        &self,
-        path: &str,
-        response: Response<ureq::Body>,
-    ) -> Result<T, ClientError> {
+    pub fn json(&self, path: &str, response: Response<ureq::Body>) -> Result<Value, ClientError> {
         Ok(serde_json::from_str(&self.text(path, response)?).unwrap_or_default())
     }
 }

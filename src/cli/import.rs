@@ -6,7 +6,7 @@ use super::shadow::redis::Redis;
 use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
-use serde::Deserialize;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -93,27 +93,6 @@ pub enum Format {
     Csv,
 }
 
-/// The part of the response that decides the exit status.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Outcome {
-    rejected: u64,
-}
-
-/// An import on record, as the service reports it.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Recorded {
-    state: String,
-    failure: Option<Failure>,
-}
-
-#[derive(Deserialize)]
-struct Failure {
-    code: String,
-    detail: String,
-}
-
 /// The input of an upload.
 enum Source<'a> {
     /// A file, which can be read again when a connection breaks.
@@ -185,7 +164,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let text = sent?;
     writeln!(io::stdout(), "{text}").context("standard output")?;
-    let Outcome { rejected } = serde_json::from_str(&text).unwrap_or_default();
+    let outcome: Value = serde_json::from_str(&text).unwrap_or_default();
+    let rejected = outcome["rejected"].as_u64().unwrap_or(0);
     if rejected > args.max_rejected.unwrap_or(0) {
         bail!("{rejected} lines were rejected, see errors; --max-rejected allows some");
     }
@@ -272,9 +252,10 @@ impl Upload {
     /// Returns why the import failed, if the response to its upload was lost.
     fn failure(&self) -> Option<ClientError> {
         let path = format!("/v1/imports/{}", self.id);
-        let recorded: Recorded = self.client.json(&path, self.client.get(&path).ok()?).ok()?;
-        let Failure { code, detail } = recorded.failure.filter(|_| recorded.state != "running")?;
-        Some(ClientError::Rejected { status: 409, code, detail })
+        let recorded = self.client.json(&path, self.client.get(&path).ok()?).ok()?;
+        let text = |field: &str| Some(recorded["failure"][field].as_str()?.to_owned());
+        let (code, detail) = (text("code")?, text("detail")?);
+        (recorded["state"] != "running").then_some(ClientError::Rejected { status: 409, code, detail })
     }
 
     fn post(

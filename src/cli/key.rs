@@ -48,7 +48,7 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
 ///
 /// # Errors
 /// If standard output can't be written to.
-pub fn run(args: &Args) -> io::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let Action::New { name, scopes, prefix, expires_at } = &args.action;
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> io::Result<()> {
     }
     let mut out = io::stdout();
     writeln!(out, "key:   {key}")?;
-    writeln!(out, "entry: {}", toml::Value::Table(entry))
+    Ok(writeln!(out, "entry: {}", toml::Value::Table(entry))?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use super::client::{Backoff, Client, ClientError, Connection};
 use super::progress;
 use anyhow::bail;
 use indicatif::ProgressBar;
-use serde::Deserialize;
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -48,19 +47,6 @@ pub struct Args {
     pub json: bool,
 }
 
-/// The fields of a filter's description that are read.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Described {
-    stats: DescribedStats,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct DescribedStats {
-    memory_bytes: u64,
-}
-
 /// A filter on a service.
 struct Place {
     client: Client,
@@ -100,8 +86,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if to.exists()? {
         bail!("already-exists: {created} exists; choose another name with --rename");
     }
-    let described: Described = from.client.json(&from.path, from.client.get(&from.path)?)?;
-    let progress = progress::bytes(Some(described.stats.memory_bytes), "of the image (about)");
+    let described = from.client.json(&from.path, from.client.get(&from.path)?)?;
+    let progress = progress::bytes(described["stats"]["memory_bytes"].as_u64(), "of the image (about)");
     let (start, mut backoff, mut retries) = (Instant::now(), Backoff::default(), args.retries);
     let moved = loop {
         let broken = match attempt(&from, &to, &progress) {

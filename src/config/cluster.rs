@@ -1,6 +1,6 @@
 //! The sections of the configuration that concern several machines: which log, how to reach it, and what a node of it is.
 
-use super::values::{duration, list, size};
+use super::values::{Bytes, List, Period};
 use crate::engine::ClusterOptions;
 use crate::journal::{NatsLogin, NatsOptions, NatsTls};
 use serde::Deserialize;
@@ -45,8 +45,7 @@ impl fmt::Debug for SecretText {
 #[serde(deny_unknown_fields)]
 pub struct Nats {
     /// Addresses of servers.
-    #[serde(deserialize_with = "list")]
-    pub servers: Vec<String>,
+    pub servers: List,
     /// The stream that is the log.
     pub stream: String,
     /// Servers that hold the stream, if it is created.
@@ -66,8 +65,7 @@ pub struct Nats {
     /// File with its private key.
     pub tls_key: PathBuf,
     /// How long the servers may take to be reached at a start.
-    #[serde(deserialize_with = "duration")]
-    pub connect_timeout: Duration,
+    pub connect_timeout: Period,
 }
 
 /// The section `cluster`.
@@ -79,33 +77,29 @@ pub struct Cluster {
     /// The name of this node; empty for the machine's.
     pub node: String,
     /// How long a node may be behind the log and still be ready.
-    #[serde(deserialize_with = "duration")]
-    pub lag_max: Duration,
+    pub lag_max: Period,
     /// How long a read waits for its position or barrier.
-    #[serde(deserialize_with = "duration")]
-    pub wait: Duration,
+    pub wait: Period,
     /// Whether this node's settings replace those in the log.
     pub configure: bool,
     /// Whether this node shares snapshots with the others.
     pub share_snapshots: bool,
     /// How old the newest shared snapshot may be.
-    #[serde(deserialize_with = "duration")]
-    pub snapshot_interval: Duration,
+    pub snapshot_interval: Period,
     /// Bytes of the log that are retained before the older of two shared snapshots.
-    #[serde(deserialize_with = "size")]
-    pub log_margin: u64,
+    pub log_margin: Bytes,
 }
 
 impl Cluster {
     /// The engine's options.
     pub fn options(&self) -> ClusterOptions {
-        let share_every = self.share_snapshots.then_some(self.snapshot_interval);
-        ClusterOptions { lag_max: self.lag_max, wait: self.wait, configure: self.configure, share_every }
+        let share_every = self.share_snapshots.then_some(self.snapshot_interval.0);
+        ClusterOptions { lag_max: self.lag_max.0, wait: self.wait.0, configure: self.configure, share_every }
     }
 
     /// What contradicts itself in the section.
     pub fn fault(&self) -> Option<String> {
-        (self.snapshot_interval < INTERVAL_MIN)
+        (self.snapshot_interval.0 < INTERVAL_MIN)
             .then(|| format!("cluster.snapshot_interval must be at least {INTERVAL_MIN:?}"))
     }
 
@@ -121,7 +115,7 @@ impl Nats {
     /// How this node reaches the log.
     pub fn options(&self, cluster: &Cluster) -> NatsOptions {
         NatsOptions {
-            servers: self.servers.clone(),
+            servers: self.servers.0.clone(),
             stream: self.stream.clone(),
             cluster: cluster.name.clone(),
             replicas: self.replicas,
@@ -133,21 +127,21 @@ impl Nats {
                 credentials: self.credentials.clone(),
             },
             tls: NatsTls { ca: self.tls_ca.clone(), cert: self.tls_cert.clone(), key: self.tls_key.clone() },
-            connect_timeout: self.connect_timeout,
-            log_margin: cluster.log_margin,
+            connect_timeout: self.connect_timeout.0,
+            log_margin: cluster.log_margin.0,
             ..NatsOptions::new("", "", "")
         }
     }
 
     /// A fault in the addresses. They may have secrets in them, which must not be printed.
     fn options_fault(&self) -> Option<String> {
-        NatsOptions { servers: self.servers.clone(), ..NatsOptions::new("", "", "") }.fault()
+        NatsOptions { servers: self.servers.0.clone(), ..NatsOptions::new("", "", "") }.fault()
     }
 
     /// What contradicts itself in the section.
     pub fn fault(&self) -> Option<String> {
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
-        if self.servers.is_empty() {
+        if self.servers.0.is_empty() {
             return Some("nats.servers is empty".to_owned());
         }
         if let Some(fault) = self.options_fault() {

@@ -21,7 +21,7 @@ impl Config {
         let defaults = match self.journal.kind {
             JournalKind::Local => defaults.on_local_journal(LocalOptions {
                 durability: self.storage.durability,
-                segment_bytes: self.storage.wal_segment,
+                segment_bytes: self.storage.wal_segment.0,
             }),
             JournalKind::Nats => defaults.on_shared_journal(
                 JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))),
@@ -30,37 +30,37 @@ impl Config {
         };
         EngineOptions {
             store: StoreOptions {
-                free_space_min_bytes: self.storage.free_space_min,
-                ballast_bytes: self.storage.ballast,
-                open_timeout: self.storage.open_timeout,
-                cache_bytes: self.storage.cache,
+                free_space_min_bytes: self.storage.free_space_min.0,
+                ballast_bytes: self.storage.ballast.0,
+                open_timeout: self.storage.open_timeout.0,
+                cache_bytes: self.storage.cache.0,
                 ..defaults.store
             },
             settings: Settings {
-                redemptions_retention_seconds: self.redemptions.retention.as_secs(),
-                idempotency_retention_seconds: self.idempotency.retention.as_secs(),
-                idempotency_retention_min_seconds: self.idempotency.retention_min.as_secs(),
+                redemptions_retention_seconds: self.redemptions.retention.0.as_secs(),
+                idempotency_retention_seconds: self.idempotency.retention.0.as_secs(),
+                idempotency_retention_min_seconds: self.idempotency.retention_min.0.as_secs(),
                 idempotency_room_bytes: self
                     .idempotency
                     .room
-                    .bytes(self.limits.memory)
+                    .bytes(self.limits.memory.0)
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
                 idempotency_keys: self.auth.keys.len() as u64,
                 // Only 0 stands for no events.
-                events_retention_seconds: self.events.retention.as_millis().div_ceil(1_000) as u64,
-                imports_retention_seconds: self.imports.retention.as_secs(),
+                events_retention_seconds: self.events.retention.0.as_millis().div_ceil(1_000) as u64,
+                imports_retention_seconds: self.imports.retention.0.as_secs(),
                 filters_max: self.limits.filters,
                 line_ups_max: self.limits.line_ups,
             },
             snapshots: SnapshotOptions {
-                log_bytes_min: self.snapshots.log_min,
-                log_bytes_max: self.snapshots.log_max,
+                log_bytes_min: self.snapshots.log_min.0,
+                log_bytes_max: self.snapshots.log_max.0,
                 ..SnapshotOptions::default()
             },
-            memory_max_bytes: self.limits.memory,
-            events_room_bytes: self.events.room,
+            memory_max_bytes: self.limits.memory.0,
+            events_room_bytes: self.events.room.0,
             queue_commands_max: self.limits.queue_commands.max(1),
-            queue_bytes_max: self.limits.queue_bytes.max(1 << 20),
+            queue_bytes_max: self.limits.queue_bytes.0.max(1 << 20),
             ..defaults
         }
     }
@@ -70,8 +70,8 @@ impl Config {
         RespOptions {
             default_capacity: self.resp.default_capacity,
             keys: self.resp.keys.clone(),
-            buffers_bytes_max: self.resp.buffers,
-            request_timeout: self.server.request_timeout,
+            buffers_bytes_max: self.resp.buffers.0,
+            request_timeout: self.server.request_timeout.0,
         }
     }
 
@@ -80,14 +80,14 @@ impl Config {
         HttpOptions {
             auth: self.auth.clone(),
             limits: LimitOptions {
-                body_bytes_max: usize::try_from(self.limits.body).unwrap_or(usize::MAX),
-                bodies_bytes_max: self.limits.bodies,
+                body_bytes_max: usize::try_from(self.limits.body.0).unwrap_or(usize::MAX),
+                bodies_bytes_max: self.limits.bodies.0,
                 ..LimitOptions::default()
             },
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),
             metrics: self.metrics.clone(),
-            timeouts: Timeouts { request: self.server.request_timeout, body: self.server.body_timeout },
+            timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),
                 is_loopback: self.server.listen.ip().to_canonical().is_loopback(),

@@ -1,6 +1,6 @@
 //! The sections of the configuration of any service: one struct for each, with a field for each key.
 
-use super::values::{Room, address, duration, memory, optional_address, room, size};
+use super::values::{Bytes, Period, Room, Share, address, optional_address};
 use crate::clock::ClockLimits;
 use crate::http::options::HostName;
 use crate::journal::Durability;
@@ -26,29 +26,21 @@ pub struct Server {
     /// The most connections served at once.
     pub connections_max: usize,
     /// The most bytes in a request's line and headers.
-    #[serde(deserialize_with = "size")]
-    pub header_bytes_max: u64,
+    pub header_bytes_max: Bytes,
     /// How long the headers may take to arrive.
-    #[serde(deserialize_with = "duration")]
-    pub header_timeout: Duration,
+    pub header_timeout: Period,
     /// How long the body may take to arrive.
-    #[serde(deserialize_with = "duration")]
-    pub body_timeout: Duration,
+    pub body_timeout: Period,
     /// How long the handler may take to answer.
-    #[serde(deserialize_with = "duration")]
-    pub request_timeout: Duration,
+    pub request_timeout: Period,
     /// How long a client may accept hardly anything of its answer.
-    #[serde(deserialize_with = "duration")]
-    pub write_timeout: Duration,
+    pub write_timeout: Period,
     /// How long a connection may wait for its next request.
-    #[serde(deserialize_with = "duration")]
-    pub idle_timeout: Duration,
+    pub idle_timeout: Period,
     /// Time from SIGTERM until the listener closes.
-    #[serde(deserialize_with = "duration")]
-    pub drain_delay: Duration,
+    pub drain_delay: Period,
     /// How long running requests may take to finish at the end.
-    #[serde(deserialize_with = "duration")]
-    pub drain_timeout: Duration,
+    pub drain_timeout: Period,
 }
 
 /// The section `resp`.
@@ -65,17 +57,15 @@ pub struct Resp {
     /// The most connections served at once.
     pub connections_max: usize,
     /// The most bytes of requests being received and answers being sent.
-    #[serde(deserialize_with = "memory")]
-    pub buffers: u64,
+    pub buffers: Share,
     /// How long a connection may wait for its next command; 0 for any time.
-    #[serde(deserialize_with = "duration")]
-    pub idle_timeout: Duration,
+    pub idle_timeout: Period,
 }
 
 impl Resp {
     /// How long a connection may wait for its next command.
     pub fn idle_timeout(&self) -> Duration {
-        Some(self.idle_timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(Duration::MAX)
+        Some(self.idle_timeout.0).filter(|timeout| !timeout.is_zero()).unwrap_or(Duration::MAX)
     }
 }
 
@@ -88,20 +78,15 @@ pub struct Storage {
     /// What an acknowledged write survives.
     pub durability: Durability,
     /// Bytes of disk space that must stay free.
-    #[serde(deserialize_with = "size")]
-    pub free_space_min: u64,
+    pub free_space_min: Bytes,
     /// Bytes of the ballast file.
-    #[serde(deserialize_with = "size")]
-    pub ballast: u64,
+    pub ballast: Bytes,
     /// How long sled may take to open.
-    #[serde(deserialize_with = "duration")]
-    pub open_timeout: Duration,
+    pub open_timeout: Period,
     /// Bytes of sled's cache.
-    #[serde(deserialize_with = "size")]
-    pub cache: u64,
+    pub cache: Bytes,
     /// Bytes of a segment of the log.
-    #[serde(deserialize_with = "size")]
-    pub wal_segment: u64,
+    pub wal_segment: Bytes,
 }
 
 /// The section `snapshots`.
@@ -109,11 +94,9 @@ pub struct Storage {
 #[serde(deny_unknown_fields)]
 pub struct Snapshots {
     /// The fewest bytes of log between two snapshots.
-    #[serde(deserialize_with = "size")]
-    pub log_min: u64,
+    pub log_min: Bytes,
     /// The most bytes of log between two snapshots.
-    #[serde(deserialize_with = "size")]
-    pub log_max: u64,
+    pub log_max: Bytes,
 }
 
 /// The section `clock`.
@@ -121,17 +104,15 @@ pub struct Snapshots {
 #[serde(deny_unknown_fields)]
 pub struct ClockSection {
     /// How far the clock may be stepped.
-    #[serde(deserialize_with = "duration")]
-    pub max_jump: Duration,
+    pub max_jump: Period,
     /// How long the service may have been stopped across a boot.
-    #[serde(deserialize_with = "duration")]
-    pub max_stop: Duration,
+    pub max_stop: Period,
 }
 
 impl ClockSection {
     /// The limits for the clock.
     pub fn limits(&self) -> ClockLimits {
-        ClockLimits { jump_max: self.max_jump, stop_max: self.max_stop }
+        ClockLimits { jump_max: self.max_jump.0, stop_max: self.max_stop.0 }
     }
 }
 
@@ -140,14 +121,11 @@ impl ClockSection {
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// The most bytes of tables and records.
-    #[serde(deserialize_with = "memory")]
-    pub memory: u64,
+    pub memory: Share,
     /// The most bytes of a body.
-    #[serde(deserialize_with = "size")]
-    pub body: u64,
+    pub body: Bytes,
     /// The most bytes of all bodies that are being read.
-    #[serde(deserialize_with = "memory")]
-    pub bodies: u64,
+    pub bodies: Share,
     /// The most campaigns and coupons together.
     pub filters: u64,
     /// The most line-ups.
@@ -155,8 +133,7 @@ pub struct Limits {
     /// The most commands that may be queued.
     pub queue_commands: usize,
     /// The most bytes of commands that may be queued.
-    #[serde(deserialize_with = "size")]
-    pub queue_bytes: u64,
+    pub queue_bytes: Bytes,
 }
 
 /// The section `idempotency`.
@@ -164,13 +141,10 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct Idempotency {
     /// How long an answer is kept while there is room.
-    #[serde(deserialize_with = "duration")]
-    pub retention: Duration,
+    pub retention: Period,
     /// How long an answer is kept even if room runs out.
-    #[serde(deserialize_with = "duration")]
-    pub retention_min: Duration,
+    pub retention_min: Period,
     /// The most bytes that answers may take.
-    #[serde(deserialize_with = "room")]
     pub room: Room,
 }
 
@@ -179,8 +153,7 @@ pub struct Idempotency {
 #[serde(deny_unknown_fields)]
 pub struct Imports {
     /// How long an interrupted import can be continued.
-    #[serde(deserialize_with = "duration")]
-    pub retention: Duration,
+    pub retention: Period,
 }
 
 /// The section `redemptions`.
@@ -188,8 +161,7 @@ pub struct Imports {
 #[serde(deny_unknown_fields)]
 pub struct Redemptions {
     /// How long a redemption is kept after its last change.
-    #[serde(deserialize_with = "duration")]
-    pub retention: Duration,
+    pub retention: Period,
 }
 
 /// The section `events`.
@@ -197,11 +169,9 @@ pub struct Redemptions {
 #[serde(deny_unknown_fields)]
 pub struct Events {
     /// How long an event is kept; 0 for no events.
-    #[serde(deserialize_with = "duration")]
-    pub retention: Duration,
+    pub retention: Period,
     /// The most bytes that stored events may take.
-    #[serde(deserialize_with = "size")]
-    pub room: u64,
+    pub room: Bytes,
 }
 
 /// The section `log`.

@@ -8,7 +8,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// A size, or a share of `limits.memory`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "NumberOrText")]
 pub enum Room {
     /// A percentage.
     Percent(u64),
@@ -17,7 +18,7 @@ pub enum Room {
 }
 
 impl Room {
-    /// In bytes, where `limits.memory` is this.
+    /// Returns it in bytes, as a share of this memory.
     pub(super) fn bytes(self, memory: u64) -> u64 {
         match self {
             Room::Percent(percent) => memory / 100 * percent,
@@ -26,10 +27,37 @@ impl Room {
     }
 }
 
+/// A size in bytes, or a string such as `"64MiB"`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct Bytes(pub u64);
+
+/// A size, or a share of the machine's memory, such as `"60%"`; in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct Share(pub u64);
+
+/// A duration in seconds, or a string such as `"24h"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct Period(pub Duration);
+
+/// A list of strings, or one string with commas between them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "ListOrText")]
+pub struct List(pub Vec<String>);
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum NumberOrText {
     Number(u64),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ListOrText {
+    List(Vec<String>),
     Text(String),
 }
 
@@ -53,80 +81,68 @@ pub(super) fn optional_address<'de, D: Deserializer<'de>>(
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ListOrText {
-    List(Vec<String>),
-    Text(String),
+impl From<ListOrText> for List {
+    fn from(value: ListOrText) -> Self {
+        Self(match value {
+            ListOrText::List(texts) => texts,
+            ListOrText::Text(text) => {
+                let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+                texts.map(str::to_owned).collect()
+            }
+        })
+    }
 }
 
-/// Parses a list of texts; a text stands for those between its commas.
-pub(super) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Ok(match ListOrText::deserialize(deserializer)? {
-        ListOrText::List(texts) => texts,
-        ListOrText::Text(text) => {
-            let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
-            texts.map(str::to_owned).collect()
+impl TryFrom<NumberOrText> for Period {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<Self, String> {
+        let text = match value {
+            NumberOrText::Number(seconds) => return Ok(Self(Duration::from_secs(seconds))),
+            NumberOrText::Text(text) => text,
+        };
+        let span = text.parse::<Span>();
+        let seconds = span.and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())));
+        let duration = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        duration.map(Self).ok_or_else(|| format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
+    }
+}
+
+impl TryFrom<NumberOrText> for Bytes {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<Self, String> {
+        match value {
+            NumberOrText::Number(bytes) => Ok(Self(bytes)),
+            NumberOrText::Text(text) => match text.parse::<ByteSize>() {
+                Ok(size) => Ok(Self(size.as_u64())),
+                Err(_) => Err(format!("'{text}' is not a size such as \"64MiB\"")),
+            },
         }
-    })
-}
-
-/// Parses seconds, or a text such as `"24h"`.
-pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(seconds) => Ok(Duration::from_secs(seconds)),
-        NumberOrText::Text(text) => text
-            .parse::<Span>()
-            .and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())))
-            .ok()
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .ok_or_else(|| {
-                de::Error::custom(format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
-            }),
     }
 }
 
-/// Parses bytes, or a text such as `"64MiB"`.
-pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Ok(bytes),
-        NumberOrText::Text(text) => parse_size(&text),
+impl TryFrom<NumberOrText> for Room {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<Self, String> {
+        if let NumberOrText::Text(text) = &value
+            && let Some(share) = text.strip_suffix('%')
+        {
+            let percent = share.trim().parse().ok().filter(|share| *share <= 100);
+            return percent
+                .map(Room::Percent)
+                .ok_or_else(|| format!("'{text}' is not a share from 0% to 100%"));
+        }
+        Bytes::try_from(value).map(|Bytes(bytes)| Room::Bytes(bytes))
     }
 }
 
-fn parse_size<E: de::Error>(text: &str) -> Result<u64, E> {
-    let size = text.parse::<ByteSize>();
-    size.map(|size| size.as_u64()).map_err(|_| E::custom(format!("'{text}' is not a size such as \"64MiB\"")))
-}
+impl TryFrom<NumberOrText> for Share {
+    type Error = String;
 
-/// Parses a size, or a share of the machine's memory, such as `"60%"`.
-pub(super) fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Ok(bytes),
-        NumberOrText::Text(text) => match parse_percent(&text)? {
-            Some(percent) => Ok(machine_memory() / 100 * percent),
-            None => parse_size(&text),
-        },
-    }
-}
-
-/// Parses a size, or a share of `limits.memory`, such as `"10%"`.
-pub(super) fn room<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Room, D::Error> {
-    Ok(match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(bytes) => Room::Bytes(bytes),
-        NumberOrText::Text(text) => match parse_percent(&text)? {
-            Some(percent) => Room::Percent(percent),
-            None => Room::Bytes(parse_size(&text)?),
-        },
-    })
-}
-
-/// Parses the number before a percent sign; `None` if there is none.
-fn parse_percent<E: de::Error>(text: &str) -> Result<Option<u64>, E> {
-    match text.strip_suffix('%').map(|share| share.trim().parse::<u64>()) {
-        None => Ok(None),
-        Some(Ok(share)) if share <= 100 => Ok(Some(share)),
-        Some(_) => Err(E::custom(format!("'{text}' is not a share from 0% to 100%"))),
+    fn try_from(value: NumberOrText) -> Result<Self, String> {
+        Ok(Self(Room::try_from(value)?.bytes(machine_memory())))
     }
 }
 

@@ -7,7 +7,7 @@ use super::failure::{Code, Failure};
 use super::parser::{Parser, RequestLimits};
 use super::replies::Replies;
 use super::session::Session;
-use super::shared::Shared;
+use super::shared::{Service, Shared};
 use crate::budget::{Budget, Share};
 use crate::socket::{Phase, Vitals};
 use std::cell::RefCell;
@@ -92,35 +92,35 @@ struct Connection<'a, S> {
     share: Share<&'a Budget>,
 }
 
-/// Serves a connection until it ends, or until all that has arrived is answered and `draining` is true.
-///
-/// # Errors
-/// The connection is broken.
-pub async fn serve<S>(
-    shared: &Shared,
-    stream: S,
-    peer: Option<SocketAddr>,
-    vitals: &Vitals,
-    mut draining: watch::Receiver<bool>,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let _open = Open::new(shared);
-    let session = Session::new(shared, peer);
-    let (replies, batch) = (Replies::default(), Batch::new(shared));
-    let mut connection = Connection {
-        stream,
-        vitals,
-        visit: Visit { shared, session, replies, batch },
-        parser: Parser::default(),
-        arrived: Vec::new(),
-        read: 0,
-        share: Share::empty(&shared.buffers),
-    };
-    match connection.run(&mut draining).await? {
-        End::Gone => Ok(()),
-        End::Told => connection.close().await,
+impl Service {
+    /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. Records in
+    /// `vitals` what it waits for; the caller may drop this future when that takes too long.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        peer: Option<SocketAddr>,
+        vitals: &Vitals,
+        mut draining: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let shared = &*self.0;
+        let _open = Open::new(shared);
+        let (session, replies, batch) = (Session::new(shared, peer), Replies::default(), Batch::new(shared));
+        let mut connection = Connection {
+            stream,
+            vitals,
+            visit: Visit { shared, session, replies, batch },
+            parser: Parser::default(),
+            arrived: Vec::new(),
+            read: 0,
+            share: Share::empty(&shared.buffers),
+        };
+        match connection.run(&mut draining).await? {
+            End::Gone => Ok(()),
+            End::Told => connection.close().await,
+        }
     }
 }
 

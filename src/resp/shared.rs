@@ -1,4 +1,4 @@
-//! What all connections share, and the options from the configuration.
+//! The service, which all connections share, and its options from the configuration.
 
 use super::dumps::Dumps;
 use super::key::KeyRule;
@@ -7,12 +7,33 @@ use crate::access::Access;
 use crate::budget::Budget;
 use crate::engine::{Engine, Info};
 use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Time for which figures are reported again: reading them visits every filter and the data directory.
 const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The service for Redis clients; clones are the same one.
+#[derive(Clone)]
+pub struct Service(pub(super) Arc<Shared>);
+
+impl Service {
+    /// A service over an engine, for the callers that `access` admits.
+    pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
+        let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
+        let (taken, refused) = (metrics.buffer_bytes.clone(), metrics.buffers_refused.clone());
+        let buffers = Budget::new(options.buffers_bytes_max, taken, refused);
+        let (dumps, figures) = (Dumps::default(), Figures::default());
+        Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
+    }
+
+    /// Registers its metrics; the registry's prefix comes before their names.
+    pub fn register(&self, registry: &mut Registry) {
+        self.0.metrics.register(registry);
+    }
+}
 
 /// What all connections share.
 pub struct Shared {

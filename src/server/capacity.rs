@@ -65,7 +65,8 @@ fn by_files() -> Result<u64, TooFewDescriptors> {
 
 /// Returns the number of connections for which a machine of this size has memory, next to everything else that has a limit.
 fn by_memory(config: &Config, machine: u64) -> u64 {
-    let others = [config.limits.memory, config.limits.bodies, config.resp.buffers, config.storage.cache];
+    let others =
+        [config.limits.memory.0, config.limits.bodies.0, config.resp.buffers.0, config.storage.cache.0];
     let left = others.into_iter().fold(machine, u64::saturating_sub);
     (left.max(machine / MEMORY_FRACTION) / CONNECTION_BYTES).max(CONNECTIONS_MIN)
 }
@@ -98,8 +99,8 @@ mod tests {
     #[test]
     fn connections_follow_from_the_memory_left() {
         let mut small = Config::load(None, std::iter::empty::<(String, String)>()).unwrap();
-        (small.limits.memory, small.limits.bodies) = (128 << 20, 32 << 20);
-        let others = small.resp.buffers + small.storage.cache + (160 << 20);
+        (small.limits.memory.0, small.limits.bodies.0) = (128 << 20, 32 << 20);
+        let others = small.resp.buffers.0 + small.storage.cache.0 + (160 << 20);
         assert_eq!(by_memory(&small, others + (48 << 20)), 1_024);
         assert_eq!(by_memory(&small, 48 << 20), 64, "a sixteenth of the machine");
         assert_eq!(by_memory(&small, 1 << 20), CONNECTIONS_MIN);

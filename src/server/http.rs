@@ -91,34 +91,15 @@ fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Res
         vitals.enter(next);
         return response;
     }
-    response.map(|body| Body::new(Streamed { body, vitals, next }))
+    let end = Streamed { vitals, next };
+    // Dropped with the body.
+    response.map(|body| Body::new(body.map_frame(move |frame| (&end, frame).1)))
 }
 
-/// A response body that is produced while it is sent.
+/// A response body that is produced while it is sent, until it is dropped.
 struct Streamed {
-    body: Body,
     vitals: Arc<Vitals>,
     next: Phase,
-}
-
-impl HttpBody for Streamed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 impl Drop for Streamed {

@@ -3,7 +3,6 @@
 use super::changes::Act;
 use crate::cli::client::{Client, ClientError, Connection};
 use anyhow::bail;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::Cursor;
 use std::time::Duration;
@@ -26,15 +25,6 @@ pub struct Target {
     path: String,
     /// `users` or `codes`.
     items: &'static str,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Outcome {
-    added: u64,
-    removed: u64,
-    present: Vec<bool>,
-    valid: Vec<bool>,
 }
 
 /// Returns an item as the service accepts it; `None` if it can't.
@@ -64,17 +54,18 @@ impl Target {
     /// [`ClientError`].
     pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
         let mut body = json!({ self.items: items });
-        Ok(match act {
+        let (outcome, counted) = match act {
             Act::Add { if_absent } => {
                 // A code is added once in any case.
                 if if_absent && self.items == "users" {
                     body["if_absent"] = true.into();
                 }
-                self.post(self.items, &body, Some(key))?.added
+                (self.post(self.items, &body, Some(key))?, "added")
             }
-            Act::Remove => self.post(&format!("{}/remove", self.items), &body, Some(key))?.removed,
-            Act::Clear => self.post("clear", &Value::Null, Some(key))?.removed,
-        })
+            Act::Remove => (self.post(&format!("{}/remove", self.items), &body, Some(key))?, "removed"),
+            Act::Clear => (self.post("clear", &Value::Null, Some(key))?, "removed"),
+        };
+        Ok(outcome[counted].as_u64().unwrap_or(0))
     }
 
     /// Returns which of these items are present.
@@ -83,10 +74,11 @@ impl Target {
     /// [`ClientError`].
     pub fn check(&self, items: &[String]) -> Result<Vec<bool>, ClientError> {
         let outcome = self.post(&format!("{}/check", self.items), &json!({ self.items: items }), None)?;
-        Ok(if self.items == "codes" { outcome.valid } else { outcome.present })
+        let present = &outcome[if self.items == "codes" { "valid" } else { "present" }];
+        Ok(present.as_array().into_iter().flatten().filter_map(Value::as_bool).collect())
     }
 
-    fn post(&self, operation: &str, body: &Value, key: Option<&str>) -> Result<Outcome, ClientError> {
+    fn post(&self, operation: &str, body: &Value, key: Option<&str>) -> Result<Value, ClientError> {
         let path = format!("{}/{operation}", self.path);
         let mut headers: Vec<(&str, &str)> = key.map(|key| ("Idempotency-Key", key)).into_iter().collect();
         let body = match body {

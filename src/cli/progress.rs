@@ -1,6 +1,7 @@
 //! Progress on standard error, if it is a terminal: what was done of the total, the unit, the speed and the time left.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
 
 const OF_BYTES: &str = "{bar:30} {bytes} of {total_bytes} {msg} {bytes_per_sec} {eta} left";
 const BYTES: &str = "{spinner} {bytes} {msg} {bytes_per_sec}";
@@ -12,6 +13,11 @@ pub fn bytes(length: Option<u64>, unit: &'static str) -> ProgressBar {
         Some(length) => styled(ProgressBar::new(length), OF_BYTES, unit),
         None => styled(ProgressBar::new_spinner(), BYTES, unit),
     }
+}
+
+/// Shows bytes of a file that is read this many times.
+pub fn file(path: &Path, times: u64) -> ProgressBar {
+    bytes(path.metadata().ok().map(|about| times * about.len()), "of the archive")
 }
 
 /// Shows items of a total.

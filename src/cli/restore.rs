@@ -1,10 +1,11 @@
 //! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore SOURCE… --into-cluster`: begins a log that nodes
 //! share with a backup, or with the data directory that is furthest ahead.
 
+use super::progress;
 use super::serve::configuration;
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::ClockReading;
-use crate::engine::{archive_directory, furthest, restore, restore_into_cluster};
+use crate::engine::{archive_directory, furthest, restore_into_cluster, restore_through};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -36,13 +37,16 @@ const TEMPORARY: &str = "can't make a folder for temporary files";
 /// Verifies the whole archive, then restores it, then reports it.
 ///
 /// # Errors
-/// Whatever [`restore`] or [`restore_into_cluster`] refuses.
+/// Whatever [`restore_through`] or [`restore_into_cluster`] refuses.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let told = match args.paths.as_slice() {
         _ if args.into_cluster => into_cluster(args, clock)?,
         [file, dir] => {
-            let last = restore(file, dir, &StoreOptions::default(), clock)?;
+            let progress = progress::file(file, 2);
+            let wrap = |archive| progress.wrap_read(archive);
+            let last = restore_through(file, dir, &StoreOptions::default(), clock, wrap)?;
+            progress.finish_and_clear();
             format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
         }
         _ => bail!("expected FILE DIR, or --into-cluster with a backup or data directories"),

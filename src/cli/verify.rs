@@ -1,12 +1,13 @@
 //! `cuckood verify`: checks that a data directory or a backup is complete, and as it was written.
 
+use super::progress;
 use crate::clock::{Clock, ClockLimits};
-use crate::engine::{restore, verify};
+use crate::engine::{restore_through, verify};
 use crate::store::verify::Findings;
 use crate::store::{Store, StoreCopy, StoreOptions, archive};
 use anyhow::{anyhow, bail};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -66,14 +67,18 @@ fn of_directory(args: &Args) -> anyhow::Result<Findings> {
 /// Reads the whole archive, restores it into a temporary directory, and verifies the result.
 fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     let file = &args.path;
-    let read = archive::open(file).and_then(|opened| archive::read(file, opened, |_| Ok(())));
+    // Once to check it, and twice to restore it.
+    let progress = progress::file(file, 3);
+    let wrap = |archive: Box<dyn Read>| progress.wrap_read(archive);
+    let read = archive::open(file).and_then(|opened| archive::read(file, wrap(Box::new(opened)), |_| Ok(())));
     if let Err(error) = read {
         return Ok(Findings { faults: vec![error.to_string()], ..Findings::default() });
     }
     let scratch = scratch(file, args.scratch.as_deref())?;
     let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
     let clock = Clock::system(ClockLimits::default()).reading();
-    let last = restore(file, scratch.path(), &options(), clock)?;
+    let last = restore_through(file, scratch.path(), &options(), clock, wrap)?;
+    progress.finish_and_clear();
     let store = Store::open(scratch.path(), &options());
     let store = store.map_err(|error| anyhow!(told(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));

@@ -43,7 +43,7 @@ pub use offline::{archive_directory, furthest, restore_into_cluster};
 pub use plan::{Plan, creation, plan, update};
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
-pub use restore::restore;
+pub use restore::{restore, restore_through};
 pub use snapshotter::{SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
 pub use verify::verify;

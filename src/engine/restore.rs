@@ -28,16 +28,31 @@ pub fn restore(
     options: &StoreOptions,
     clock: ClockReading,
 ) -> Result<Seq, StoreError> {
+    restore_through(file, dir, options, clock, |archive| archive)
+}
+
+/// [`restore`], reading the archive through what `wrap` makes of it, such as a reader that reports progress.
+///
+/// # Errors
+/// As for [`restore`].
+pub fn restore_through<R: Read>(
+    file: &Path,
+    dir: &Path,
+    options: &StoreOptions,
+    clock: ClockReading,
+    wrap: impl Fn(Box<dyn Read>) -> R,
+) -> Result<Seq, StoreError> {
     // Before the archive is verified, which takes long: a service that starts meanwhile must not take the directory for a new one.
     let begun = RestoreTarget::begin(dir)?;
-    let verified = archive::open(file).and_then(|archive| archive::read(file, archive, |_| Ok(())));
+    let verified =
+        archive::open(file).and_then(|archive| archive::read(file, wrap(Box::new(archive)), |_| Ok(())));
     if let Err(error) = verified {
         begun.abandon()?;
         return Err(error);
     }
     let store = Arc::new(begun.open(options)?);
     let mut target = Target::new(&store)?;
-    archive::read(file, archive::open(file)?, |piece| target.write(piece))?;
+    archive::read(file, wrap(Box::new(archive::open(file)?)), |piece| target.write(piece))?;
     let last = target.finish(clock.wall)?;
     // However old the archive is, this machine's clock counts from now on.
     store.keep_clock(clock);

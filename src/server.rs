@@ -21,7 +21,7 @@ use crate::resp;
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
 use http::Http;
-use places::{Places, Protocol, Timeouts};
+use places::{Places, Protocol, Speech, Timeouts};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use reload::Reload;
@@ -92,7 +92,8 @@ pub async fn run(
     };
     let places = |protocol, max, idle| {
         let timeouts = Timeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
-        Places::new(protocol, tls.clone(), workers.clone(), heads.clone(), max, timeouts)
+        let speech = Speech { protocol, tls: tls.clone(), heads: heads.clone() };
+        Places::new(speech, workers.clone(), max, timeouts)
     };
     let http = Protocol::Http(Http::new(service, server.header_bytes_max.0));
     let mut http = places(http, http_max, server.idle_timeout.0);

@@ -1,34 +1,18 @@
 //! TLS with rustls. The certificate can be replaced while connections arrive.
 
 use crate::domain::Timestamp;
+use anyhow::Context;
 use arc_swap::ArcSwap;
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode, SliceReader, Tag, Tagged};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-
-/// Why a certificate can't be used.
-#[derive(Debug, Error)]
-pub enum TlsError {
-    /// A file can't be read, or isn't PEM.
-    #[error("{path}: {source}")]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: rustls::pki_types::pem::Error,
-    },
-    /// The certificate and the key don't match, or one of them is invalid.
-    #[error("server.tls_cert and server.tls_key: {0}")]
-    Rustls(#[from] rustls::Error),
-}
 
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls {
@@ -46,16 +30,16 @@ impl Tls {
     /// Reads certificate and key.
     ///
     /// # Errors
-    /// [`TlsError`].
-    pub fn new(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
+    /// If a file can't be read, or the two don't match.
+    pub fn new(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
         Ok(Tls { now: ArcSwap::from_pointee(read(cert, key)?) })
     }
 
     /// Reads certificate and key again, for new connections.
     ///
     /// # Errors
-    /// [`TlsError`]; nothing has changed then.
-    pub fn read(&self, cert: &Path, key: &Path) -> Result<(), TlsError> {
+    /// As for [`Self::new`]; nothing has changed then.
+    pub fn read(&self, cert: &Path, key: &Path) -> anyhow::Result<()> {
         self.now.store(Arc::new(read(cert, key)?));
         Ok(())
     }
@@ -80,20 +64,17 @@ impl Tls {
     }
 }
 
-fn read(cert: &Path, key: &Path) -> Result<Presented, TlsError> {
-    let pem = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| TlsError::Pem { path, source }
-    };
-    let chain = CertificateDer::pem_file_iter(cert).map_err(pem(cert))?;
-    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem(cert))?;
+fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
+    let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.with_context(|| cert.display().to_string())?;
     let expires_at = chain.iter().filter_map(|certificate| expiry(certificate).ok()).min();
-    let key = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
+    let key = PrivateKeyDer::from_pem_file(key).with_context(|| key.display().to_string())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_single_cert(chain, key)
+        .context("server.tls_cert and server.tls_key")?;
     Ok(Presented { config: Arc::new(config), expires_at })
 }
 

@@ -85,28 +85,10 @@ impl ClientError {
     }
 }
 
-/// The pauses between attempts.
-#[derive(Clone, Copy)]
-pub struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(PAUSE.0)
-    }
-}
-
-impl Backoff {
-    /// Returns the next pause.
-    pub fn next_pause(&mut self) -> Duration {
-        let pause = self.0;
-        self.0 = (2 * pause).min(PAUSE.1);
-        pause
-    }
-
-    /// Whether no pause was made yet.
-    pub fn is_first(&self) -> bool {
-        self.0 == PAUSE.0
-    }
+/// Returns the pauses between attempts. They never end.
+pub fn pauses() -> impl Iterator<Item = Duration> + Send {
+    let (first, longest) = PAUSE;
+    std::iter::successors(Some(first), move |pause| Some((2 * *pause).min(longest)))
 }
 
 #[derive(Deserialize)]
@@ -298,8 +280,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<u128> = (0..8).map(|_| backoff.next_pause().as_millis()).collect();
+        let pauses: Vec<u128> = pauses().take(8).map(|pause| pause.as_millis()).collect();
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
     }
 }

@@ -1,6 +1,6 @@
 //! `cuckood import`: imports a file, standard input or a key of Redis into a campaign or coupon.
 
-use super::client::{Backoff, Client, ClientError, Connection};
+use super::client::{Client, ClientError, Connection, pauses};
 use super::progress;
 use super::shadow::redis::Redis;
 use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
@@ -288,27 +288,27 @@ struct Patience {
     /// Whether anything is sent again.
     is_patient: bool,
     retries: u32,
-    backoff: Backoff,
+    pauses: Box<dyn Iterator<Item = Duration>>,
     /// Time spent on an upload that counts as running.
     waited: Duration,
 }
 
 impl Patience {
     fn new(retries: u32) -> Self {
-        Self { is_patient: retries > 0, retries, backoff: Backoff::default(), waited: Duration::ZERO }
+        Self { is_patient: retries > 0, retries, pauses: Box::new(pauses()), waited: Duration::ZERO }
     }
 
     /// Returns the pause before the next upload; `None` for no more. Finding the previous one still running is no retry, unless it
     /// takes too long.
     fn pause(&mut self, is_running: bool) -> Option<Duration> {
         if is_running && self.is_patient && self.waited < RUNNING_MAX {
-            let pause = self.backoff.next_pause();
+            let pause = self.pauses.next()?;
             self.waited += pause;
             return Some(pause);
         }
         self.retries = self.retries.checked_sub(1)?;
         self.waited = Duration::ZERO;
-        Some(self.backoff.next_pause())
+        self.pauses.next()
     }
 }
 

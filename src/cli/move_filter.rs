@@ -1,6 +1,6 @@
 //! `cuckood move`: streams the image of a campaign or coupon from one service to another.
 
-use super::client::{Backoff, Client, ClientError, Connection};
+use super::client::{Client, ClientError, Connection, pauses};
 use super::progress;
 use anyhow::bail;
 use indicatif::ProgressBar;
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let described = from.client.json(&from.path, from.client.get(&from.path)?)?;
     let progress = progress::bytes(described["stats"]["memory_bytes"].as_u64(), "of the image (about)");
-    let (start, mut backoff, mut retries) = (Instant::now(), Backoff::default(), args.retries);
+    let (start, mut pauses, mut retries) = (Instant::now(), pauses(), args.retries);
     let moved = loop {
         let broken = match attempt(&from, &to, &progress) {
             // The response to an earlier attempt was lost.
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ended => break ended,
         };
         retries -= 1;
-        let pause = backoff.next_pause();
+        let pause = pauses.next().unwrap_or_default();
         progress.println(format!("{broken}; starting again in {pause:?}"));
         std::thread::sleep(pause);
     };

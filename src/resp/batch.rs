@@ -326,15 +326,12 @@ impl<'a> Batch<'a> {
                 for part in changes.parts {
                     let (own, others) = rest.split_at(part.items.min(rest.len()));
                     rest = others;
-                    self.answer_changed(part, own, replies);
+                    self.answer_changed(part, Some(own), replies);
                 }
                 return;
             }
             Ok(Outcome::Refused(Refusal::FilterFull)) => {
-                for part in changes.parts {
-                    self.answer_full(part, replies);
-                }
-                return;
+                return changes.parts.into_iter().for_each(|part| self.answer_changed(part, None, replies));
             }
             Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Change::Remove => {
                 Failure::err("Not found")
@@ -352,42 +349,41 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Answers a command whose changes were made, with these outcomes.
-    fn answer_changed(&mut self, part: Part<'a>, outcomes: &[ItemOutcome], replies: &mut Replies) {
-        if let Some(guesses) = part.guesses {
-            let is_removal = part.row.name == Name::CfDel;
-            let absent = |outcome: &&ItemOutcome| is_removal && **outcome != ItemOutcome::Removed;
-            guesses.settle(outcomes.iter().filter(absent).count());
+    /// Answers a command whose changes were made, with these outcomes; none if its items don't all fit, so that none was added.
+    fn answer_changed(&mut self, part: Part<'a>, outcomes: Option<&[ItemOutcome]>, replies: &mut Replies) {
+        let Part { row, items, guesses } = part;
+        if let Some(guesses) = guesses {
+            let absent = |outcome: &&ItemOutcome| **outcome != ItemOutcome::Removed;
+            guesses.settle(match outcomes {
+                Some(outcomes) if row.name == Name::CfDel => outcomes.iter().filter(absent).count(),
+                Some(_) => 0,
+                None => 1,
+            });
         }
-        match (part.row.name, outcomes) {
+        let failure = match (row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
-                replies.array(outcomes.len());
-                outcomes.iter().for_each(|&outcome| inserted(part.row.name, outcome, replies));
+                replies.array(outcomes.map_or(items, <[_]>::len));
+                let all_full =
+                    std::iter::repeat_n(&ItemOutcome::Saturated, if outcomes.is_none() { items } else { 0 });
+                outcomes
+                    .into_iter()
+                    .flatten()
+                    .chain(all_full)
+                    .for_each(|&outcome| inserted(row.name, outcome, replies));
+                return self.counts.add(row.spelling, outcomes.is_none().then_some(Code::Err));
             }
-            (_, [ItemOutcome::Saturated]) => {
-                let failure = Failure::err("Filter is full: it holds as many copies of the item as it can");
-                replies.failure(&failure);
-                return self.counts.add(part.row.spelling, Some(failure.code));
+            (_, None) => Failure::filter_full(),
+            (_, Some([ItemOutcome::Saturated])) => {
+                Failure::err("Filter is full: it holds as many copies of the item as it can")
             }
-            (_, [outcome]) => replies.boolean(has_changed(*outcome)),
-            _ => replies.failure(&Failure::unexpected()),
-        }
-        self.counts.add(part.row.spelling, None);
-    }
-
-    /// Answers a command whose items don't all fit: none was added.
-    fn answer_full(&mut self, part: Part<'a>, replies: &mut Replies) {
-        if let Some(guesses) = part.guesses {
-            guesses.settle(1);
-        }
-        match part.row.name {
-            Name::CfInsert | Name::CfInsertNx => {
-                replies.array(part.items);
-                (0..part.items).for_each(|_| inserted(part.row.name, ItemOutcome::Saturated, replies));
+            (_, Some([outcome])) => {
+                replies.boolean(has_changed(*outcome));
+                return self.counts.add(row.spelling, None);
             }
-            _ => replies.failure(&Failure::filter_full()),
-        }
-        self.counts.add(part.row.spelling, Some(Code::Err));
+            (_, Some(_)) => Failure::unexpected(),
+        };
+        replies.failure(&failure);
+        self.counts.add(row.spelling, Some(failure.code));
     }
 }
 

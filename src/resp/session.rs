@@ -37,6 +37,7 @@ impl Transaction {
 }
 
 /// The state of a connection that outlasts a command.
+#[derive(Default)]
 pub struct Session {
     /// The connection's number.
     pub id: u64,
@@ -60,17 +61,7 @@ impl Session {
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let caller = shared.access.entry.caller(None).ok();
-        let is_known = caller.is_some();
-        Self {
-            id,
-            peer,
-            name: Vec::new(),
-            transaction: None,
-            spliced: Vec::new(),
-            counted: 0,
-            caller,
-            is_known,
-        }
+        Self { id, peer, is_known: caller.is_some(), caller, ..Self::default() }
     }
 
     /// Bytes of memory that transactions take.

@@ -2,9 +2,9 @@
 //! the memory that storage, tables and bodies can spare: those would fail without.
 
 use crate::config::{Config, machine_memory};
+use anyhow::ensure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::num::NonZero;
-use thiserror::Error;
 
 /// Files reserved for later: the data directory, certificates, and one connection that waits for a place.
 const FILES_RESERVED: u64 = 32;
@@ -24,20 +24,12 @@ const CONNECTION_BYTES: u64 = 48 << 10;
 /// Connections get at least this fraction of the machine's memory.
 const MEMORY_FRACTION: u64 = 16;
 
-/// The error for a limit on open files that is too low.
-#[derive(Debug, Error)]
-#[error("only {limit} files may be open, and {needed} must be: raise the limit (`ulimit -n`, LimitNOFILE=)")]
-pub struct TooFewDescriptors {
-    limit: u64,
-    needed: u64,
-}
-
 /// Raises the limit on open files as far as possible. Returns the number of connections of each listener: as configured, or its share
 /// of those that fit.
 ///
 /// # Errors
-/// [`TooFewDescriptors`] if fewer than a handful fit.
-pub(super) fn connections_max(config: &Config) -> Result<[usize; 2], TooFewDescriptors> {
+/// If fewer than a handful fit.
+pub(super) fn connections_max(config: &Config) -> anyhow::Result<[usize; 2]> {
     let resp = config.resp.listen.as_ref().map_or(0, |_| config.resp.connections_max);
     let wanted = [config.server.connections_max, resp];
     let all = wanted.iter().fold(0, |all: usize, wanted| all.saturating_add(*wanted));
@@ -52,15 +44,17 @@ pub(super) fn connections_max(config: &Config) -> Result<[usize; 2], TooFewDescr
 }
 
 /// Returns the number of connections for which files are left.
-fn by_files() -> Result<u64, TooFewDescriptors> {
+fn by_files() -> anyhow::Result<u64> {
     let Some(limit) = raise() else { return Ok(u64::MAX) };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
     let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_UNKNOWN, |open| open.count() as u64);
     let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers;
-    match limit.saturating_sub(taken) {
-        left if left < CONNECTIONS_MIN => Err(TooFewDescriptors { limit, needed: taken + CONNECTIONS_MIN }),
-        left => Ok(left),
-    }
+    let (left, needed) = (limit.saturating_sub(taken), taken + CONNECTIONS_MIN);
+    ensure!(
+        left >= CONNECTIONS_MIN,
+        "only {limit} files may be open, and {needed} must be: raise the limit (`ulimit -n`, LimitNOFILE=)"
+    );
+    Ok(left)
 }
 
 /// Returns the number of connections for which a machine of this size has memory, next to everything else that has a limit.

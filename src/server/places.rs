@@ -128,10 +128,17 @@ impl Open {
 /// A connection that has been accepted and not served yet.
 type Accepted = (std::net::TcpStream, SocketAddr);
 
+/// What the connections of a listener speak, and the memory of unfinished heads, which all listeners share.
+#[derive(Clone)]
+pub(super) struct Speech {
+    pub(super) protocol: Protocol,
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) heads: Arc<Budget>,
+}
+
 /// The connections of one listener.
 pub(super) struct Places {
-    protocol: Protocol,
-    tls: Option<Arc<Tls>>,
+    speech: Speech,
     workers: Arc<Workers>,
     timeouts: Timeouts,
     max: u32,
@@ -140,8 +147,6 @@ pub(super) struct Places {
     strangers: VecDeque<Open>,
     /// The other clients.
     known: Vec<Open>,
-    /// The memory of unfinished heads, shared by all listeners.
-    heads: Arc<Budget>,
     heads_refused: u64,
     /// Each connection has a receiver.
     draining: watch::Sender<bool>,
@@ -149,25 +154,16 @@ pub(super) struct Places {
 
 impl Places {
     /// Serves up to `max` connections, with TLS if there is a certificate.
-    pub(super) fn new(
-        protocol: Protocol,
-        tls: Option<Arc<Tls>>,
-        workers: Arc<Workers>,
-        heads: Arc<Budget>,
-        max: usize,
-        timeouts: Timeouts,
-    ) -> Self {
+    pub(super) fn new(speech: Speech, workers: Arc<Workers>, max: usize, timeouts: Timeouts) -> Self {
         let max = u32::try_from(max.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
-            protocol,
-            tls,
+            speech,
             workers,
             timeouts,
             max,
             free: Arc::new(Semaphore::new(max as usize)),
             strangers: VecDeque::new(),
             known: Vec::new(),
-            heads,
             heads_refused: 0,
             draining: watch::Sender::new(false),
         }
@@ -237,14 +233,8 @@ impl Places {
         // Small responses must not be delayed. A socket that rejects the option still works.
         let _ = stream.set_nodelay(true);
         let vitals = Arc::<Vitals>::default();
-        let connection = Connection {
-            protocol: self.protocol.clone(),
-            tls: self.tls.clone(),
-            peer,
-            vitals: vitals.clone(),
-            heads: self.heads.clone(),
-            draining: self.draining.subscribe(),
-        };
+        let (speech, draining) = (self.speech.clone(), self.draining.subscribe());
+        let connection = Connection { speech, peer, vitals: vitals.clone(), draining };
         let task = self.workers.spawn(async move {
             if let Err(error) = connection.serve(stream).await {
                 tracing::debug!(%error, "connection broke");
@@ -256,7 +246,7 @@ impl Places {
 
     /// Closes overdue connections and drops ended ones. If heads have used up their budget, closes the strangers that hold it.
     fn sweep(&mut self, now: Instant) {
-        let refused = self.heads.refused();
+        let refused = self.speech.heads.refused();
         let is_tight = std::mem::replace(&mut self.heads_refused, refused) != refused;
         let (timeouts, is_draining) = (&self.timeouts, *self.draining.borrow());
         let stays = |open: &mut Open, is_stranger: bool| {
@@ -314,18 +304,16 @@ async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
 
 /// Everything that one connection needs to be served.
 struct Connection {
-    protocol: Protocol,
-    tls: Option<Arc<Tls>>,
+    speech: Speech,
     peer: SocketAddr,
     vitals: Arc<Vitals>,
-    heads: Arc<Budget>,
     draining: watch::Receiver<bool>,
 }
 
 impl Connection {
     async fn serve(mut self, stream: std::net::TcpStream) -> io::Result<()> {
         let stream = TcpStream::from_std(stream)?;
-        if self.tls.is_none() {
+        if self.speech.tls.is_none() {
             self.vitals.enter(Phase::New);
         }
         // Until the client speaks, a connection needs neither buffers nor a TLS session.
@@ -334,9 +322,9 @@ impl Connection {
             ready = stream.readable() => ready?,
             _ = self.draining.wait_for(|is_draining| *is_draining) => return Ok(()),
         }
-        let counts_heads = matches!(self.protocol, Protocol::Http(_));
-        let socket = Socket::new(stream, self.vitals.clone(), self.heads.clone(), counts_heads);
-        match self.tls.take() {
+        let counts_heads = matches!(self.speech.protocol, Protocol::Http(_));
+        let socket = Socket::new(stream, self.vitals.clone(), self.speech.heads.clone(), counts_heads);
+        match self.speech.tls.take() {
             None => self.speak(socket).await,
             Some(tls) => match Box::pin(tls.accept(socket)).await {
                 Some(stream) => self.speak(stream).await,
@@ -349,9 +337,9 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { protocol, peer, vitals, draining, .. } = self;
+        let Self { speech, peer, vitals, draining } = self;
         vitals.enter(Phase::New);
-        match protocol {
+        match speech.protocol {
             Protocol::Http(http) => Box::pin(http.serve(stream, peer, vitals, draining)).await,
             Protocol::Resp(service) => Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await,
         }

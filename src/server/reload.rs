@@ -66,7 +66,8 @@ impl Reload {
         match tls.read(&self.files.0, &self.files.1) {
             Ok(()) => tracing::info!("reloaded certificate"),
             Err(error) => {
-                tracing::error!(%error, "failed to reload certificate; keeping current certificate")
+                let error = format!("{error:#}");
+                tracing::error!(error, "failed to reload certificate; keeping current certificate")
             }
         }
         self.control.note_certificate(tls.expires_at());

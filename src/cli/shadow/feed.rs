@@ -3,7 +3,7 @@
 use super::changes::{Effect, Interest};
 use super::commands::{Commands, open, parse};
 use super::redis::{Dialer, Redis};
-use crate::cli::client::Backoff;
+use crate::cli::client::pauses;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -51,13 +51,12 @@ pub fn monitor(dialer: Dialer, interest: Interest, to: Sender) -> anyhow::Result
             if to.send(Event::Broken(why)).is_err() {
                 return;
             }
-            let mut backoff = Backoff::default();
-            redis = loop {
-                thread::sleep(backoff.next_pause());
-                if let Ok(redis) = connect() {
-                    break redis;
-                }
-            };
+            let connected = pauses().find_map(|pause| {
+                thread::sleep(pause);
+                connect().ok()
+            });
+            let Some(connected) = connected else { return };
+            redis = connected;
         }
     });
     Ok(())

@@ -3,7 +3,7 @@
 use super::changes::{Act, Change, Effect};
 use super::feed::Event;
 use super::target::{self, ITEMS_MAX, Target};
-use crate::cli::client::{Backoff, ClientError};
+use crate::cli::client::{ClientError, pauses};
 use crate::cli::note;
 use anyhow::bail;
 use serde::Serialize;
@@ -129,7 +129,7 @@ impl<'a> Mirror<'a> {
     fn send(&mut self, act: Act, items: &[String]) -> anyhow::Result<()> {
         self.requests += 1;
         let key = format!("{}-{}", self.run, self.requests);
-        let mut backoff = Backoff::default();
+        let (mut pauses, mut is_first) = (pauses(), true);
         loop {
             let error = match self.target.apply(act, items, &key) {
                 Ok(count) => {
@@ -148,10 +148,10 @@ impl<'a> Mirror<'a> {
                 }
                 Err(error) => error,
             };
-            if backoff.is_first() {
+            if std::mem::take(&mut is_first) {
                 note(&format!("{error}; trying again"));
             }
-            if self.stop.recv_timeout(backoff.next_pause()) != Err(RecvTimeoutError::Timeout) {
+            if self.stop.recv_timeout(pauses.next().unwrap_or_default()) != Err(RecvTimeoutError::Timeout) {
                 return Err(error.into());
             }
         }

@@ -5,10 +5,9 @@
 use super::command::{Name, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
-use super::metrics::Counts;
 use super::parser::Arguments;
 use super::replies::{Protocol, Replies};
-use super::shared::Shared;
+use super::shared::{Counts, Shared};
 use crate::access::{Caller, Guesses};
 use crate::domain::{
     Applied, Command, Digests, FilterId, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal,
@@ -166,7 +165,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The look-ups that are gathered, if they are in the filter of this key: then it need not be found again.
-    pub fn checks_of(&mut self, key: Key<'_>) -> Option<&mut Checks<'a>> {
+    pub fn checks_of(&mut self, key: &Key<'_>) -> Option<&mut Checks<'a>> {
         let is_of_key =
             |checks: &Checks<'_>| checks.view.kind == key.kind && checks.view.name.as_str() == key.name();
         match &mut self.gathered {
@@ -343,7 +342,7 @@ impl<'a> Batch<'a> {
             replies.failure(&failure);
             self.counts.add(part.row.spelling, Some(failure.code));
             // If the fate of a change is unknown, its guesses stay used.
-            if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MisConf) {
+            if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MISCONF) {
                 guesses.give_back();
             }
         }
@@ -370,7 +369,7 @@ impl<'a> Batch<'a> {
                     .flatten()
                     .chain(all_full)
                     .for_each(|&outcome| inserted(row.name, outcome, replies));
-                return self.counts.add(row.spelling, outcomes.is_none().then_some(Code::Err));
+                return self.counts.add(row.spelling, outcomes.is_none().then_some(Code::ERR));
             }
             (_, None) => Failure::filter_full(),
             (_, Some([ItemOutcome::Saturated])) => {
@@ -395,7 +394,7 @@ fn memory_bytes(digests: &Vec<Digest>, parts: &Vec<Part<'_>>) -> usize {
 fn is_too_much(result: &Result<Outcome, Failure>) -> bool {
     match result {
         Ok(outcome) => matches!(outcome, Outcome::Refused(Refusal::FilterFull)),
-        Err(failure) => failure.code == Code::Oom,
+        Err(failure) => failure.code == Code::OOM,
     }
 }
 

@@ -1,12 +1,11 @@
 //! One connection: reads what has arrived, has it executed, sends the answers.
 
 use super::batch::Batch;
-use super::call::Visit;
 use super::execute::execute;
 use super::failure::{Code, Failure};
 use super::parser::{Parser, RequestLimits};
 use super::replies::Replies;
-use super::session::Session;
+use super::session::{Session, Visit};
 use super::shared::{Service, Shared};
 use crate::budget::{Budget, Share};
 use crate::socket::{Phase, Vitals};
@@ -72,14 +71,6 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Why the loop ends.
-enum End {
-    /// The client has closed its side, or the connection is broken.
-    Gone,
-    /// The client was told.
-    Told,
-}
-
 struct Connection<'a, S> {
     stream: S,
     vitals: &'a Vitals,
@@ -118,18 +109,19 @@ impl Service {
             share: Share::empty(&shared.buffers),
         };
         match connection.run(&mut draining).await? {
-            End::Gone => Ok(()),
-            End::Told => connection.close().await,
+            true => connection.close().await,
+            false => Ok(()),
         }
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
-    async fn run(&mut self, draining: &mut watch::Receiver<bool>) -> io::Result<End> {
+    /// Serves until the end. Returns whether the client has not closed its side.
+    async fn run(&mut self, draining: &mut watch::Receiver<bool>) -> io::Result<bool> {
         loop {
             let is_between = self.arrived.is_empty();
             if is_between && *draining.borrow() {
-                return Ok(End::Told);
+                return Ok(true);
             }
             self.vitals.enter(match (is_between, self.visit.session.is_known()) {
                 (true, true) => Phase::Idle,
@@ -144,10 +136,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let read = tokio::select! {
                 biased;
                 read = read(&mut self.stream, bytes_max, |bytes| arrived.extend_from_slice(bytes)) => read?,
-                _ = draining.wait_for(|is_draining| *is_draining), if is_between => return Ok(End::Told),
+                _ = draining.wait_for(|is_draining| *is_draining), if is_between => return Ok(true),
             };
             if read == 0 {
-                return Ok(End::Gone);
+                return Ok(false);
             }
             let began = Instant::now();
             self.visit.session.look(self.visit.shared);
@@ -161,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 self.visit.shared.metrics.batch_seconds.observe(began.elapsed().as_secs_f64());
             }
             if next.is_break() || is_last && has_executed {
-                return Ok(End::Told);
+                return Ok(true);
             }
         }
     }
@@ -228,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.visit.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
         let text = "too many bytes of commands are being received: send shorter ones, or try again";
-        self.visit.replies.failure(&Failure::new(Code::Busy, text));
+        self.visit.replies.failure(&Failure::new(Code::BUSY, text));
         ControlFlow::Break(())
     }
 

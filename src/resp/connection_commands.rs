@@ -1,10 +1,9 @@
 //! Commands that concern the connection and the service: HELLO, AUTH, PING, SELECT, CLIENT, MODULE, INFO, and MULTI, EXEC, DISCARD.
 
-use super::call::Call;
 use super::failure::{Code, Failure};
 use super::parser::integer;
 use super::replies::Protocol;
-use super::session::Transaction;
+use super::session::{Call, Transaction};
 use crate::access::Scope;
 use crate::engine::Status;
 use std::time::Instant;
@@ -43,7 +42,7 @@ fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(
             Err(Failure::err("AUTH <password> called without any password configured: auth.keys is empty"))
         }
         Some(DEFAULT_USER) => Ok(()),
-        Some(_) => Err(Failure::new(Code::WrongPass, "invalid username-password pair or user is disabled.")),
+        Some(_) => Err(Failure::new(Code::WRONGPASS, "invalid username-password pair or user is disabled.")),
     }
 }
 
@@ -54,7 +53,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         protocol = match integer(call.arguments.at(1)) {
             Some(2) => Protocol::Two,
             Some(3) => Protocol::Three,
-            Some(_) => return Err(Failure::new(Code::NoProto, "unsupported protocol version")),
+            Some(_) => return Err(Failure::new(Code::NOPROTO, "unsupported protocol version")),
             None => return Err(Failure::err("Protocol version is not an integer or out of range")),
         };
     }
@@ -77,7 +76,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     }
     if !call.session.is_known() {
         return Err(Failure::new(
-            Code::NoAuth,
+            Code::NOAUTH,
             "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be \
              used to authenticate the client and select the RESP protocol version at the same time",
         ));
@@ -89,7 +88,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     replies.protocol = protocol;
     replies.map(7);
     replies.words(["server", "cuckood", "version", REDIS_VERSION, "proto"]);
-    replies.integer(protocol.number());
+    replies.integer(protocol as i64);
     replies.bulk(b"id");
     replies.count(call.session.id);
     replies.words(["mode", "standalone", "role", "master", "modules"]);
@@ -152,7 +151,7 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let Transaction { requests, count, is_faulty } =
         transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
     if is_faulty {
-        return Err(Failure::new(Code::ExecAbort, "Transaction discarded because of previous errors."));
+        return Err(Failure::new(Code::EXECABORT, "Transaction discarded because of previous errors."));
     }
     call.replies.array(count);
     (call.session.spliced, call.session.counted) = (requests, count);
@@ -198,7 +197,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         "info" => {
             let (id, name) = (session.id, String::from_utf8_lossy(&session.name));
             let address = session.peer.map(|peer| peer.to_string()).unwrap_or_default();
-            let (user, version) = (call.caller.name(), replies.protocol.number());
+            let (user, version) = (call.caller.name(), replies.protocol as i64);
             replies.text(&format!("id={id} addr={address} name={name} db=0 user={user} resp={version}\n"));
         }
         "setname" => {

@@ -66,7 +66,7 @@ impl Dumps {
         let download = engine.image(owner.filter).await.map_err(|error| match error {
             SubmitError::Overloaded => {
                 let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
-                Failure::new(Code::Busy, text)
+                Failure::new(Code::BUSY, text)
             }
             error => error.into(),
         })?;

@@ -1,9 +1,9 @@
 //! Finds a command, admits it, and has it done.
 
-use super::call::{Call, Done, Visit};
 use super::command::{self, Name, Needs, Row, UNKNOWN};
 use super::failure::Failure;
-use super::parser::{Arguments, Parser, RequestLimits};
+use super::parser::Arguments;
+use super::session::{Call, Done, Visit};
 use super::shared::Shared;
 use super::{connection_commands, filters, images, keyspace};
 use crate::access::Scope;
@@ -12,10 +12,6 @@ use std::ops::ControlFlow;
 
 /// Maximum length of an unknown command's name in the reply, in characters.
 const ECHOED_CHARS_MAX: usize = 128;
-
-/// A request whose keys were mapped may be longer than the original.
-const REWRITTEN: RequestLimits =
-    RequestLimits { arguments_max: usize::MAX, argument_bytes_max: 1 << 20, request_bytes_max: 1 << 30 };
 
 /// Executes the command of a request, or queues it in a transaction. A failure is its reply. Returns whether the connection continues.
 pub async fn execute(
@@ -31,12 +27,6 @@ pub async fn execute(
         // must not be taken for commands.
         return if is_inline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     };
-    let (rewritten, mut parser) = (rewrite(visit.shared, row, arguments), Parser::default());
-    let arguments = match &rewritten {
-        // It is a request again, if a little longer or shorter.
-        Some(bytes) if parser.parse(bytes, &REWRITTEN) == Ok(Some(bytes.len())) => parser.arguments(bytes),
-        _ => arguments,
-    };
     let done = run(visit, row, arguments, request).await;
     if matches!(done, Ok(Done::Answered | Done::Ended)) {
         visit.batch.counts.add(row.spelling, None);
@@ -47,28 +37,6 @@ pub async fn execute(
         Err(failure) => fail(visit, row.spelling, failure).await,
     }
     ControlFlow::Continue(())
-}
-
-/// Returns the request with its keys mapped by the rules of the configuration; `None` if no rule concerns it.
-fn rewrite(shared: &Shared, row: &Row, arguments: Arguments<'_>) -> Option<Vec<u8>> {
-    let rules = &shared.options.keys;
-    let (first, last, _) = row.keys;
-    if rules.is_empty() || first == 0 {
-        return None;
-    }
-    let positions = usize::try_from(first).ok()?..=usize::try_from(last).unwrap_or(usize::MAX);
-    let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
-    let mut is_mapped = false;
-    for (at, argument) in arguments.iter().enumerate() {
-        let mapped =
-            positions.contains(&at).then(|| rules.iter().find_map(|rule| rule.map(argument))).flatten();
-        is_mapped |= mapped.is_some();
-        let argument = mapped.as_ref().map_or(argument, |key| key.as_bytes());
-        request.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        request.extend_from_slice(argument);
-        request.extend_from_slice(b"\r\n");
-    }
-    is_mapped.then_some(request)
 }
 
 async fn fail(visit: &mut Visit<'_>, command: &'static str, failure: Failure) {

@@ -9,53 +9,39 @@ use std::time::Duration;
 
 /// The first word of an error. Clients know most of them, and raise errors of their own types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Code {
-    /// The command is wrong, or can't be done.
-    Err,
-    /// A key must be presented first.
-    NoAuth,
-    /// The key is not known, or has expired.
-    WrongPass,
-    /// The key does not allow this.
-    NoPerm,
-    /// There is no such version of the protocol.
-    NoProto,
-    /// A queued command was wrong, so none was executed.
-    ExecAbort,
-    /// The service is starting.
-    Loading,
-    /// The service has too much to do.
-    Busy,
-    /// There is no memory for this.
-    Oom,
-    /// Whether a write took effect is unknown.
-    MisConf,
-    /// Writes are refused, and this one was never tried.
-    ReadOnly,
-    /// The key calls too often.
-    RateLimit,
-    /// The end user has tried too many invalid codes.
-    GuessLimit,
-}
+pub struct Code(&'static str);
 
 impl Code {
+    /// The command is wrong, or can't be done.
+    pub const ERR: Self = Self("ERR");
+    /// A key must be presented first.
+    pub const NOAUTH: Self = Self("NOAUTH");
+    /// The key is not known, or has expired.
+    pub const WRONGPASS: Self = Self("WRONGPASS");
+    /// The key does not allow this.
+    pub const NOPERM: Self = Self("NOPERM");
+    /// There is no such version of the protocol.
+    pub const NOPROTO: Self = Self("NOPROTO");
+    /// A queued command was wrong, so none was executed.
+    pub const EXECABORT: Self = Self("EXECABORT");
+    /// The service is starting.
+    pub const LOADING: Self = Self("LOADING");
+    /// The service has too much to do.
+    pub const BUSY: Self = Self("BUSY");
+    /// There is no memory for this.
+    pub const OOM: Self = Self("OOM");
+    /// Whether a write took effect is unknown.
+    pub const MISCONF: Self = Self("MISCONF");
+    /// Writes are refused, and this one was never tried.
+    pub const READONLY: Self = Self("READONLY");
+    /// The key calls too often.
+    pub const RATELIMIT: Self = Self("RATELIMIT");
+    /// The end user has tried too many invalid codes.
+    pub const GUESSLIMIT: Self = Self("GUESSLIMIT");
+
     /// Its spelling.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Code::Err => "ERR",
-            Code::NoAuth => "NOAUTH",
-            Code::WrongPass => "WRONGPASS",
-            Code::NoPerm => "NOPERM",
-            Code::NoProto => "NOPROTO",
-            Code::ExecAbort => "EXECABORT",
-            Code::Loading => "LOADING",
-            Code::Busy => "BUSY",
-            Code::Oom => "OOM",
-            Code::MisConf => "MISCONF",
-            Code::ReadOnly => "READONLY",
-            Code::RateLimit => "RATELIMIT",
-            Code::GuessLimit => "GUESSLIMIT",
-        }
+        self.0
     }
 }
 
@@ -76,7 +62,7 @@ impl Failure {
 
     /// A failure with the usual code.
     pub fn err(text: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Code::Err, text)
+        Self::new(Code::ERR, text)
     }
 
     /// The command has too few or too many arguments.
@@ -106,12 +92,12 @@ impl Failure {
 
     /// The answer of the engine did not come in time.
     pub fn too_late() -> Self {
-        Self::new(Code::MisConf, "the answer took too long; whether the write took effect is unknown")
+        Self::new(Code::MISCONF, "the answer took too long; whether the write took effect is unknown")
     }
 
     /// The write was not tried, because the answers to those before it take too long.
     pub fn not_tried() -> Self {
-        Self::new(Code::Busy, "the writes before this one take too long: it was not tried, try again")
+        Self::new(Code::BUSY, "the writes before this one take too long: it was not tried, try again")
     }
 
     /// The engine answered with the outcome of another command, which would be a bug.
@@ -129,7 +115,7 @@ impl Failure {
             }
             Refusal::AlreadyExists(_) => Self::err("item exists"),
             Refusal::TooManyFilters => {
-                Self::new(Code::Oom, "limits.filters allows no more campaigns and coupons")
+                Self::new(Code::OOM, "limits.filters allows no more campaigns and coupons")
             }
             _ => Self::err("this campaign or coupon does not take this command"),
         }
@@ -148,7 +134,7 @@ impl Failure {
     pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
         match status {
             Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) if is_shared => {
-                Some(Self::new(Code::MisConf, "this node can't follow the log any more: use another"))
+                Some(Self::new(Code::MISCONF, "this node can't follow the log any more: use another"))
             }
             Status::Recovering(_) => Some(SubmitError::Recovering.into()),
             Status::Ready
@@ -161,36 +147,36 @@ impl Failure {
 
     /// Writes are refused because storage has failed earlier, so this one has surely had no effect.
     pub fn read_only() -> Self {
-        Self::new(Code::ReadOnly, "storage has failed: nothing is written any more, reads go on")
+        Self::new(Code::READONLY, "storage has failed: nothing is written any more, reads go on")
     }
 }
 
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match error {
-            SubmitError::Overloaded => Self::new(Code::Busy, "too many writes are waiting: try again"),
+            SubmitError::Overloaded => Self::new(Code::BUSY, "too many writes are waiting: try again"),
             SubmitError::Recovering => {
-                Self::new(Code::Loading, "cuckood is loading the dataset in memory: try again")
+                Self::new(Code::LOADING, "cuckood is loading the dataset in memory: try again")
             }
-            SubmitError::Draining => Self::new(Code::ReadOnly, "the service is stopping"),
+            SubmitError::Draining => Self::new(Code::READONLY, "the service is stopping"),
             SubmitError::StorageFailed => {
-                Self::new(Code::MisConf, "storage has failed; whether the write took effect is unknown")
+                Self::new(Code::MISCONF, "storage has failed; whether the write took effect is unknown")
             }
             SubmitError::MemoryLimit => {
-                Self::new(Code::Oom, "the write might take more memory than limits.memory allows")
+                Self::new(Code::OOM, "the write might take more memory than limits.memory allows")
             }
             SubmitError::NoMemory => {
-                Self::new(Code::Oom, "the machine has no memory for what the write might take")
+                Self::new(Code::OOM, "the machine has no memory for what the write might take")
             }
             SubmitError::DiskFull => {
-                Self::new(Code::ReadOnly, "too little disk space is free: nothing was changed")
+                Self::new(Code::READONLY, "too little disk space is free: nothing was changed")
             }
             SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled { .. } => {
-                Self::new(Code::Busy, error.to_string())
+                Self::new(Code::BUSY, error.to_string())
             }
-            SubmitError::LogFull => Self::new(Code::ReadOnly, error.to_string()),
+            SubmitError::LogFull => Self::new(Code::READONLY, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
-                Self::new(Code::ReadOnly, format!("{unsure}: nothing was changed"))
+                Self::new(Code::READONLY, format!("{unsure}: nothing was changed"))
             }
         }
     }
@@ -203,12 +189,12 @@ impl From<Denied> for Failure {
         };
         match denied {
             // The key was there when it was presented: SIGHUP has removed it, or keys were configured.
-            Denied::NoKey | Denied::UnknownKey => Self::new(Code::NoAuth, "Authentication required."),
-            Denied::KeyExpired(_) => Self::new(Code::NoAuth, denied.to_string()),
-            Denied::MissingScope(_) | Denied::OtherPrefix => Self::new(Code::NoPerm, denied.to_string()),
-            Denied::TooManyRequests { wait: time } => wait(Code::RateLimit, time),
-            Denied::TooManyInvalidCodes { wait: time } => wait(Code::GuessLimit, time),
-            Denied::TooManyCodes { .. } => Self::new(Code::GuessLimit, denied.to_string()),
+            Denied::NoKey | Denied::UnknownKey => Self::new(Code::NOAUTH, "Authentication required."),
+            Denied::KeyExpired(_) => Self::new(Code::NOAUTH, denied.to_string()),
+            Denied::MissingScope(_) | Denied::OtherPrefix => Self::new(Code::NOPERM, denied.to_string()),
+            Denied::TooManyRequests { wait: time } => wait(Code::RATELIMIT, time),
+            Denied::TooManyInvalidCodes { wait: time } => wait(Code::GUESSLIMIT, time),
+            Denied::TooManyCodes { .. } => Self::new(Code::GUESSLIMIT, denied.to_string()),
         }
     }
 }
@@ -241,9 +227,9 @@ mod tests {
         ] {
             assert_eq!(Failure::from(error.clone()).code.as_str(), code, "{error}");
         }
-        assert_eq!(Failure::too_late().code, Code::MisConf);
+        assert_eq!(Failure::too_late().code, Code::MISCONF);
         for not_tried in [Failure::read_only(), Failure::not_tried()] {
-            assert_ne!(not_tried.code, Code::MisConf, "{not_tried:?}");
+            assert_ne!(not_tried.code, Code::MISCONF, "{not_tried:?}");
         }
     }
 

@@ -1,12 +1,12 @@
 //! CF.*: the commands on filters. CF.RESERVE's options have a meaning here as far as [`Reserve`] says.
 
 use super::batch::{Change, Part};
-use super::call::{Call, Done};
 use super::command::Name;
 use super::failure::Failure;
 use super::key::Key;
 use super::parser::{Arguments, integer};
 use super::replies::Replies;
+use super::session::{Call, Done};
 use crate::access::Guesses;
 use crate::domain::{
     Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec, Timestamp, Window,
@@ -40,8 +40,8 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     check_items(items)?;
     call.batch.settle_changes(call.replies).await;
     let part = |guesses| Part { row, items: items.len(), guesses };
-    let key = Key::parse(call.arguments.at(1));
-    if let Some(key) = key {
+    let key = call.key(call.arguments.at(1));
+    if let Some(key) = &key {
         call.require_key(key)?;
         // It has been found a moment ago. Only codes are guessed.
         if key.kind == Kind::Campaign
@@ -141,11 +141,11 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
         }
     }
     check_items(items)?;
-    let key = parse_key(call.arguments.at(1))?;
-    call.require_key(key)?;
+    let key = parse_key(call)?;
+    call.require_key(&key)?;
     let view = match call.shared.engine.find(key.kind, key.name()) {
         Some(view) => view,
-        None if creates => created(call, key, capacity).await?,
+        None if creates => created(call, &key, capacity).await?,
         None => return Err(Failure::err("not found")),
     };
     check_blanks(&view, items)?;
@@ -159,8 +159,8 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
 }
 
 /// Parses the key of a filter to create.
-fn parse_key(key: &[u8]) -> Result<Key<'_>, Failure> {
-    Key::parse(key).ok_or_else(|| {
+fn parse_key<'v>(call: &Call<'v, '_>) -> Result<Key<'v>, Failure> {
+    call.key(call.arguments.at(1)).ok_or_else(|| {
         let rule = "a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins \
                     with a letter or a digit";
         Failure::err(rule)
@@ -168,7 +168,7 @@ fn parse_key(key: &[u8]) -> Result<Key<'_>, Failure> {
 }
 
 /// Creates the filter of a key under which there is none. Another client may do so at the same time.
-async fn created(call: &mut Call<'_, '_>, key: Key<'_>, capacity: u64) -> Result<Arc<FilterView>, Failure> {
+async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Result<Arc<FilterView>, Failure> {
     call.settle().await;
     match create(call, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
@@ -179,7 +179,7 @@ async fn created(call: &mut Call<'_, '_>, key: Key<'_>, capacity: u64) -> Result
     }
 }
 
-async fn create(call: &mut Call<'_, '_>, key: Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
+async fn create(call: &mut Call<'_, '_>, key: &Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
     let command = crate::engine::creation(key.kind, key.owned_name(), spec, Window::default())?;
     let result = call.submit(command).await;
@@ -193,13 +193,13 @@ pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         return Err(Failure::arity(call.row.spelling));
     }
     let reserve = Reserve::parse(call.arguments.from(2))?;
-    let key = parse_key(call.arguments.at(1))?;
-    call.require_key(key)?;
+    let key = parse_key(call)?;
+    call.require_key(&key)?;
     let exists = || Failure::refused(&Refusal::AlreadyExists(Vec::new()));
     if call.shared.engine.find(key.kind, key.name()).is_some() {
         return Err(exists());
     }
-    match create(call, key, reserve).await? {
+    match create(call, &key, reserve).await? {
         Outcome::Created(_) => call.replies.simple("OK"),
         Outcome::Exists(_) => return Err(exists()),
         outcome => return Err(Failure::of(&outcome)),
@@ -227,10 +227,10 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if arguments.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
     }
-    let keys: Vec<Key<'_>> = arguments.iter().filter_map(Key::parse).collect();
-    keys.iter().try_for_each(|key| call.require_key(*key))?;
+    let keys: Vec<Key<'_>> = arguments.iter().filter_map(|key| call.key(key)).collect();
+    keys.iter().try_for_each(|key| call.require_key(key))?;
     let mut deleted = 0;
-    for key in keys {
+    for key in &keys {
         if call.shared.engine.find(key.kind, key.name()).is_none() {
             continue;
         }

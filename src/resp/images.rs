@@ -1,11 +1,11 @@
 //! CF.SCANDUMP and CF.LOADCHUNK: a filter on the move, piece by piece.
 
-use super::call::Call;
 use super::dumps::Owner;
 use super::failure::{Code, Failure};
 use super::key::Key;
 use super::parser::integer;
-use crate::domain::{Command, ImageFault, Outcome, Refusal, UploadId};
+use super::session::Call;
+use crate::domain::{Command, FilterId, ImageFault, Outcome, Refusal, UploadId};
 use crate::engine::{ImageBody, ImageRecord};
 use sha2::{Digest, Sha256};
 
@@ -19,8 +19,8 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let (next, bytes) = match iterator {
         0 => {
             let begun = shared.dumps.begin(&shared.engine, owner).await;
-            if let Some(key) = Key::parse(call.arguments.at(1)) {
-                call.log_act(key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
+            if let Some(key) = call.key(call.arguments.at(1)) {
+                call.log_act(&key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
             }
             begun?
         }
@@ -38,12 +38,12 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     integer(call.arguments.at(2))
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
-    let key = Key::parse(call.arguments.at(1));
+    let key = call.key(call.arguments.at(1));
     let key = key.ok_or_else(|| Failure::err("a key is campaign:NAME, coupon:NAME or NAME"))?;
-    call.require_key(key)?;
+    call.require_key(&key)?;
     let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
-    let upload = upload(key, call.caller.name());
-    let id = crate::domain::FilterId::random();
+    let upload = upload(&key, call.caller.name());
+    let id = FilterId::random();
     let command = match body {
         ImageBody::Head(head) => {
             Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }
@@ -54,7 +54,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let is_end = matches!(command, Command::ImageEnd { .. });
     let result = call.submit(command).await;
     if is_end {
-        call.log_act(key, &result);
+        call.log_act(&key, &result);
     }
     match result? {
         Outcome::ImageReceived | Outcome::Created(_) => call.replies.simple("OK"),
@@ -65,7 +65,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// What the pieces that a caller loads into a key are known by, on any node.
-fn upload(key: Key<'_>, caller: &str) -> UploadId {
+fn upload(key: &Key<'_>, caller: &str) -> UploadId {
     let mut hash = Sha256::new();
     for part in [key.to_string().as_bytes(), caller.as_bytes()] {
         hash.update((part.len() as u64).to_le_bytes());
@@ -90,7 +90,7 @@ fn refused(refusal: &Refusal) -> Failure {
         Refusal::NameTaken => Failure::err("item exists"),
         Refusal::TooManyImages => {
             let text = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
-            Failure::new(Code::Busy, text)
+            Failure::new(Code::BUSY, text)
         }
         Refusal::ImageNotFound => {
             Failure::err("no dump is being loaded into this key: begin with its first piece")

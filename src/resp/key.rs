@@ -3,6 +3,7 @@
 
 use crate::domain::{Kind, Name};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::fmt;
 
 /// A rule that maps a client's keys to filters, such as `ads:*:seen` to `campaign:ads.*.seen`.
@@ -34,7 +35,7 @@ impl TryFrom<RuleText> for KeyRule {
         let sample = text.key.replace('*', "x");
         let is_valid = |rule: &Self| {
             let mapped = rule.map(sample.as_bytes()).unwrap_or_default();
-            Key::parse(sample.as_bytes()).is_none() && Key::parse(mapped.as_bytes()).is_some()
+            Key::parse(sample.as_bytes(), &[]).is_none() && Key::parse(mapped.as_bytes(), &[]).is_some()
         };
         rule.filter(is_valid).ok_or_else(|| {
             let RuleText { key, filter } = text;
@@ -64,43 +65,47 @@ impl KeyRule {
 }
 
 /// The key of a filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key<'a> {
     /// Campaign or coupon.
     pub kind: Kind,
-    name: &'a str,
+    name: Cow<'a, str>,
 }
 
 const CAMPAIGN: &str = "campaign:";
 const COUPON: &str = "coupon:";
 
 impl<'a> Key<'a> {
-    /// Parses a key; `None` if no filter can have it.
-    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+    /// Parses a key, mapped by the first rule that applies to it; `None` if no filter can have it.
+    pub fn parse(bytes: &'a [u8], rules: &[KeyRule]) -> Option<Self> {
+        if let Some(mapped) = rules.iter().find_map(|rule| rule.map(bytes)) {
+            let Key { kind, name } = Key::parse(mapped.as_bytes(), &[])?;
+            return Some(Self { kind, name: name.into_owned().into() });
+        }
         let text = str::from_utf8(bytes).ok()?;
         let (kind, name) = match (text.strip_prefix(CAMPAIGN), text.strip_prefix(COUPON)) {
             (Some(name), _) => (Kind::Campaign, name),
             (_, Some(name)) => (Kind::Coupon, name),
             (None, None) => (Kind::Campaign, text),
         };
-        Name::is_valid(name).then_some(Self { kind, name })
+        Name::is_valid(name).then_some(Self { kind, name: name.into() })
     }
 
     /// The filter's name.
-    pub fn name(self) -> &'a str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The filter's name, for a command.
-    pub fn owned_name(self) -> Name {
-        Name::new(self.name).expect("it was looked at when the key was parsed")
+    pub fn owned_name(&self) -> Name {
+        Name::new(&self.name).expect("it was looked at when the key was parsed")
     }
 }
 
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(prefix(self.kind))?;
-        f.write_str(self.name)
+        f.write_str(&self.name)
     }
 }
 
@@ -185,6 +190,10 @@ mod tests {
             |key: &str, filter: &str| KeyRule::try_from(RuleText { key: key.into(), filter: filter.into() });
         let seen = rule("ads:*:seen", "campaign:ads.*.seen").unwrap();
         assert_eq!(seen.map(b"ads:spring:seen").as_deref(), Some("campaign:ads.spring.seen"));
+        let rules = [seen.clone()];
+        let mapped = Key::parse(b"ads:spring:seen", &rules).unwrap();
+        assert_eq!((mapped.kind, mapped.name()), (Kind::Campaign, "ads.spring.seen"));
+        assert_eq!(Key::parse(b"ads:Spring:seen", &rules), None);
         assert_eq!(seen.reverse("campaign:ads.spring.seen").as_deref(), Some("ads:spring:seen"));
         for other in ["ads::seen", "ads:spring", "spring", "ads:seen"] {
             assert_eq!(seen.map(other.as_bytes()), None, "{other}");
@@ -215,10 +224,10 @@ mod tests {
             ("coupon:campaign:a", None),
             ("COUPON:a", None),
         ] {
-            let found = Key::parse(key.as_bytes()).map(|key| key.to_string());
+            let found = Key::parse(key.as_bytes(), &[]).map(|key| key.to_string());
             assert_eq!(found.as_deref(), wanted, "{key}");
         }
-        assert_eq!(Key::parse(b"spring\xff"), None);
+        assert_eq!(Key::parse(b"spring\xff", &[]), None);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! EXISTS, TYPE, SCAN and the other commands that look at keys.
 
-use super::call::Call;
 use super::failure::Failure;
 use super::key::{KeyRule, matches, prefix};
 use super::parser::{Arguments, integer};
+use super::session::Call;
 use crate::domain::{ITEMS_MAX, Kind};
 use crate::engine::FilterView;
 use std::sync::Arc;

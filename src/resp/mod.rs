@@ -1,12 +1,11 @@
 //! The second protocol: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
 //! differs from Redis, and why.
 //!
-//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, `execute.rs` admits each, and `call.rs` is what a
-//! handler gets. `batch.rs` joins commands on one filter, and answers in order. `failure.rs` is the one map from refusals to errors.
+//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, `execute.rs` admits each, and `session.rs` has what
+//! a handler gets. `batch.rs` joins commands on one filter, and answers in order. `failure.rs` is the one map from refusals to errors.
 //! Nothing here knows HTTP.
 
 mod batch;
-mod call;
 mod command;
 mod connection;
 mod connection_commands;
@@ -19,11 +18,11 @@ pub mod fuzzing;
 mod images;
 mod key;
 mod keyspace;
-mod metrics;
 mod parser;
 mod replies;
 mod session;
 mod shared;
 
 pub use key::KeyRule;
+pub use parser::{Parser, RequestLimits};
 pub use shared::{RespOptions, Service};

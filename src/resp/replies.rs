@@ -8,19 +8,9 @@ use std::io::Write as _;
 pub enum Protocol {
     /// RESP2: what a connection begins with.
     #[default]
-    Two,
+    Two = 2,
     /// RESP3: has maps, sets, booleans and floats besides.
-    Three,
-}
-
-impl Protocol {
-    /// Its number.
-    pub fn number(self) -> i64 {
-        match self {
-            Protocol::Two => 2,
-            Protocol::Three => 3,
-        }
-    }
+    Three = 3,
 }
 
 /// Answers that have not been sent yet.

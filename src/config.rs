@@ -7,8 +7,7 @@ mod values;
 
 pub use cluster::{Cluster, Journal, JournalKind, Nats, SecretText};
 pub use sections::{
-    ClockSection, Events, Idempotency, Imports, Limits, Log, LogFormat, Redemptions, Resp, Server, Snapshots,
-    Storage,
+    ClockSection, Events, Idempotency, Limits, Log, LogFormat, Resp, Retention, Server, Snapshots, Storage,
 };
 pub use values::{Bytes, List, Period, Room, Share, machine_memory};
 
@@ -18,6 +17,7 @@ use crate::http::options::MetricsOptions;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use thiserror::Error;
 use toml::{Table, Value};
 
@@ -28,6 +28,9 @@ const ENVIRONMENT_PREFIX: &str = "CUCKOOD__";
 
 /// Minimum of `server.header_bytes_max`: an ordinary request has no less.
 const HEADER_BYTES_MIN: u64 = 1_024;
+
+/// Minimum of `cluster.snapshot_interval`.
+const SNAPSHOT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
 /// Keys that are texts whatever they look like.
 const SECRETS: [(&str, &str); 2] = [("nats", "password"), ("nats", "token")];
@@ -68,9 +71,9 @@ pub struct Config {
     /// Stored answers for repeated requests.
     pub idempotency: Idempotency,
     /// Interrupted imports.
-    pub imports: Imports,
+    pub imports: Retention,
     /// Redemptions on record.
-    pub redemptions: Redemptions,
+    pub redemptions: Retention,
     /// Events.
     pub events: Events,
     /// Metrics at `/metrics`.
@@ -121,16 +124,16 @@ impl Config {
         }
         let config: Config = serde_path_to_error::deserialize(with_times_as_texts(Value::Table(merged)))
             .map_err(|fault| invalid(&origins, &told(&fault.path().to_string(), fault.inner().message())))?;
-        if let Some(fault) = config.faults().into_iter().next() {
+        if let Some(fault) = config.fault() {
             return Err(invalid(&origins, &fault));
         }
         Entry::new(&config.auth, &config.rate_limit).map_err(|fault| invalid(&origins, &fault))?;
         Ok(Config { ignored, ..config })
     }
 
-    /// Returns the rules that the settings break.
-    fn faults(&self) -> Vec<String> {
-        let Self { server, resp, storage, limits, guessing, .. } = self;
+    /// Returns the first rule that the settings break.
+    fn fault(&self) -> Option<String> {
+        let Self { server, resp, storage, limits, guessing, nats, cluster, .. } = self;
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
         let unknown_key = |names: &[String]| {
             let keys = &self.auth.keys;
@@ -169,10 +172,22 @@ impl Config {
             ),
         ];
         if self.journal.kind == JournalKind::Nats {
-            let faults = self.nats.fault().into_iter().chain(self.cluster.fault());
-            rules.extend(faults.map(|fault| (true, fault)));
+            let address = nats.options(cluster).fault();
+            rules.extend([
+                (nats.servers.0.is_empty(), "nats.servers is empty".to_owned()),
+                (address.is_some(), address.unwrap_or_default()),
+                (!(1..=5).contains(&nats.replicas), "nats.replicas must be between 1 and 5".to_owned()),
+                (
+                    is_empty(&nats.tls_cert) != is_empty(&nats.tls_key),
+                    "nats.tls_cert and nats.tls_key go together".to_owned(),
+                ),
+                (
+                    cluster.snapshot_interval.0 < SNAPSHOT_INTERVAL_MIN,
+                    format!("cluster.snapshot_interval must be at least {SNAPSHOT_INTERVAL_MIN:?}"),
+                ),
+            ]);
         }
-        rules.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, fault)| fault).collect()
+        rules.into_iter().find_map(|(is_broken, fault)| is_broken.then_some(fault))
     }
 
     /// Returns what is suspicious, but allowed.

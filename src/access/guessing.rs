@@ -6,9 +6,8 @@
 
 use super::denied::Denied;
 use super::keys::Caller;
-use super::limiter::now;
+use super::limiter::{Sketch, now};
 use super::options::GuessingOptions;
-use super::sketch::Sketch;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use std::hash::{BuildHasher, RandomState};

@@ -106,31 +106,10 @@ impl Caller {
     }
 }
 
-/// An invalid entry in `auth.keys`.
+/// Why `auth.keys` can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum InvalidKey {
-    /// The name is missing.
-    #[error("auth.keys: a key has no name; give it one, such as name = \"shop\"")]
-    NoName,
-    /// The name is too long: it is logged with every write.
-    #[error("auth.keys: the name `{0}` is longer than {KEY_NAME_BYTES_MAX} bytes")]
-    LongName(String),
-    /// Two keys have one name. They would share its rate, idempotency keys and end users.
-    #[error("auth.keys: two keys have the name `{0}`")]
-    SameName(String),
-    /// Two names have one key.
-    #[error("auth.keys: `{0}` and `{1}` have the same sha256")]
-    SameKey(String, String),
-    /// The SHA-256 is malformed.
-    #[error("auth.keys: the sha256 of `{0}` is not 64 hexadecimal digits; `cuckood key new` prints one")]
-    NoDigest(String),
-    /// No name starts with the prefix.
-    #[error("auth.keys: no name starts with the prefix `{1}` of `{0}`; use one such as \"shop-\"")]
-    Prefix(String, String),
-    /// A reload would remove all keys and open the service to any caller.
-    #[error("auth.keys is empty: reloading would disable authentication; restart to apply")]
-    LastGone,
-}
+#[error("auth.keys{0}")]
+pub struct InvalidKey(String);
 
 /// The keys in force.
 #[derive(Default)]
@@ -151,12 +130,14 @@ impl Keys {
         for options in &auth.keys {
             let digest = digest(options)?;
             if by_digest.values().any(|other| other.options.name == options.name) {
-                return Err(InvalidKey::SameName(options.name.clone()));
+                // They would share its rate, idempotency keys and end users.
+                return Err(InvalidKey(format!(": two keys have the name `{}`", options.name)));
             }
             let same_name = before.by_digest.values().find(|known| known.options.name == options.name);
             let rate = same_name.and_then(|known| known.rate.clone()).or_else(limiter);
             if let Some(other) = by_digest.insert(digest, Arc::new(Key { options: options.clone(), rate })) {
-                return Err(InvalidKey::SameKey(other.options.name.clone(), options.name.clone()));
+                let (other, name) = (&other.options.name, &options.name);
+                return Err(InvalidKey(format!(": `{other}` and `{name}` have the same sha256")));
             }
         }
         let anonymous_rate = before.anonymous_rate.clone().or_else(limiter);
@@ -203,17 +184,21 @@ impl Keys {
 /// # Errors
 /// [`InvalidKey`].
 pub fn digest(key: &KeyOptions) -> Result<[u8; 32], InvalidKey> {
-    let name = || key.name.clone();
-    if key.name.is_empty() {
-        return Err(InvalidKey::NoName);
+    let KeyOptions { name, prefix, sha256, .. } = key;
+    let invalid = |fault: String| InvalidKey(format!(": {fault}"));
+    if name.is_empty() {
+        return Err(invalid("a key has no name; give it one, such as name = \"shop\"".to_owned()));
     }
-    if key.name.len() > KEY_NAME_BYTES_MAX {
-        return Err(InvalidKey::LongName(name()));
+    // It is logged with every write.
+    if name.len() > KEY_NAME_BYTES_MAX {
+        return Err(invalid(format!("the name `{name}` is longer than {KEY_NAME_BYTES_MAX} bytes")));
     }
-    if !key.prefix.is_empty() && !Name::is_valid(&key.prefix) {
-        return Err(InvalidKey::Prefix(name(), key.prefix.clone()));
+    if !prefix.is_empty() && !Name::is_valid(prefix) {
+        let example = "use one such as \"shop-\"";
+        return Err(invalid(format!("no name starts with the prefix `{prefix}` of `{name}`; {example}")));
     }
-    parse_sha256(&key.sha256).ok_or_else(|| InvalidKey::NoDigest(name()))
+    let fault = "is not 64 hexadecimal digits; `cuckood key new` prints one";
+    parse_sha256(sha256).ok_or_else(|| invalid(format!("the sha256 of `{name}` {fault}")))
 }
 
 /// Decodes 64 hexadecimal digits into 32 bytes.
@@ -246,7 +231,9 @@ impl Entry {
         let before = self.keys.load();
         let keys = Keys::new(auth, &self.rate_limit, &before)?;
         if keys.by_digest.is_empty() && !before.by_digest.is_empty() {
-            return Err(InvalidKey::LastGone);
+            // Any caller would be admitted.
+            let fault = " is empty: reloading would disable authentication; restart to apply";
+            return Err(InvalidKey(fault.to_owned()));
         }
         self.keys.store(Arc::new(keys));
         Ok(())
@@ -370,21 +357,28 @@ mod tests {
     #[test]
     fn every_key_has_a_name_and_a_digest_of_its_own() {
         let one = key("one", &[Scope::Read], "");
-        let of = |other: KeyOptions| keys(&[one.clone(), other]).err();
+        let of = |other: KeyOptions| keys(&[one.clone(), other]).err().map(|fault| fault.to_string());
+        let says = |fault: &str| Some(format!("auth.keys: {fault}"));
         let renamed = |name: &str, other: &KeyOptions| KeyOptions { name: name.into(), ..other.clone() };
         let two = key("two", &[Scope::Read], "");
         assert_eq!(of(two.clone()), None);
-        assert_eq!(of(renamed("one", &two)), Some(InvalidKey::SameName("one".into())));
-        assert_eq!(of(renamed("", &two)), Some(InvalidKey::NoName));
+        assert_eq!(of(renamed("one", &two)), says("two keys have the name `one`"));
+        assert_eq!(of(renamed("", &two)), says("a key has no name; give it one, such as name = \"shop\""));
         assert_eq!(of(renamed(&"k".repeat(128), &two)), None);
-        assert_eq!(of(renamed(&"k".repeat(129), &two)), Some(InvalidKey::LongName("k".repeat(129))));
-        assert_eq!(of(renamed("two", &one)), Some(InvalidKey::SameKey("one".into(), "two".into())));
+        assert_eq!(
+            of(renamed(&"k".repeat(129), &two)),
+            says(&format!("the name `{}` is longer than 128 bytes", "k".repeat(129)))
+        );
+        assert_eq!(of(renamed("two", &one)), says("`one` and `two` have the same sha256"));
         let short = KeyOptions { sha256: "0f".into(), ..two.clone() };
-        assert_eq!(of(short), Some(InvalidKey::NoDigest("two".into())));
+        let wanted = says("the sha256 of `two` is not 64 hexadecimal digits; `cuckood key new` prints one");
+        assert_eq!(of(short), wanted);
         let prefixed = |prefix: &str| KeyOptions { prefix: prefix.into(), ..two.clone() };
         assert_eq!(of(prefixed("eu-")), None);
         for prefix in ["EU-", "-eu", "eu/", "coupon:eu"] {
-            assert_eq!(of(prefixed(prefix)), Some(InvalidKey::Prefix("two".into(), prefix.into())));
+            let wanted =
+                format!("no name starts with the prefix `{prefix}` of `two`; use one such as \"shop-\"");
+            assert_eq!(of(prefixed(prefix)), says(&wanted));
         }
     }
 
@@ -458,8 +452,10 @@ mod tests {
     #[test]
     fn keys_that_can_not_be_change_nothing() {
         let entry = Entry::new(&auth(&["old"]), &RateLimitOptions::default()).unwrap();
-        assert_eq!(entry.replace(&auth(&["new", "new"])), Err(InvalidKey::SameName("new".into())));
-        assert_eq!(entry.replace(&auth(&[])), Err(InvalidKey::LastGone));
+        let refused = |names: &[&str]| entry.replace(&auth(names)).unwrap_err().to_string();
+        assert_eq!(refused(&["new", "new"]), "auth.keys: two keys have the name `new`");
+        let last = "auth.keys is empty: reloading would disable authentication; restart to apply";
+        assert_eq!(refused(&[]), last);
         assert_eq!(entry.caller(Some(b"old")).unwrap().name(), "old");
         let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
         assert!(open.is_open() && open.replace(&auth(&["first"])).is_ok() && !open.is_open());

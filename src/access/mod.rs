@@ -8,7 +8,6 @@ mod guessing;
 mod keys;
 mod limiter;
 mod options;
-mod sketch;
 
 pub use denied::Denied;
 pub use guessing::{Client, Guesser, Guesses, Guessing};

@@ -6,10 +6,6 @@ use crate::journal::{NatsLogin, NatsOptions, NatsTls};
 use serde::Deserialize;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// The shortest interval between shared snapshots.
-const INTERVAL_MIN: Duration = Duration::from_millis(200);
 
 /// The section `journal`.
 #[derive(Clone, Debug, Deserialize)]
@@ -97,12 +93,6 @@ impl Cluster {
         ClusterOptions { lag_max: self.lag_max.0, wait: self.wait.0, configure: self.configure, share_every }
     }
 
-    /// What contradicts itself in the section.
-    pub fn fault(&self) -> Option<String> {
-        (self.snapshot_interval.0 < INTERVAL_MIN)
-            .then(|| format!("cluster.snapshot_interval must be at least {INTERVAL_MIN:?}"))
-    }
-
     fn node(&self) -> String {
         match self.node.as_str() {
             "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -132,27 +122,6 @@ impl Nats {
             ..NatsOptions::new("", "", "")
         }
     }
-
-    /// A fault in the addresses. They may have secrets in them, which must not be printed.
-    fn options_fault(&self) -> Option<String> {
-        NatsOptions { servers: self.servers.0.clone(), ..NatsOptions::new("", "", "") }.fault()
-    }
-
-    /// What contradicts itself in the section.
-    pub fn fault(&self) -> Option<String> {
-        let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
-        if self.servers.0.is_empty() {
-            return Some("nats.servers is empty".to_owned());
-        }
-        if let Some(fault) = self.options_fault() {
-            return Some(fault);
-        }
-        if !(1..=5).contains(&self.replicas) {
-            return Some("nats.replicas must be between 1 and 5".to_owned());
-        }
-        (is_empty(&self.tls_cert) != is_empty(&self.tls_key))
-            .then(|| "nats.tls_cert and nats.tls_key go together".to_owned())
-    }
 }
 
 #[cfg(test)]
@@ -160,6 +129,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, ConfigError};
     use crate::journal::JournalOptions;
+    use std::time::Duration;
 
     fn load(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
         Config::load(None, variables.iter().copied())

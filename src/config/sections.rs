@@ -148,19 +148,11 @@ pub struct Idempotency {
     pub room: Room,
 }
 
-/// The section `imports`.
+/// The sections `imports` and `redemptions`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Imports {
-    /// How long an interrupted import can be continued.
-    pub retention: Period,
-}
-
-/// The section `redemptions`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Redemptions {
-    /// How long a redemption is kept after its last change.
+pub struct Retention {
+    /// How long an interrupted import can be continued, or a redemption is stored after its last change.
     pub retention: Period,
 }
 

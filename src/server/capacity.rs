@@ -74,16 +74,11 @@ fn share(wanted: usize, max: usize, all: usize) -> usize {
 /// Raises the limit as far as the process may and returns it; `None` if there is none.
 fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current == maximum {
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, current, maximum, "failed to raise the limit on open files");
         return current;
     }
-    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => maximum,
-        Err(error) => {
-            tracing::warn!(%error, current, maximum, "failed to raise the limit on open files");
-            current
-        }
-    }
+    maximum
 }
 
 #[cfg(test)]

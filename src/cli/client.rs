@@ -4,7 +4,6 @@ use super::tls::TlsConnector;
 use anyhow::{Context, bail};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use serde::Deserialize;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -71,12 +70,17 @@ fn advice(source: &ureq::Error) -> &'static str {
 }
 
 impl ClientError {
+    /// The status with which the service rejected the request.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Transport { .. } => None,
+            Self::Rejected { status, .. } => Some(*status),
+        }
+    }
+
     /// Whether the same request may succeed later.
     pub fn may_pass(&self) -> bool {
-        match self {
-            Self::Transport { .. } => true,
-            Self::Rejected { status, .. } => matches!(status, 408 | 429 | 502 | 503 | 504),
-        }
+        self.status().is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
     }
 
     /// Whether the service rejected the request with this code.
@@ -91,36 +95,23 @@ pub fn pauses() -> impl Iterator<Item = Duration> + Send {
     std::iter::successors(Some(first), move |pause| Some((2 * *pause).min(longest)))
 }
 
-#[derive(Deserialize)]
-struct ProblemDocument {
-    code: String,
-    detail: String,
-    #[serde(default)]
-    errors: Vec<Fault>,
-}
-
-/// An invalid part of the request.
-#[derive(Deserialize)]
-struct Fault {
-    pointer: String,
-    detail: String,
-}
-
 /// Returns the error that a response describes. One without a problem document comes from something else, such as a proxy.
 fn rejected(status: StatusCode, text: &str) -> ClientError {
+    let problem: Value = serde_json::from_str(text).unwrap_or_default();
     let status_code = status.as_u16();
-    let Ok(ProblemDocument { code, mut detail, errors }) = serde_json::from_str(text) else {
+    let (Some(code), Some(detail)) = (problem["code"].as_str(), problem["detail"].as_str()) else {
         let code = status.canonical_reason().unwrap_or("unknown").to_owned();
-        let detail =
-            "not a response of cuckood: check the URL; does a proxy respond in its place?".to_owned();
+        let detail = "not a response of cuckood: check the URL; does a proxy respond in its place?".into();
         return ClientError::Rejected { status: status_code, code, detail };
     };
     // The detail of several faults does not name them.
-    if errors.len() > 1 {
-        let faults = errors.iter().take(FAULTS_MAX);
-        detail.extend(faults.map(|Fault { pointer, detail }| format!("; {pointer} {detail}")));
-    }
-    ClientError::Rejected { status: status_code, code, detail }
+    let faults = problem["errors"].as_array().filter(|faults| faults.len() > 1).into_iter().flatten();
+    let text = |fault: &Value, field: &str| fault[field].as_str().unwrap_or_default().to_owned();
+    let faults = faults
+        .take(FAULTS_MAX)
+        .map(|fault| format!("; {} {}", text(fault, "pointer"), text(fault, "detail")));
+    let detail = std::iter::once(detail.to_owned()).chain(faults).collect();
+    ClientError::Rejected { status: status_code, code: code.to_owned(), detail }
 }
 
 /// A client of one service.

@@ -2,7 +2,7 @@
 
 use super::client::{Client, ClientError, Connection, pauses};
 use super::progress;
-use super::shadow::redis::Redis;
+use super::shadow::redis::{Dialer, Redis};
 use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
@@ -106,7 +106,7 @@ enum Source<'a> {
 impl Source<'_> {
     fn open(args: &Args) -> anyhow::Result<(Source<'_>, ProgressBar)> {
         if let (Some(url), Some(key)) = (&args.redis, &args.key) {
-            let mut redis = Redis::open(url, args.cacert.as_deref())?;
+            let mut redis = Dialer::new(url, args.cacert.as_deref())?.connect()?;
             let progress = progress::items(redis.length(key)?, "members");
             return Ok((Source::Redis(redis, key), progress));
         }

@@ -9,15 +9,6 @@ pub struct Command {
     pub arguments: Vec<Vec<u8>>,
 }
 
-/// A change of a filter or set.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// The kind of change.
-    pub act: Act,
-    /// The items.
-    pub items: Vec<Vec<u8>>,
-}
-
 /// A kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
@@ -35,8 +26,8 @@ pub enum Act {
 /// The effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It changes the key.
-    Change(Change),
+    /// It changes the key: the kind of change, and the items.
+    Change(Act, Vec<Vec<u8>>),
     /// It may change the key in a way that is not mirrored; its name.
     NotMirrored(String),
 }
@@ -83,7 +74,7 @@ fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Effect> {
     // Commands of one key have it first; elsewhere it is an item that is called like it.
     let is_first = rest.first().is_some_and(|first| first == key);
     let items = rest.get(1..).unwrap_or_default();
-    let change = |act, items: &[Vec<u8>]| Some(Effect::Change(Change { act, items: items.to_vec() }));
+    let change = |act, items: &[Vec<u8>]| Some(Effect::Change(act, items.to_vec()));
     let add = |if_absent| Act::Add { if_absent };
     match name.as_str() {
         "del" | "unlink" => change(Act::Clear, &[]),
@@ -115,7 +106,7 @@ mod tests {
             effect(&arguments, b"k")
         };
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
-        let change = |act, of: &[&str]| Some(Effect::Change(Change { act, items: items(of) }));
+        let change = |act, of: &[&str]| Some(Effect::Change(act, items(of)));
         let add = |if_absent, of: &[&str]| change(Act::Add { if_absent }, of);
         let not_mirrored = |name: &str| Some(Effect::NotMirrored(name.to_owned()));
         for (line, wanted) in [

@@ -1,6 +1,7 @@
 //! Commands as text: as MONITOR reports them, as they are typed into redis-cli, or in Redis' append-only format.
 
 use super::changes::Command;
+use crate::resp::{Parser, RequestLimits};
 use anyhow::Context;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -9,11 +10,12 @@ use std::path::Path;
 /// Maximum size of a line or an argument, in bytes: ten thousand items of 512 bytes, each byte escaped.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Maximum number of arguments.
-const ARGUMENTS_MAX: u64 = 1 << 20;
-
-/// Maximum size of the line that announces a number, in bytes.
-const NUMBER_BYTES_MAX: u64 = 32;
+/// Limits of a command in the append-only format.
+const APPENDED: RequestLimits = RequestLimits {
+    arguments_max: 1 << 20,
+    argument_bytes_max: BYTES_MAX as usize,
+    request_bytes_max: BYTES_MAX as usize,
+};
 
 /// Opens a file, or standard input for `-`.
 pub fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
@@ -63,30 +65,15 @@ impl<R: BufRead> Commands<R> {
 
     /// Reads a command of an append-only file.
     fn appended(&mut self) -> io::Result<Vec<Vec<u8>>> {
-        let count = self.announced(b'*', ARGUMENTS_MAX)?;
-        let mut left = BYTES_MAX;
-        let mut arguments = Vec::new();
-        for _ in 0..count {
-            let length = self.announced(b'$', left)?;
-            left -= length;
-            let mut argument = Vec::new();
-            self.from.by_ref().take(length + 2).read_to_end(&mut argument)?;
-            if argument.len() as u64 != length + 2 || !argument.ends_with(b"\r\n") {
+        let (mut bytes, mut parser) = (Vec::new(), Parser::default());
+        let other = |_| invalid("not the append-only format of Redis");
+        while parser.parse(&bytes, &APPENDED).map_err(other)?.is_none() {
+            // A command ends with a line, and an argument may have several.
+            if self.from.by_ref().take(BYTES_MAX).read_until(b'\n', &mut bytes)? == 0 {
                 return Err(invalid("an argument is cut short"));
             }
-            argument.truncate(argument.len() - 2);
-            arguments.push(argument);
         }
-        Ok(arguments)
-    }
-
-    /// Reads a line with a number.
-    fn announced(&mut self, first: u8, most: u64) -> io::Result<u64> {
-        let mut line = Vec::new();
-        self.from.by_ref().take(NUMBER_BYTES_MAX).read_until(b'\n', &mut line)?;
-        let digits = line.strip_prefix(&[first]).and_then(|rest| rest.strip_suffix(b"\r\n"));
-        let number = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
-        number.filter(|number| *number <= most).ok_or_else(|| invalid("not the append-only format of Redis"))
+        Ok(parser.arguments(&bytes).iter().map(<[u8]>::to_vec).collect())
     }
 
     /// Reads a line; `None` if it is empty or a comment.

@@ -1,8 +1,8 @@
 //! Asks Redis and the service about the same items, and counts where they disagree.
 
 use super::commands::open;
+use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
-use super::target::{self, ITEMS_MAX, Target};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::io::{self, BufRead, Read};
@@ -81,7 +81,7 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
                 continue;
             }
             let fault = || format!("{name}, line {line}: an item is UTF-8 of at most 512 bytes");
-            items.push(target::item(bytes).with_context(fault)?);
+            items.push(item(bytes).with_context(fault)?);
             lines.push(line);
         }
         if items.is_empty() {

@@ -1,16 +1,102 @@
-//! Applies events of Redis to the campaign or coupon: in order, in batches, each once however often it is sent.
+//! Applies events of Redis to the campaign or coupon, over HTTP: in order, in batches, each once however often it is sent.
 
-use super::changes::{Act, Change, Effect};
+use super::changes::{Act, Effect};
 use super::feed::Event;
-use super::target::{self, ITEMS_MAX, Target};
-use crate::cli::client::{ClientError, pauses};
+use crate::cli::client::{Client, ClientError, Connection, pauses};
 use crate::cli::note;
 use anyhow::bail;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Cursor};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use ureq::SendBody;
+use ureq::http::Method;
+
+/// Maximum number of items in a request.
+pub const ITEMS_MAX: usize = 1_000;
+
+/// Maximum size of an item, in bytes.
+const ITEM_BYTES_MAX: usize = 512;
+
+/// Maximum time for a request. The service responds sooner, if it can.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A campaign or coupon.
+pub struct Target {
+    client: Client,
+    /// `/v1/campaigns/NAME`, or the same for a coupon.
+    path: String,
+    /// `users` or `codes`.
+    items: &'static str,
+}
+
+/// Returns an item as the service accepts it; `None` if it can't.
+pub fn item(bytes: Vec<u8>) -> Option<String> {
+    String::from_utf8(bytes).ok().filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
+}
+
+impl Target {
+    /// Finds `campaigns/NAME` or `coupons/NAME`.
+    ///
+    /// # Errors
+    /// If it does not exist, or the service can't be asked.
+    pub fn find(connection: &Connection, into: &str) -> anyhow::Result<Self> {
+        let items = match into.split_once('/') {
+            Some(("campaigns", _)) => "users",
+            Some(("coupons", _)) => "codes",
+            _ => bail!("--into: `{into}` is neither campaigns/NAME nor coupons/NAME"),
+        };
+        let target = Self { client: connection.client()?, path: format!("/v1/{into}"), items };
+        target.client.call(Method::GET, &target.path, &[], SendBody::none(), Some(TIMEOUT))?;
+        Ok(target)
+    }
+
+    /// Applies a change of these items; returns how many were added or removed.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
+        let mut body = json!({ self.items: items });
+        let (outcome, counted) = match act {
+            Act::Add { if_absent } => {
+                // A code is added once in any case.
+                if if_absent && self.items == "users" {
+                    body["if_absent"] = true.into();
+                }
+                (self.post(self.items, &body, Some(key))?, "added")
+            }
+            Act::Remove => (self.post(&format!("{}/remove", self.items), &body, Some(key))?, "removed"),
+            Act::Clear => (self.post("clear", &Value::Null, Some(key))?, "removed"),
+        };
+        Ok(outcome[counted].as_u64().unwrap_or(0))
+    }
+
+    /// Returns which of these items are present.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn check(&self, items: &[String]) -> Result<Vec<bool>, ClientError> {
+        let outcome = self.post(&format!("{}/check", self.items), &json!({ self.items: items }), None)?;
+        let present = &outcome[if self.items == "codes" { "valid" } else { "present" }];
+        Ok(present.as_array().into_iter().flatten().filter_map(Value::as_bool).collect())
+    }
+
+    fn post(&self, operation: &str, body: &Value, key: Option<&str>) -> Result<Value, ClientError> {
+        let path = format!("{}/{operation}", self.path);
+        let mut headers: Vec<(&str, &str)> = key.map(|key| ("Idempotency-Key", key)).into_iter().collect();
+        let body = match body {
+            Value::Null => SendBody::none(),
+            body => {
+                headers.push(("Content-Type", "application/json"));
+                SendBody::from_owned_reader(Cursor::new(body.to_string()))
+            }
+        };
+        let response = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
+        self.client.json(&path, response)
+    }
+}
 
 /// A mirror of one key.
 pub struct Mirror<'a> {
@@ -76,7 +162,7 @@ impl<'a> Mirror<'a> {
                 self.summary.gaps += 1;
                 note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
             }
-            Event::Effect(Effect::Change(change)) => self.change(change)?,
+            Event::Effect(Effect::Change(act, items)) => self.change(act, items)?,
             Event::Effect(Effect::NotMirrored(name)) => {
                 if self.summary.not_mirrored(&name) {
                     note(&format!("{name} may have changed the key, and is not mirrored"));
@@ -91,7 +177,7 @@ impl<'a> Mirror<'a> {
         Ok(true)
     }
 
-    fn change(&mut self, Change { act, items }: Change) -> anyhow::Result<()> {
+    fn change(&mut self, act: Act, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
         self.summary.commands += 1;
         if self.batch.act != act {
             self.flush()?;
@@ -101,7 +187,7 @@ impl<'a> Mirror<'a> {
             return self.send(act, &[]);
         }
         for bytes in items {
-            match target::item(bytes) {
+            match item(bytes) {
                 Some(item) => self.batch.items.push(item),
                 None => {
                     if self.summary.skipped == 0 {
@@ -141,10 +227,8 @@ impl<'a> Mirror<'a> {
                     return Ok(());
                 }
                 // Whatever the service can't do now, such as 507, it may do later.
-                Err(ClientError::Rejected { status, code, detail })
-                    if !matches!(status, 408 | 429 | 500..) =>
-                {
-                    return Err(ClientError::Rejected { status, code, detail }.into());
+                Err(error) if error.status().is_some_and(|status| !matches!(status, 408 | 429 | 500..)) => {
+                    return Err(error.into());
                 }
                 Err(error) => error,
             };

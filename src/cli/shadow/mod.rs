@@ -7,19 +7,17 @@ mod compare;
 mod feed;
 mod mirror;
 pub mod redis;
-mod target;
 
 use super::client::Connection;
 use anyhow::{Context, bail};
 use changes::Interest;
 use feed::Sender;
-use mirror::Mirror;
+use mirror::{Mirror, Target};
 use redis::Dialer;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
-use target::Target;
 
 /// Mirror the changes of a key in Redis into a campaign or coupon, or compare the two.
 ///

@@ -87,14 +87,6 @@ impl Dialer {
 }
 
 impl Redis {
-    /// Connects to the Redis of a URL.
-    ///
-    /// # Errors
-    /// As for [`Dialer`].
-    pub fn open(url: &str, cacert: Option<&Path>) -> anyhow::Result<Self> {
-        Dialer::new(url, cacert)?.connect()
-    }
-
     /// Sends a command and reads its response.
     ///
     /// # Errors
@@ -230,7 +222,7 @@ mod tests {
 
     fn members(replies: &'static [&'static [u8]]) -> (String, String) {
         let (url, server) = fake(replies);
-        let mut redis = Redis::open(&url, None).unwrap();
+        let mut redis = Dialer::new(&url, None).unwrap().connect().unwrap();
         let mut text = String::new();
         redis.members("k", ProgressBar::hidden()).unwrap().read_to_string(&mut text).unwrap();
         (text, String::from_utf8(server.join().unwrap()).unwrap())
@@ -255,7 +247,7 @@ mod tests {
     #[test]
     fn filters_can_not_be_read_back() {
         let (url, _server) = fake(&[b"+MBbloomCF\r\n"]);
-        let error = Redis::open(&url, None).unwrap().length("k").unwrap_err().to_string();
+        let error = Dialer::new(&url, None).unwrap().connect().unwrap().length("k").unwrap_err().to_string();
         assert!(error.contains("can't be read back") && error.contains("cuckood shadow"), "{error}");
     }
 

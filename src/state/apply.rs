@@ -282,6 +282,20 @@ mod tests {
         }
     }
 
+    /// All campaigns share one ledger, which must stay empty whatever a log says.
+    #[test]
+    fn strict_campaign_takes_no_redemption() {
+        let mut machine = Machine::new();
+        let mut campaign = create(1, Window::default());
+        if let Command::Create { kind, .. } = &mut campaign {
+            *kind = Kind::Campaign;
+        }
+        machine.outcome(campaign);
+        machine.outcome(insert(1, 0..10));
+        assert_eq!(machine.outcome(hold(1, 5, 60)), Outcome::Refused(Refusal::RequiresStrictMode));
+        assert_eq!(machine.state.sizes().redemptions, 0);
+    }
+
     #[test]
     #[should_panic(expected = "the log has a gap")]
     fn a_gap_in_the_log_is_not_passed_over() {

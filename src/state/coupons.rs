@@ -5,7 +5,7 @@ use super::staging::REPEATED_FOR_EACH;
 use super::subject::Subject;
 use super::tables::slot_state;
 use crate::domain::{
-    Outcome, Redemption, RedemptionId, RedemptionStep, Reference, Refusal, Status, Timestamp,
+    Kind, Outcome, Redemption, RedemptionId, RedemptionStep, Reference, Refusal, Status, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,8 @@ impl Subject<'_> {
         reference: &Reference,
         hold_seconds: u64,
     ) -> Result<Outcome, Refusal> {
-        if self.view.spec.mode == Mode::Compact {
+        // A campaign may be strict, but has no ledger.
+        if self.view.kind == Kind::Campaign || self.view.spec.mode == Mode::Compact {
             return Err(Refusal::RequiresStrictMode);
         }
         let now = self.shared.now;

@@ -1,10 +1,10 @@
 //! Filters that forget against a model that knows every copy and its step.
 
 use super::{digest, restarted, restored, sent, snapshot, snapshot_while};
-use cuckood_filter::{Digest, Filter, Growth, Insert, Layout, Mode, Reader, RestoreError, SlotState};
+use cuckood_filter::{Digest, Filter, Growth, Insert, Layout, Mode, RestoreError, SlotState};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 fn digests(from: u64, count: u64) -> Vec<Digest> {
     super::digests(from, from + count)
@@ -322,8 +322,8 @@ fn copies_of_one_item_do_not_crowd_others_out() {
 fn a_reader_misses_nothing_while_steps_come_and_go() {
     let kept = 5;
     let mut filter = forgetting(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
-    // All steps before this one are whole.
-    let (begun, reader) = (AtomicU64::new(0), filter.reader());
+    // All steps before `begun` are whole; the writer may have freed what is forgotten in step `entered`.
+    let (begun, entered, reader) = (AtomicU64::new(0), AtomicU64::new(0), filter.reader());
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
             let (mut missed, mut found) = (0, Vec::new());
@@ -336,14 +336,16 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
                     let items = digests(step * 500, 500);
                     let view = reader.view(step);
                     view.contains_many(&items, &mut found);
-                    // The writer may have taken enough steps since then that they are forgotten.
-                    let is_over = begun + 2 < filter_step(&reader);
+                    // Whoever sees a freed slot sees the step in which it was freed.
+                    fence(Ordering::Acquire);
+                    let is_over = begun + 2 < entered.load(Ordering::Relaxed);
                     let missing = found.iter().filter(|found| !**found).count();
                     missed += if is_over { 0 } else { missing };
                 }
             }
         });
         for step in 0..3_000 {
+            entered.store(step, Ordering::Release);
             filter.advance(step);
             filter.insert_many(&digests(step * 500, 500), false).unwrap();
             begun.store(step + 1, Ordering::Release);
@@ -356,11 +358,6 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
         begun.store(u64::MAX, Ordering::Release);
         assert_eq!(watching.join().unwrap(), 0, "items were missed");
     });
-}
-
-/// The newest step that a reader knows of.
-fn filter_step(reader: &Reader) -> u64 {
-    reader.view(0).stats().steps.last().map_or(0, |step| step.step)
 }
 
 /// Tables with items of a step that the image knows nothing of are refused.

@@ -173,8 +173,8 @@ impl Board {
     }
 }
 
-/// A handle to the engine; clones share the same engine. When the last one is dropped, the engine shuts down by itself, which
-/// [`Engine::shutdown`] waits for.
+/// A handle to the engine; clones share the same engine. Dropping the last one starts the shutdown;
+/// [`Engine::shutdown`] also waits for it.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,

@@ -4,7 +4,7 @@
 //! The answer is the one that the log would have given in between, because
 //! - it is taken from a state between two group commits: all of an entry and nothing of the next, durable as far as the log ever is;
 //! - the entry would change nothing of what it finds, and get the same answer at every time from that of the last entry to the clock's;
-//! - no earlier attempt at the code is under way, which a repeated request must find.
+//! - no earlier attempt at the code is in progress, which a repeated request must find.
 
 use crate::domain::Command;
 use crate::filter::Digest;
@@ -22,7 +22,7 @@ pub(super) struct Refusals {
     attempts: [AtomicU32; COUNTS],
 }
 
-/// A redemption that is under way. It ends when this is dropped.
+/// A redemption in progress. It ends when this is dropped.
 pub(super) struct Attempt {
     refusals: Arc<Refusals>,
     digest: Digest,
@@ -58,7 +58,7 @@ impl Refusals {
         found.filter(|_| self.applying.load(Ordering::Relaxed) == before)
     }
 
-    /// Whether an attempt at this code may be under way. A reader that sees that it is over sees what it has done.
+    /// Whether an attempt at this code may be in progress. If it returns false, the effects of all earlier attempts are visible.
     pub(super) fn is_attempted(&self, digest: Digest) -> bool {
         self.attempts(digest).load(Ordering::Acquire) > 0
     }

@@ -548,7 +548,7 @@ mod tests {
     use crate::clock::{ClockLimits, ManualTime};
     use crate::domain::Entry;
 
-    /// Once all of it is gone, nobody can change its status any more.
+    /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
     async fn engine_ends_when_its_last_handle_is_dropped() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
 //! The C library's heap. Our memory comes from another allocator, but every thread allocates a few bytes from the C library, and
 //! glibc reserves 64 MiB of address space per thread for them. Where address space is limited, tables would lack it.
 
-// `mallopt` can only be called as a foreign function.
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // `mallopt` can only be called as a foreign function.
 
 /// Makes all threads that start from here on share one heap of the C library.
 pub fn share_c_heap() {

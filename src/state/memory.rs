@@ -276,7 +276,7 @@ impl FilterState {
         need
     }
 
-    /// The most memory that copying codes and repeating changes, so many of each, can ask for after the waiting commands are applied.
+    /// An upper bound of the memory for copying `entries_max` codes and repeating as many changes, after the waiting commands.
     fn catching_up(&self, waiting: &Demand, entries_max: u64, swept: u64) -> MemoryNeed {
         let Some(staging) = &self.staging else { return MemoryNeed::default() };
         let repeated = entries_max.min(staging.changes.len() + waiting.changes + swept);

@@ -4,8 +4,7 @@
 //! `CRASH_KILLS` says how often (100 if it is unset), `CRASH_SEED` repeats a run's choices, `CUCKOOD_PROGRAM` names
 //! another program to be killed.
 
-// A failed `unwrap` fails the test, and no other crate sees what is public here.
-#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod check;
 mod choice;

@@ -4,8 +4,7 @@
 //!
 //! `LINEARIZABLE_SECONDS` says how long (6 if it is unset), `LINEARIZABLE_SEED` repeats a run's choices.
 
-// A failed `unwrap` fails the test, and no other crate sees what is public here.
-#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod checker;
 mod client;

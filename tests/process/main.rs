@@ -1,7 +1,6 @@
 //! The real program as its operator and its clients meet it.
 
-// A failed `unwrap` fails the test, and no other crate sees what is public here.
-#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod acts;
 mod api_keys;

@@ -35,8 +35,8 @@ pub const MAX_SEARCH_DEFAULT: u32 = 2_000;
 /// The most buckets that a layout can let an insert search.
 pub const MAX_SEARCH_LIMIT: u32 = 16_384;
 
-/// The fewest buckets that an insert searches where tables must fill: in a filter of fixed size, whose layout can't have fewer because it
-/// promises its capacity, and in one that grows, whatever its layout says, so that it doesn't grow before its tables are full.
+/// The fewest buckets that an insert searches. A filter of fixed size promises its capacity, so its layout can't have fewer. A filter that
+/// grows may have such a layout, but searches this many: otherwise it would grow before its tables are full.
 pub const FIXED_SEARCH_MIN: u32 = 250;
 
 /// What a slot of the filter stores.

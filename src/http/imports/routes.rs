@@ -291,7 +291,7 @@ pub(crate) enum ImportStateName {
     Done,
     /// A complete dry run; nothing was changed.
     Checked,
-    /// The filter was full, another replacement or too many writes came meanwhile, or a guard was violated: see `failure`.
+    /// The filter was full, another replacement began, too many writes arrived, or a guard was violated: see `failure`.
     Failed,
     /// The upload was interrupted, or the filter was deleted; the same id continues the upload if the filter is still there.
     Interrupted,

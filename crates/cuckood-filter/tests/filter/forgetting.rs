@@ -336,7 +336,7 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
                     let items = digests(step * 500, 500);
                     let view = reader.view(step);
                     view.contains_many(&items, &mut found);
-                    // Whoever sees a freed slot sees the step in which it was freed.
+                    // Pairs with the store that freed a slot: `entered` is then at least the step of that.
                     fence(Ordering::Acquire);
                     let is_over = begun + 2 < entered.load(Ordering::Relaxed);
                     let missing = found.iter().filter(|found| !**found).count();

@@ -1,7 +1,6 @@
 //! The filter as an embedding program sees it: against models, over random logs, and measured.
 
-// A failed `unwrap` fails the test, and no other crate sees what is public here.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod figures;
 mod fill;

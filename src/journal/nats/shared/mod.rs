@@ -39,7 +39,7 @@ impl NatsSnapshots {
     /// # Errors
     /// [`JournalError::Failed`].
     pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
-        // Its thread serves the connection while nobody waits for it.
+        // The connection needs a thread that serves it between two calls.
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).thread_name("snapshots").enable_all().build();
         let runtime = runtime.map_err(|error| failed(format!("can't start a runtime: {error}")))?;

@@ -282,6 +282,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn redemption_id_is_never_used_twice() {
+        let mut machine = Machine::new();
+        machine.outcome(create(1, Window::default()));
+        machine.outcome(insert(1, 0..10));
+        let again = |code: u64| match hold(1, code, 60) {
+            Command::Redeem { target, digest, reference, hold_seconds, .. } => {
+                Command::Redeem { target, digest, redemption: redemption_id(5), reference, hold_seconds }
+            }
+            other => other,
+        };
+        assert!(matches!(machine.outcome(hold(1, 5, 60)), Outcome::Redeemed(_)));
+        let taken = Outcome::Refused(Refusal::AlreadyExists(vec!["id".into()]));
+        assert_eq!(machine.outcome(again(6)), taken);
+        machine.outcome(Command::Cancel { target: Target(FilterId(1)), redemption: redemption_id(5) });
+        assert_eq!((machine.outcome(again(6)), machine.outcome(again(5))), (taken.clone(), taken));
+        assert_eq!(machine.state.sizes().redemptions, 1);
+    }
+
     /// All campaigns share one ledger, which must stay empty whatever a log says.
     #[test]
     fn strict_campaign_takes_no_redemption() {

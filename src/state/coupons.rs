@@ -35,6 +35,9 @@ impl Subject<'_> {
                 _ => current,
             }));
         }
+        if self.stored(&id).is_some() {
+            return Err(Refusal::AlreadyExists(vec!["id".into()]));
+        }
         let stock = self.view.spec.stock;
         match (self.tables.filter.state(digest), stock) {
             (None, None) => return Err(Refusal::CodeUnknown),

@@ -9,7 +9,7 @@ pub use cluster::{Cluster, Journal, JournalKind, Nats, SecretText};
 pub use sections::{
     ClockSection, Events, Idempotency, Limits, Log, LogFormat, Resp, Retention, Server, Snapshots, Storage,
 };
-pub use values::{Bytes, List, Period, Room, Share, machine_memory};
+pub use values::{Bytes, Period, Room, Share, machine_memory};
 
 use crate::access::{AuthOptions, Entry, GuessingOptions, RateLimitOptions};
 use crate::filter::layout::CAPACITY_MAX;
@@ -174,7 +174,7 @@ impl Config {
         if self.journal.kind == JournalKind::Nats {
             let address = nats.options(cluster).fault();
             rules.extend([
-                (nats.servers.0.is_empty(), "nats.servers is empty".to_owned()),
+                (nats.servers.is_empty(), "nats.servers is empty".to_owned()),
                 (address.is_some(), address.unwrap_or_default()),
                 (!(1..=5).contains(&nats.replicas), "nats.replicas must be between 1 and 5".to_owned()),
                 (

@@ -9,6 +9,20 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Campaign and coupon membership over HTTP: durable cuckoo filters with exactly-once redemption.
+///
+/// A bare `cuckood` serves, with the documented defaults.
+///
+/// Environment: CUCKOOD__SECTION__KEY overrides a setting of the configuration file; its value is TOML, or a plain string. CUCKOOD_CONFIG
+/// names the configuration file. CUCKOOD_URL, CUCKOOD_KEY and CUCKOOD_CACERT state how the other commands reach the service, and
+/// CUCKOOD_REDIS how shadow reaches Redis. SSL_CERT_FILE and SSL_CERT_DIR name certificates to trust instead of the system's.
+///
+/// Files of the Debian package: /etc/cuckood/config.toml is the unit's configuration, /var/lib/cuckood its data directory (elsewhere
+/// ./data), and /usr/share/doc/cuckood/examples/config.toml has every setting with its default and its meaning.
+///
+/// Signals: SIGTERM and SIGINT drain and end; allow for server.drain_delay, server.drain_timeout and a snapshot. SIGHUP reloads keys and
+/// certificate; requests continue, and an invalid file changes nothing and is logged.
+///
+/// Exit status: 0 for success, 1 for a failure, which standard error describes, and 2 for an invalid command line.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -26,12 +40,16 @@ enum Command {
     Move(cli::move_filter::Args),
     Backup(cli::backup::Args),
     Restore(cli::restore::Args),
+    #[command(subcommand)]
     Repair(cli::repair::Args),
     Verify(cli::verify::Args),
+    #[command(subcommand)]
     Cluster(cli::cluster::Args),
     Openapi(cli::print::Openapi),
     Plan(cli::plan::Args),
+    #[command(subcommand)]
     Bench(cli::bench::Args),
+    #[command(subcommand)]
     Key(cli::key::Args),
     Healthcheck(cli::healthcheck::Args),
     Completions(cli::print::Completions),

@@ -83,18 +83,18 @@ impl Guessing {
         }))
     }
 
-    /// A request of this end user that reveals whether items are valid. Only secret codes are guessed: the users of a campaign and the
-    /// codes of an open pool have no limit.
+    /// Starts a request of this end user that reveals whether items are valid. Only secret codes are guessed: the users of a campaign and
+    /// the codes of an open pool have no limit.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if the end user has no guess left.
-    pub fn guesser(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesser<'_>, Denied> {
-        let guesser = Guesser { guessing: self, has_secrets, client: client.filter(|_| has_secrets) };
-        if let (Some(limit), Some(Client(hash))) = (&self.limit, guesser.client) {
+    pub fn start(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesses<'_>, Denied> {
+        let client = client.filter(|_| has_secrets);
+        if let (Some(limit), Some(Client(hash))) = (&self.limit, client) {
             let fits = limit.used.fits(hash, limit.cost(1), MINUTE, now());
             fits.map_err(|wait| self.too_many(wait))?;
         }
-        Ok(guesser)
+        Ok(Guesses { guessing: self, has_secrets, client, count: 0, taken_at: 0 })
     }
 
     fn too_many(&self, wait: u64) -> Denied {
@@ -112,30 +112,27 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A request that reveals whether items are valid, before its items are known.
-#[derive(Clone, Copy)]
-pub struct Guesser<'a> {
+/// The guesses that a request has taken and that are not settled yet: none until its items are known. Dropped, they stay used.
+#[must_use]
+pub struct Guesses<'a> {
     guessing: &'a Guessing,
     has_secrets: bool,
     client: Option<Client>,
+    count: u32,
+    taken_at: u64,
 }
 
-impl<'a> Guesser<'a> {
-    /// Whether the guesses of its end user are limited.
-    pub fn is_limited(&self) -> bool {
-        self.client.is_some()
-    }
-
+impl Guesses<'_> {
     /// Takes as many guesses as the request has items.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
-    pub fn take(&self, items: usize) -> Result<Guesses<'a>, Denied> {
+    pub fn take(&self, items: usize) -> Result<Self, Denied> {
         self.take_at(items, now())
     }
 
-    fn take_at(&self, items: usize, now: u64) -> Result<Guesses<'a>, Denied> {
-        let mut guesses = Guesses { guesser: *self, count: 0, taken_at: now };
+    fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
+        let mut guesses = Self { count: 0, taken_at: now, ..*self };
         if let (Some(limit), Some(Client(hash))) = (&self.guessing.limit, self.client) {
             let most = limit.codes.get();
             guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
@@ -147,17 +144,7 @@ impl<'a> Guesser<'a> {
         }
         Ok(guesses)
     }
-}
 
-/// Guesses taken for a request that is not answered yet. Dropped, they stay used.
-#[must_use]
-pub struct Guesses<'a> {
-    guesser: Guesser<'a>,
-    count: u32,
-    taken_at: u64,
-}
-
-impl Guesses<'_> {
     /// Uses up one guess for each invalid code and returns the others.
     pub fn settle(self, invalid: usize) {
         self.settle_at(invalid, now());
@@ -169,7 +156,7 @@ impl Guesses<'_> {
     }
 
     fn settle_at(self, invalid: usize, now: u64) {
-        let Self { guesser: Guesser { guessing, has_secrets, client }, count, taken_at } = self;
+        let Self { guessing, has_secrets, client, count, taken_at } = self;
         if has_secrets {
             guessing.invalid.inc_by(invalid as u64);
         }
@@ -190,7 +177,8 @@ mod tests {
     }
 
     fn take(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Result<Guesses<'_>, Denied> {
-        Guesser { guessing, has_secrets: true, client: Some(client) }.take_at(codes, now)
+        Guesses { guessing, has_secrets: true, client: Some(client), count: 0, taken_at: 0 }
+            .take_at(codes, now)
     }
 
     fn wait(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Option<Duration> {

@@ -66,13 +66,6 @@ impl Scope {
             Scope::Admin => "admin",
         }
     }
-
-    /// The scope of this name.
-    pub fn named(name: &str) -> Option<Scope> {
-        [Scope::Read, Scope::Write, Scope::Redeem, Scope::Admin]
-            .into_iter()
-            .find(|scope| scope.as_str() == name)
-    }
 }
 
 /// The section `guessing`.

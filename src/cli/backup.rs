@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use ureq::BodyReader;
 
 /// Write a backup of a running service, or of a stopped one's data directory, to a file. The file is complete or does not exist.
 #[derive(clap::Args, Debug)]
@@ -33,43 +33,15 @@ pub struct Args {
 /// # Errors
 /// If the service rejects the request, or the file can't be written; the temporary file is removed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let name = args.file.display().to_string();
+    let (name, start) = (args.file.display().to_string(), Instant::now());
     if args.file.exists() {
         bail!("{name} exists: name a new file");
     }
-    let start = Instant::now();
-    let mut response = match args.from {
-        Some(_) => None,
-        None => Some(args.connection.client()?.get("/v1/backup")?),
+    let archive = match &args.from {
+        Some(dir) => Archive::Directory(dir),
+        None => Archive::Service(args.connection.client()?.read("/v1/backup")?),
     };
-    let mut partial = args.file.clone().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let progress = progress::bytes(None, "of the archive");
-    let written = create(&partial).and_then(|file| {
-        let bytes = match (&args.from, &mut response) {
-            (Some(dir), _) => {
-                archive_directory(dir, &mut &file).map_err(io::Error::other)?;
-                file.metadata()?.len()
-            }
-            (None, Some(response)) => {
-                io::copy(&mut progress.wrap_read(response.body_mut().as_reader()), &mut &file)?
-            }
-            (None, None) => 0,
-        };
-        file.sync_all()?;
-        std::fs::rename(&partial, &args.file)?;
-        let directory = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(bytes)
-    });
-    progress.finish_and_clear();
-    let bytes = written
-        .inspect_err(|_| {
-            // The partial file is useless; if it can't be removed, nothing else depends on that.
-            let _ = std::fs::remove_file(&partial);
-        })
-        .with_context(|| name.clone())?;
+    let bytes = save(archive, &args.file).with_context(|| name.clone())?;
     let result = match args.json {
         true => json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() }).to_string(),
         false => format!("wrote {name}, {bytes} bytes"),
@@ -79,10 +51,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates a file that only its owner may read, because the archive contains secrets. Replaces what an earlier attempt has left.
-fn create(path: &Path) -> io::Result<File> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => File::options().write(true).create_new(true).mode(0o600).open(path),
+/// The origin of an archive.
+enum Archive<'a> {
+    Directory(&'a Path),
+    Service(BodyReader<'static>),
+}
+
+/// Returns the number of bytes. Only the owner may read the file, because the archive contains secrets.
+fn save(archive: Archive<'_>, path: &Path) -> anyhow::Result<u64> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".cuckood-backup-").tempfile_in(directory)?;
+    match archive {
+        Archive::Directory(dir) => drop(archive_directory(dir, &mut file)?),
+        Archive::Service(archive) => {
+            let progress = progress::bytes(None, "of the archive");
+            let copied = io::copy(&mut progress.wrap_read(archive), &mut file);
+            progress.finish_and_clear();
+            copied?;
+        }
     }
+    let bytes = file.as_file().metadata()?.len();
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    File::open(directory)?.sync_all()?;
+    Ok(bytes)
 }

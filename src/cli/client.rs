@@ -1,10 +1,11 @@
 //! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, the errors, and how often to try.
 
 use super::tls::TlsConnector;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 use serde_json::Value;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -12,7 +13,7 @@ use ureq::http::{Method, Request, Response, StatusCode};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{ConnectProxyConnector, Connector, TcpConnector};
-use ureq::{Agent, SendBody};
+use ureq::{Agent, BodyReader, SendBody};
 
 /// Maximum size of a response that is read into memory, in bytes.
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
@@ -141,15 +142,17 @@ impl Connection {
         Ok(Client { key: self.key.clone(), agent, ..client })
     }
 
+    /// Returns the certificates of `--cacert`, or of SSL_CERT_FILE and SSL_CERT_DIR, or else those that the system trusts.
     fn roots(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-        let Some(path) = &self.cacert else { return system_roots() };
-        let name = path.display().to_string();
-        let roots = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let roots = roots.with_context(|| name.clone())?;
-        if roots.is_empty() {
-            bail!("{name} contains no certificate: name a PEM file with --cacert or SSL_CERT_FILE");
+        let (source, found) = match &self.cacert {
+            Some(path) => (path.display().to_string(), load_certs_from_paths(Some(path), None)),
+            None => ("the system".to_owned(), load_native_certs()),
+        };
+        if found.certs.is_empty() {
+            let faults: String = found.errors.iter().map(|fault| format!("; {fault}")).collect();
+            bail!("{source} contains no certificate{faults}: name a PEM file with --cacert or SSL_CERT_FILE");
         }
-        Ok(roots)
+        Ok(found.certs)
     }
 }
 
@@ -170,6 +173,36 @@ impl Client {
     }
 
     /// Sends a request, and returns the response if its status is a success.
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: SendBody<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Response<ureq::Body>, ClientError> {
+        let mut request = Request::builder().method(method).uri(self.url(path));
+        if let Some(key) = &self.key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(body).map_err(|error| self.broken(path, error.into()))?;
+        let request = self.agent.configure_request(request).timeout_global(timeout).build();
+        let mut response = self.agent.run(request).map_err(|error| self.broken(path, error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
+        Err(rejected(response.status(), &text.unwrap_or_default()))
+    }
+
+    fn broken(&self, path: &str, source: ureq::Error) -> ClientError {
+        ClientError::Transport { url: self.url(path), source: Box::new(source) }
+    }
+
+    /// Sends a request, and returns the body of the response if its status is a success.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -180,63 +213,36 @@ impl Client {
         headers: &[(&str, &str)],
         body: SendBody<'_>,
         timeout: Option<Duration>,
-    ) -> Result<Response<ureq::Body>, ClientError> {
-        let url = self.url(path);
-        let broken =
-            |source: ureq::Error| ClientError::Transport { url: url.clone(), source: Box::new(source) };
-        let mut request = Request::builder().method(method).uri(&url);
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(body).map_err(|error| broken(error.into()))?;
-        let request = self.agent.configure_request(request).timeout_global(timeout).build();
-        let mut response = self.agent.run(request).map_err(broken)?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
+    ) -> Result<String, ClientError> {
+        let mut response = self.send(method, path, headers, body, timeout)?;
         let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
-        Err(rejected(response.status(), &text.unwrap_or_default()))
+        text.map_err(|error| self.broken(path, error))
     }
 
-    /// Sends a GET request, and returns the response if its status is a success.
+    /// Returns the JSON at a path; null if it is none.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn get(&self, path: &str) -> Result<Response<ureq::Body>, ClientError> {
-        self.call(Method::GET, path, &[], SendBody::none(), None)
+    pub fn get(&self, path: &str, timeout: Option<Duration>) -> Result<Value, ClientError> {
+        let text = self.call(Method::GET, path, &[], SendBody::none(), timeout)?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 
-    /// Reads the body of a response to a request for `path`.
+    /// Returns the bytes at a path, as they arrive.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn text(&self, path: &str, mut response: Response<ureq::Body>) -> Result<String, ClientError> {
-        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
-        text.map_err(|source| ClientError::Transport { url: self.url(path), source: Box::new(source) })
-    }
-
-    /// Reads the JSON of a response; null if it is none.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn json(&self, path: &str, response: Response<ureq::Body>) -> Result<Value, ClientError> {
-        Ok(serde_json::from_str(&self.text(path, response)?).unwrap_or_default())
+    pub fn read(&self, path: &str) -> Result<BodyReader<'static>, ClientError> {
+        let response = self.send(Method::GET, path, &[], SendBody::none(), None)?;
+        Ok(response.into_body().into_reader())
     }
 }
 
-/// Returns the certificates that SSL_CERT_FILE and SSL_CERT_DIR name, or else those that the system trusts.
-fn system_roots() -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let found = rustls_native_certs::load_native_certs();
-    if found.certs.is_empty() {
-        let faults: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
-        let faults =
-            if faults.is_empty() { "the system trusts no certificate".into() } else { faults.join("; ") };
-        bail!("{faults}: name a PEM file with --cacert or SSL_CERT_FILE");
-    }
-    Ok(found.certs)
+/// Generates an id that no other has.
+pub fn random_id() -> io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(hex::encode(random))
 }
 
 #[cfg(test)]
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn connection_errors_name_the_url_and_ask_for_the_service() {
         let client = Client::over("http://127.0.0.1:1/", TlsConfig::default());
-        let error = client.get("/readyz").unwrap_err().to_string();
+        let error = client.get("/readyz", None).unwrap_err().to_string();
         assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");
         assert!(error.ends_with("; is the service running?"), "{error}");
     }

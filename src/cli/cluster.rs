@@ -7,16 +7,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Manage the log that nodes share.
-#[derive(clap::Args, Debug)]
-pub struct Args {
-    /// Operation.
-    #[command(subcommand)]
-    pub action: Action,
-}
-
-/// Operations on the log that nodes share.
 #[derive(clap::Subcommand, Debug)]
-pub enum Action {
+pub enum Args {
     /// Create the stream of an empty log, although snapshots of an earlier log may exist. Nothing of the earlier log is removed, and
     /// nothing of it is served: to continue with its data, use `cuckood restore --into-cluster`.
     Init {
@@ -31,7 +23,7 @@ pub enum Action {
 /// # Errors
 /// If the configuration is invalid or names no shared log, or the log can't be created.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Action::Init { config } = &args.action;
+    let Args::Init { config } = args;
     let journal = configuration(config.as_deref())?.engine_options().journal;
     let JournalOptions::Nats(options) = journal else {
         bail!("journal.kind is not \"nats\"; set it to create a log for several nodes")

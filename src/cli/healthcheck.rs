@@ -5,8 +5,6 @@ use super::serve;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use ureq::SendBody;
-use ureq::http::Method;
 use ureq::tls::TlsConfig;
 
 /// Ask whether a service is ready. The exit status is the answer.
@@ -39,7 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Client::over(&url, TlsConfig::builder().disable_verification(true).build())
         }
     };
-    client.call(Method::GET, "/readyz", &[], SendBody::none(), Some(Duration::from_secs(3)))?;
+    client.get("/readyz", Some(Duration::from_secs(3)))?;
     Ok(())
 }
 

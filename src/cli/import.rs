@@ -2,7 +2,7 @@
 
 use super::client::{Client, ClientError, Connection, pauses};
 use super::progress;
-use super::shadow::redis::{Dialer, Redis};
+use super::shadow::redis::{self, Redis};
 use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
@@ -106,7 +106,7 @@ enum Source<'a> {
 impl Source<'_> {
     fn open(args: &Args) -> anyhow::Result<(Source<'_>, ProgressBar)> {
         if let (Some(url), Some(key)) = (&args.redis, &args.key) {
-            let mut redis = Dialer::new(url, args.cacert.as_deref())?.connect()?;
+            let mut redis = Redis::connect(&redis::client(url, args.cacert.as_deref())?)?;
             let progress = progress::items(redis.length(key)?, "members");
             return Ok((Source::Redis(redis, key), progress));
         }
@@ -252,7 +252,7 @@ impl Upload {
     /// Returns why the import failed, if the response to its upload was lost.
     fn failure(&self) -> Option<ClientError> {
         let path = format!("/v1/imports/{}", self.id);
-        let recorded = self.client.json(&path, self.client.get(&path).ok()?).ok()?;
+        let recorded = self.client.get(&path, None).ok()?;
         let text = |field: &str| Some(recorded["failure"][field].as_str()?.to_owned());
         let (code, detail) = (text("code")?, text("detail")?);
         (recorded["state"] != "running").then_some(ClientError::Rejected { status: 409, code, detail })
@@ -265,9 +265,7 @@ impl Upload {
         body: SendBody<'_>,
     ) -> Result<String, ClientError> {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let path = format!("{}?{query}", self.path);
-        let response = self.client.call(Method::POST, &path, headers, body, None)?;
-        self.client.text(&path, response)
+        self.client.call(Method::POST, &format!("{}?{query}", self.path), headers, body, None)
     }
 }
 

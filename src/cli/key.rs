@@ -10,16 +10,8 @@ use std::io::{self, Write};
 const KEY_BYTES: usize = 32;
 
 /// Create API keys.
-#[derive(clap::Args, Debug)]
-pub struct Args {
-    /// What to do.
-    #[command(subcommand)]
-    pub action: Action,
-}
-
-/// What to do about keys.
 #[derive(clap::Subcommand, Debug)]
-pub enum Action {
+pub enum Args {
     /// Print a new key and its entry for `auth.keys`. The key is not stored anywhere.
     New {
         /// Name of the key in the service's messages.
@@ -49,7 +41,7 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
 /// # Errors
 /// If standard output can't be written to.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Action::New { name, scopes, prefix, expires_at } = &args.action;
+    let Args::New { name, scopes, prefix, expires_at } = args;
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random));
@@ -76,7 +68,7 @@ mod tests {
 
     #[derive(Parser, Debug)]
     struct Program {
-        #[command(flatten)]
+        #[command(subcommand)]
         args: Args,
     }
 

@@ -19,11 +19,23 @@ mod tls;
 pub mod verify;
 
 use std::io::{self, Write};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Prints a remark on standard error.
 fn note(what: &str) {
     // Standard error is gone, so there is nowhere left to report that.
     let _ = writeln!(io::stderr(), "cuckood: {what}");
+}
+
+/// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.
+fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
 
 /// Takes the faults that a test of the real program asks for from its environment.

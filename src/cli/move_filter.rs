@@ -61,7 +61,7 @@ impl Place {
     }
 
     fn exists(&self) -> Result<bool, ClientError> {
-        match self.client.get(&self.path) {
+        match self.client.get(&self.path, None) {
             Ok(_) => Ok(true),
             Err(error) if error.is_code("campaign-not-found") || error.is_code("coupon-not-found") => {
                 Ok(false)
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if to.exists()? {
         bail!("already-exists: {created} exists; choose another name with --rename");
     }
-    let described = from.client.json(&from.path, from.client.get(&from.path)?)?;
+    let described = from.client.get(&from.path, None)?;
     let progress = progress::bytes(described["stats"]["memory_bytes"].as_u64(), "of the image (about)");
     let (start, mut pauses, mut retries) = (Instant::now(), pauses(), args.retries);
     let moved = loop {
@@ -115,9 +115,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn attempt(from: &Place, to: &Place, progress: &ProgressBar) -> Result<(), ClientError> {
-    let image = from.client.get(&format!("{}/image", from.path))?;
+    let image = from.client.read(&format!("{}/image", from.path))?;
     progress.set_position(0);
-    let body = SendBody::from_owned_reader(progress.wrap_read(image.into_body().into_reader()));
+    let body = SendBody::from_owned_reader(progress.wrap_read(image));
     let headers = [("Content-Type", "application/octet-stream")];
     to.client.call(Method::PUT, &format!("{}/image", to.path), &headers, body, None).map(drop)
 }

@@ -9,16 +9,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Repair a data directory that no server has open.
-#[derive(clap::Args, Debug)]
-pub struct Args {
-    /// What to repair.
-    #[command(subcommand)]
-    pub action: Action,
-}
-
-/// What can be repaired.
 #[derive(clap::Subcommand, Debug)]
-pub enum Action {
+pub enum Args {
     /// Declare this machine's clock right. Check it first! Entries that were stamped in the future are moved back to now, and
     /// holds that had expired too soon become active again where their codes are still free.
     Clock {
@@ -41,13 +33,13 @@ pub enum Action {
 /// # Errors
 /// If there is no data directory, or the repair failed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (Action::Clock { dir } | Action::Skip { dir, .. }) = &args.action;
+    let (Args::Clock { dir } | Args::Skip { dir, .. }) = args;
     if !dir.join("format").exists() {
         bail!("{} is not a data directory: it has no file `format`", dir.display());
     }
     let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
     let clock = Clock::system(ClockLimits::default());
-    if let Action::Skip { entry, .. } = &args.action {
+    if let Args::Skip { entry, .. } = args {
         let last = repair::skip(dir, &options, &clock, Seq(*entry))?;
         tell(&format!("entry {entry} is skipped; its write has had no effect"));
         tell(&format!(

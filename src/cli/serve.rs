@@ -1,5 +1,6 @@
 //! `cuckood serve`: runs the service.
 
+use super::stop_signals;
 use crate::config::{Config, ConfigError};
 use crate::server::{self, Listeners, Reloads};
 use crate::telemetry;
@@ -29,8 +30,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // This runtime only accepts connections; the server's workers serve them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut stopped = stop_signals()?;
         // Without a handler the signal would end the process.
         let hangups = signal(SignalKind::hangup())?;
         let file = args.config.clone();
@@ -40,13 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
-        let shutdown = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
-        server::run(config, Listeners { http, resp }, reloads, shutdown).await
+        server::run(config, Listeners { http, resp }, reloads, stopped()).await
     })
 }
 

@@ -1,6 +1,6 @@
 //! The sections of the configuration that concern several machines: which log, how to reach it, and what a node of it is.
 
-use super::values::{Bytes, List, Period};
+use super::values::{Bytes, Period, list};
 use crate::engine::ClusterOptions;
 use crate::journal::{NatsLogin, NatsOptions, NatsTls};
 use serde::Deserialize;
@@ -41,7 +41,8 @@ impl fmt::Debug for SecretText {
 #[serde(deny_unknown_fields)]
 pub struct Nats {
     /// Addresses of servers.
-    pub servers: List,
+    #[serde(deserialize_with = "list")]
+    pub servers: Vec<String>,
     /// The stream that is the log.
     pub stream: String,
     /// Servers that hold the stream, if it is created.
@@ -105,7 +106,7 @@ impl Nats {
     /// How this node reaches the log.
     pub fn options(&self, cluster: &Cluster) -> NatsOptions {
         NatsOptions {
-            servers: self.servers.0.clone(),
+            servers: self.servers.clone(),
             stream: self.stream.clone(),
             cluster: cluster.name.clone(),
             replicas: self.replicas,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A size, or a share of `limits.memory`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "NumberOrText")]
+#[serde(try_from = "OrText<u64>")]
 pub enum Room {
     /// A percentage.
     Percent(u64),
@@ -29,35 +29,23 @@ impl Room {
 
 /// A size in bytes, or a string such as `"64MiB"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug, Deserialize)]
-#[serde(try_from = "NumberOrText")]
+#[serde(try_from = "OrText<u64>")]
 pub struct Bytes(pub u64);
 
 /// A size, or a share of the machine's memory, such as `"60%"`; in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "NumberOrText")]
+#[serde(try_from = "OrText<u64>")]
 pub struct Share(pub u64);
 
 /// A duration in seconds, or a string such as `"24h"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "NumberOrText")]
+#[serde(try_from = "OrText<u64>")]
 pub struct Period(pub Duration);
 
-/// A list of strings, or one string with commas between them.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(from = "ListOrText")]
-pub struct List(pub Vec<String>);
-
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum NumberOrText {
-    Number(u64),
-    Text(String),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ListOrText {
-    List(Vec<String>),
+enum OrText<T> {
+    Plain(T),
     Text(String),
 }
 
@@ -81,25 +69,24 @@ pub(super) fn optional_address<'de, D: Deserializer<'de>>(
     }
 }
 
-impl From<ListOrText> for List {
-    fn from(value: ListOrText) -> Self {
-        Self(match value {
-            ListOrText::List(texts) => texts,
-            ListOrText::Text(text) => {
-                let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
-                texts.map(str::to_owned).collect()
-            }
-        })
-    }
+/// Parses a list of strings, or one string with commas between them.
+pub(super) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(match OrText::deserialize(deserializer)? {
+        OrText::Plain(texts) => texts,
+        OrText::Text(text) => {
+            let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+            texts.map(str::to_owned).collect()
+        }
+    })
 }
 
-impl TryFrom<NumberOrText> for Period {
+impl TryFrom<OrText<u64>> for Period {
     type Error = String;
 
-    fn try_from(value: NumberOrText) -> Result<Self, String> {
+    fn try_from(value: OrText<u64>) -> Result<Self, String> {
         let text = match value {
-            NumberOrText::Number(seconds) => return Ok(Self(Duration::from_secs(seconds))),
-            NumberOrText::Text(text) => text,
+            OrText::Plain(seconds) => return Ok(Self(Duration::from_secs(seconds))),
+            OrText::Text(text) => text,
         };
         let span = text.parse::<Span>();
         let seconds = span.and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())));
@@ -108,13 +95,13 @@ impl TryFrom<NumberOrText> for Period {
     }
 }
 
-impl TryFrom<NumberOrText> for Bytes {
+impl TryFrom<OrText<u64>> for Bytes {
     type Error = String;
 
-    fn try_from(value: NumberOrText) -> Result<Self, String> {
+    fn try_from(value: OrText<u64>) -> Result<Self, String> {
         match value {
-            NumberOrText::Number(bytes) => Ok(Self(bytes)),
-            NumberOrText::Text(text) => match text.parse::<ByteSize>() {
+            OrText::Plain(bytes) => Ok(Self(bytes)),
+            OrText::Text(text) => match text.parse::<ByteSize>() {
                 Ok(size) => Ok(Self(size.as_u64())),
                 Err(_) => Err(format!("'{text}' is not a size such as \"64MiB\"")),
             },
@@ -122,11 +109,11 @@ impl TryFrom<NumberOrText> for Bytes {
     }
 }
 
-impl TryFrom<NumberOrText> for Room {
+impl TryFrom<OrText<u64>> for Room {
     type Error = String;
 
-    fn try_from(value: NumberOrText) -> Result<Self, String> {
-        if let NumberOrText::Text(text) = &value
+    fn try_from(value: OrText<u64>) -> Result<Self, String> {
+        if let OrText::Text(text) = &value
             && let Some(share) = text.strip_suffix('%')
         {
             let percent = share.trim().parse().ok().filter(|share| *share <= 100);
@@ -138,10 +125,10 @@ impl TryFrom<NumberOrText> for Room {
     }
 }
 
-impl TryFrom<NumberOrText> for Share {
+impl TryFrom<OrText<u64>> for Share {
     type Error = String;
 
-    fn try_from(value: NumberOrText) -> Result<Self, String> {
+    fn try_from(value: OrText<u64>) -> Result<Self, String> {
         Ok(Self(Room::try_from(value)?.bytes(machine_memory())))
     }
 }

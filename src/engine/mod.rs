@@ -378,25 +378,31 @@ impl Engine {
         self.submit_by(None, command, key).await
     }
 
-    /// [`Self::submit`] for the holder of an API key, whose name is logged with the command.
+    /// [`Self::submit`] for the holder of an API key, whose name is logged with the command. The command is queued by the call, not when
+    /// the future is first polled, so commands are applied in the order of the calls.
     ///
     /// # Errors
     /// As for [`Self::submit`].
-    pub async fn submit_by(
+    pub fn submit_by(
         &self,
         by: Option<KeyName>,
         command: Command,
         key: Option<IdempotencyKey>,
-    ) -> Result<Applied, SubmitError> {
-        self.refuse_unless_ready()?;
-        let bytes = command.weight_bytes();
-        let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
-        let share = self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
-        let room = Room { _share: share, _attempt: Attempt::of(&self.inner.refusals, &command) };
-        let (reply, answer) = oneshot::channel();
-        let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
-        self.send(Request::Submit(Box::new(submission)))?;
-        answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+    ) -> impl Future<Output = Result<Applied, SubmitError>> + Send + use<> {
+        let queue = || {
+            self.refuse_unless_ready()?;
+            let bytes = command.weight_bytes();
+            let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
+            let share =
+                self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
+            let room = Room { _share: share, _attempt: Attempt::of(&self.inner.refusals, &command) };
+            let (reply, answer) = oneshot::channel();
+            let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
+            self.send(Request::Submit(Box::new(submission)))?;
+            Ok(answer)
+        };
+        let queued: Result<_, SubmitError> = queue();
+        async { queued?.await.unwrap_or(Err(SubmitError::StorageFailed)) }
     }
 
     /// Takes a snapshot of everything acknowledged so far.

@@ -4,7 +4,7 @@ use super::answer::{Code, Problem, refusals};
 use super::api::Api;
 use super::request::body::ReadBody;
 use super::request::idempotency::{self, Resource};
-use crate::access::{Caller, Client, Guesser, Scope};
+use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{Applied, Command, KeyName, Kind, Name, Outcome, Target};
 use crate::engine::{Engine, FilterView, SubmitError};
 use axum::extract::{ConnectInfo, FromRequestParts, Request};
@@ -136,10 +136,10 @@ impl<R> Call<R> {
 
     /// A request that reveals whether items of a filter are valid. It is refused before its body is read if its end user has no guess
     /// left.
-    pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesser<'_>, Problem> {
+    pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesses<'_>, Problem> {
         let has_secrets = view.has_secret_codes();
         let client = if has_secrets { self.client(request)? } else { None };
-        Ok(self.api.access.guessing.guesser(has_secrets, client)?)
+        Ok(self.api.access.guessing.start(has_secrets, client)?)
     }
 
     /// Reads the request's whole JSON body.

@@ -4,7 +4,6 @@ use super::batch::Batch;
 use super::execute::execute;
 use super::failure::{Code, Failure};
 use super::parser::{Parser, RequestLimits};
-use super::replies::Replies;
 use super::session::{Session, Visit};
 use super::shared::{Service, Shared};
 use crate::budget::{Budget, Share};
@@ -98,11 +97,11 @@ impl Service {
     ) -> io::Result<()> {
         let shared = &*self.0;
         let _open = Open::new(shared);
-        let (session, replies, batch) = (Session::new(shared, peer), Replies::default(), Batch::new(shared));
+        let (session, batch) = (Session::new(shared, peer), Batch::new(shared));
         let mut connection = Connection {
             stream,
             vitals,
-            visit: Visit { shared, session, replies, batch },
+            visit: Visit { shared, session, batch },
             parser: Parser::default(),
             arrived: Vec::new(),
             read: 0,
@@ -172,9 +171,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let length = match found {
                 Ok(Some(length)) => length,
                 Ok(None) => break ControlFlow::Continue(()),
-                Err(error) => {
-                    self.visit.settle().await;
-                    self.visit.replies.failure(&Failure::err(error.to_string()));
+                Err(failure) => {
+                    self.visit.batch.settle().await;
+                    self.visit.batch.replies.failure(&failure);
                     break ControlFlow::Break(());
                 }
             };
@@ -198,18 +197,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             if next.is_break() {
                 break next;
             }
-            let reply_bytes = self.visit.replies.bytes().len().saturating_sub(replied_bytes);
-            if self.visit.replies.bytes().len() >= SEND_BYTES {
+            let reply_bytes = self.visit.batch.replies.bytes().len().saturating_sub(replied_bytes);
+            if self.visit.batch.replies.bytes().len() >= SEND_BYTES {
                 self.send().await?;
             }
-            replied_bytes = self.visit.replies.bytes().len();
+            replied_bytes = self.visit.batch.replies.bytes().len();
             turn_bytes += length + reply_bytes + COMMAND_BYTES;
             if turn_bytes >= TURN_BYTES {
                 turn_bytes = 0;
                 tokio::task::yield_now().await;
             }
         };
-        self.visit.settle().await;
+        self.visit.batch.settle().await;
         self.arrived.drain(..self.read);
         self.read = 0;
         Ok(next)
@@ -217,10 +216,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Answers what was executed, and that there is no room for more.
     async fn refuse(&mut self) -> ControlFlow<()> {
-        self.visit.settle().await;
+        self.visit.batch.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
         let text = "too many bytes of commands are being received: send shorter ones, or try again";
-        self.visit.replies.failure(&Failure::new(Code::BUSY, text));
+        self.visit.batch.replies.failure(&Failure::new(Code::BUSY, text));
         ControlFlow::Break(())
     }
 
@@ -228,29 +227,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// left none.
     async fn send(&mut self) -> io::Result<()> {
         self.visit.batch.counts.flush(&self.visit.shared.metrics);
-        if self.visit.replies.bytes().is_empty() {
+        if self.visit.batch.replies.bytes().is_empty() {
             return Ok(());
         }
         self.share.hold_anyway(self.needed_bytes());
-        self.stream.write_all(self.visit.replies.bytes()).await?;
+        self.stream.write_all(self.visit.batch.replies.bytes()).await?;
         self.stream.flush().await?;
-        self.visit.replies.clear(KEPT_BYTES);
+        self.visit.batch.replies.clear(KEPT_BYTES);
         Ok(())
     }
 
-    /// Gives back the memory that only long requests and answers need. The beginning of the next request may have arrived behind them.
+    /// Gives back the memory that only long requests and answers need. The beginning of the next request may have arrived behind them: its
+    /// buffer is kept while it is not much shorter.
     fn release(&mut self) {
-        if self.arrived.is_empty() {
-            if self.arrived.capacity() > KEPT_BYTES {
-                self.arrived = Vec::new();
-            }
-            self.parser.shrink(KEPT_BYTES);
-        } else {
-            let kept = self.arrived.len().max(KEPT_BYTES);
-            if self.arrived.capacity() > SPARE_FACTOR * kept {
-                self.arrived.shrink_to(kept);
-            }
+        if self.arrived.capacity() > SPARE_FACTOR * self.arrived.len() {
+            self.arrived.shrink_to(KEPT_BYTES);
         }
+        self.parser.shrink(KEPT_BYTES);
         self.visit.batch.shrink(KEPT_BYTES);
         self.share.hold_anyway(self.needed_bytes());
     }
@@ -263,8 +256,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             true => buffer + positions,
             false => 2 * buffer + 3 * positions,
         };
-        let Visit { batch, replies, session, .. } = &self.visit;
-        let bytes = request_bytes + batch.memory_bytes() + replies.memory_bytes() + session.memory_bytes();
+        let Visit { batch, session, .. } = &self.visit;
+        let bytes = request_bytes + batch.memory_bytes() + session.memory_bytes();
         match bytes <= OWN_BYTES {
             true => 0,
             // In steps, so that the account is seldom touched.

@@ -26,9 +26,9 @@ pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     match arguments.len() {
         2 => present(call, None, arguments.at(1))?,
         3 => present(call, Some(arguments.at(1)), arguments.at(2))?,
-        _ => return Err(Failure::syntax()),
+        _ => return Err(Failure::SYNTAX),
     }
-    call.replies.simple("OK");
+    call.batch.replies.simple("OK");
     Ok(())
 }
 
@@ -42,13 +42,13 @@ fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(
             Err(Failure::err("AUTH <password> called without any password configured: auth.keys is empty"))
         }
         Some(DEFAULT_USER) => Ok(()),
-        Some(_) => Err(Failure::new(Code::WRONGPASS, "invalid username-password pair or user is disabled.")),
+        Some(_) => Err(Failure::WRONG_PASSWORD),
     }
 }
 
 /// `HELLO [version [AUTH user key] [SETNAME name]]`.
 pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
-    let (mut protocol, mut auth, mut name) = (call.replies.protocol, None, None);
+    let (mut protocol, mut auth, mut name) = (call.batch.replies.protocol, None, None);
     if call.arguments.len() > 1 {
         protocol = match integer(call.arguments.at(1)) {
             Some(2) => Protocol::Two,
@@ -84,7 +84,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if let Some(name) = name {
         call.session.name = name.to_vec();
     }
-    let replies = &mut *call.replies;
+    let replies = &mut call.batch.replies;
     replies.protocol = protocol;
     replies.map(7);
     replies.words(["server", "cuckood", "version", REDIS_VERSION, "proto"]);
@@ -118,8 +118,8 @@ pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         return Err(failure);
     }
     match call.arguments.len() {
-        1 => call.replies.simple("PONG"),
-        2 => call.replies.bulk(call.arguments.at(1)),
+        1 => call.batch.replies.simple("PONG"),
+        2 => call.batch.replies.bulk(call.arguments.at(1)),
         _ => return Err(Failure::arity("ping")),
     }
     Ok(())
@@ -128,7 +128,7 @@ pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// `SELECT 0`.
 pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     match integer(call.arguments.at(1)) {
-        Some(0) => call.replies.simple("OK"),
+        Some(0) => call.batch.replies.simple("OK"),
         Some(_) => return Err(Failure::err("DB index is out of range")),
         None => return Err(Failure::err("invalid DB index")),
     }
@@ -139,10 +139,10 @@ pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 pub(super) fn multi(call: &mut Call<'_, '_>) {
     if call.session.transaction.is_some() {
         // As in Redis, this does not spoil the transaction.
-        return call.replies.failure(&Failure::err("MULTI calls can not be nested"));
+        return call.batch.replies.failure(&Failure::err("MULTI calls can not be nested"));
     }
     call.session.transaction = Some(Transaction::default());
-    call.replies.simple("OK");
+    call.batch.replies.simple("OK");
 }
 
 /// `EXEC`: the connection executes the queued requests next, like any others.
@@ -153,7 +153,7 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if is_faulty {
         return Err(Failure::new(Code::EXECABORT, "Transaction discarded because of previous errors."));
     }
-    call.replies.array(count);
+    call.batch.replies.array(count);
     (call.session.spliced, call.session.counted) = (requests, count);
     Ok(())
 }
@@ -161,7 +161,7 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// `DISCARD`.
 pub(super) fn discard(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     call.session.transaction.take().ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
-    call.replies.simple("OK");
+    call.batch.replies.simple("OK");
     Ok(())
 }
 
@@ -170,16 +170,17 @@ pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if !call.arguments.at(1).eq_ignore_ascii_case(b"LIST") {
         return Err(Failure::err("unknown subcommand. Try MODULE LIST."));
     }
-    call.replies.array(1);
-    call.replies.map(2);
-    call.replies.words(["name", "bf", "ver"]);
-    call.replies.integer(MODULE_VERSION);
+    call.batch.replies.array(1);
+    call.batch.replies.map(2);
+    call.batch.replies.words(["name", "bf", "ver"]);
+    call.batch.replies.integer(MODULE_VERSION);
     Ok(())
 }
 
 /// `CLIENT subcommand …`.
 pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
-    let Call { session, replies, arguments, .. } = call;
+    let Call { session, arguments, .. } = call;
+    let replies = &mut call.batch.replies;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     let wanted = match subcommand.as_str() {
         "id" | "getname" | "info" => 2,
@@ -217,7 +218,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         // The connections that have been idle longest are closed when there are too many: there is nothing to switch off.
         _ => {
             let is_switch = |word: &&str| arguments.at(2).eq_ignore_ascii_case(word.as_bytes());
-            ["on", "off"].iter().find(|word| is_switch(word)).ok_or_else(Failure::syntax)?;
+            ["on", "off"].iter().find(|word| is_switch(word)).ok_or(Failure::SYNTAX)?;
             replies.simple("OK");
         }
     }
@@ -232,55 +233,36 @@ pub(super) fn info(call: &mut Call<'_, '_>) {
         let is_named = |name: &[u8]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
         asked.is_empty() || asked.iter().any(is_named)
     };
-    let mut text = String::new();
-    for (section, lines) in sections(call).into_iter().filter(|(section, _)| is_asked(section)) {
-        let start = if text.is_empty() { "" } else { "\r\n" };
-        text.extend([start, "# ", section, "\r\n"]);
-        text.extend(lines.into_iter().map(|(field, value)| format!("{field}:{value}\r\n")));
-    }
-    call.replies.text(&text);
+    let texts = sections(call).into_iter().filter(|(section, _)| is_asked(section));
+    let texts: Vec<String> = texts.map(|(section, lines)| format!("# {section}\r\n{lines}")).collect();
+    call.batch.replies.text(&texts.join("\r\n"));
 }
 
-/// The lines of a section of INFO.
-type Lines = Vec<(&'static str, String)>;
-
-fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, Lines)> {
+/// The sections of INFO, and their lines.
+fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, String)> {
     let (engine, metrics) = (&call.shared.engine, &call.shared.metrics);
     let figures = call.shared.figures.read(Instant::now(), || engine.info());
-    let is_loading = matches!(engine.status(), Status::Recovering(_));
-    let all: [(_, Lines); 7] = [
-        (
-            "Server",
-            vec![
-                ("redis_version", REDIS_VERSION.to_owned()),
-                ("redis_mode", "standalone".to_owned()),
-                ("cuckood_version", env!("CARGO_PKG_VERSION").to_owned()),
-                ("uptime_in_seconds", figures.uptime_seconds.to_string()),
-            ],
-        ),
-        ("Clients", vec![("connected_clients", metrics.connections.get().to_string())]),
-        (
-            "Memory",
-            vec![
-                ("used_memory", (figures.tables_bytes + figures.records_bytes).to_string()),
-                ("maxmemory", figures.memory_max_bytes.to_string()),
-                ("maxmemory_policy", "noeviction".to_owned()),
-            ],
-        ),
-        ("Persistence", vec![("loading", u8::from(is_loading).to_string())]),
-        (
-            "Stats",
-            vec![
-                ("total_connections_received", metrics.connections_opened.get().to_string()),
-                ("total_commands_processed", metrics.commands_total.get().to_string()),
-            ],
-        ),
-        ("Replication", vec![("role", "master".to_owned()), ("connected_slaves", "0".to_owned())]),
-        (
-            "Keyspace",
-            vec![("db0", format!("keys={},expires=0,avg_ttl=0", figures.campaigns + figures.coupons))],
-        ),
+    let (version, uptime) = (env!("CARGO_PKG_VERSION"), figures.uptime_seconds);
+    let (clients, opened) = (metrics.connections.get(), metrics.connections_opened.get());
+    let (used, max) = (figures.tables_bytes + figures.records_bytes, figures.memory_max_bytes);
+    let loading = u8::from(matches!(engine.status(), Status::Recovering(_)));
+    let (commands, keys) = (metrics.commands_total.get(), figures.campaigns + figures.coupons);
+    let server = format!(
+        "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\ncuckood_version:{version}\r\nuptime_in_seconds:{uptime}\r\n"
+    );
+    let memory = format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n");
+    let stats = format!("total_connections_received:{opened}\r\ntotal_commands_processed:{commands}\r\n");
+    let mut sections = vec![
+        ("Server", server),
+        ("Clients", format!("connected_clients:{clients}\r\n")),
+        ("Memory", memory),
+        ("Persistence", format!("loading:{loading}\r\n")),
+        ("Stats", stats),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        ("Keyspace", format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")),
     ];
-    let may_read = call.caller.may(Scope::Read);
-    all.into_iter().filter(|(section, _)| may_read || !matches!(*section, "Memory" | "Keyspace")).collect()
+    if !call.caller.may(Scope::Read) {
+        sections.retain(|(section, _)| !matches!(*section, "Memory" | "Keyspace"));
+    }
+    sections
 }

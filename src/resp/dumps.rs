@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 /// How long a dump waits for the next command.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -29,27 +30,19 @@ pub struct Owner {
     pub caller: String,
 }
 
-/// A dump.
+/// A dump: its owner, and the task that reads it, which is asked for records by their numbers.
 struct Dump {
     owner: Owner,
-    progress: tokio::sync::Mutex<Progress>,
-    used_at: Mutex<Instant>,
+    task: mpsc::Sender<(u64, oneshot::Sender<Record>)>,
 }
 
-struct Progress {
-    download: Download,
-    /// Records that are read and not given out.
-    ready: VecDeque<Vec<u8>>,
-    /// The number of the record that comes next.
-    next: u64,
-    /// The one before it.
-    last: Vec<u8>,
-}
+/// A record; `None` at the end.
+type Record = Result<Option<Vec<u8>>, Failure>;
 
 /// All dumps. The engine limits their number.
 #[derive(Clone, Default)]
 pub struct Dumps {
-    all: Arc<Mutex<BTreeMap<u64, Arc<Dump>>>>,
+    all: Arc<Mutex<BTreeMap<u64, Dump>>>,
     begun: Arc<AtomicU64>,
 }
 
@@ -71,70 +64,53 @@ impl Dumps {
             error => error.into(),
         })?;
         let download = download.ok_or_else(|| Failure::err("Not found"))?;
-        let progress = Progress { download, ready: VecDeque::new(), next: 0, last: Vec::new() };
-        let used_at = Mutex::new(Instant::now());
-        let dump = Arc::new(Dump { owner, progress: tokio::sync::Mutex::new(progress), used_at });
-        let number = {
-            // A number comes again long after its dump is over.
-            let number = self.begun.fetch_add(1, Ordering::Relaxed) % NUMBERS + 1;
-            self.all.lock().insert(number, dump);
-            number
-        };
-        tokio::spawn(self.clone().drop_when_idle(number));
-        self.go_on(number, 0).await
+        let (task, asked) = mpsc::channel(1);
+        // A number comes again long after its dump is over.
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) % NUMBERS + 1;
+        self.all.lock().insert(number, Dump { owner: owner.clone(), task });
+        let dumps = self.clone();
+        tokio::spawn(async move {
+            read(download, asked).await;
+            dumps.all.lock().remove(&number);
+        });
+        self.next(number << RECORD_BITS, &owner).await
     }
 
     /// The piece that an iterator names.
     pub async fn next(&self, iterator: u64, owner: &Owner) -> Result<Piece, Failure> {
         let (number, record) = (iterator >> RECORD_BITS, iterator & ((1 << RECORD_BITS) - 1));
-        let is_owners = self.all.lock().get(&number).is_some_and(|dump| dump.owner == *owner);
-        if is_owners { self.go_on(number, record).await } else { Err(unknown()) }
-    }
-
-    async fn go_on(&self, number: u64, record: u64) -> Result<Piece, Failure> {
-        let dump = self.all.lock().get(&number).cloned().ok_or_else(unknown)?;
-        *dump.used_at.lock() = Instant::now();
-        let mut progress = dump.progress.lock().await;
-        if record + 1 != progress.next {
-            if record != progress.next {
-                return Err(unknown());
-            }
-            match progress.advance().await {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.all.lock().remove(&number);
-                    return Ok((0, Vec::new()));
-                }
-                Err(failure) => {
-                    self.all.lock().remove(&number);
-                    return Err(failure);
-                }
-            }
-        }
-        let next = i64::try_from(number << RECORD_BITS | progress.next).map_err(|_| unknown())?;
-        Ok((next, progress.last.clone()))
-    }
-
-    async fn drop_when_idle(self, number: u64) {
-        loop {
-            let Some(used_at) = self.all.lock().get(&number).map(|dump| *dump.used_at.lock()) else { return };
-            if used_at.elapsed() >= IDLE_MAX {
-                self.all.lock().remove(&number);
-                return;
-            }
-            sleep_until(used_at + IDLE_MAX).await;
+        let task =
+            self.all.lock().get(&number).filter(|dump| dump.owner == *owner).map(|dump| dump.task.clone());
+        let (reply, answer) = oneshot::channel();
+        task.ok_or_else(unknown)?.send((record, reply)).await.map_err(|_| unknown())?;
+        match answer.await.map_err(|_| unknown())?? {
+            Some(bytes) => Ok((i64::try_from(iterator + 1).map_err(|_| unknown())?, bytes)),
+            None => Ok((0, Vec::new())),
         }
     }
 }
 
-impl Progress {
-    /// Goes on to the next record; false if there is none.
-    async fn advance(&mut self) -> Result<bool, Failure> {
-        if self.ready.is_empty() {
-            self.ready = self.download.next().await?.into();
+/// Reads the records of a dump, until its end or until nobody goes on with it. Only the next record and the last one can be had.
+async fn read(mut download: Download, mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>) {
+    let (mut ready, mut next, mut last) = (VecDeque::new(), 0, Vec::new());
+    while let Ok(Some((record, reply))) = timeout(IDLE_MAX, asked.recv()).await {
+        if record == next {
+            if ready.is_empty() {
+                match download.next().await {
+                    Ok(records) => ready = records.into(),
+                    Err(error) => return drop(reply.send(Err(error.into()))),
+                }
+            }
+            let Some(bytes) = ready.pop_front() else {
+                // Makes room for the next dump before the client learns of the end.
+                drop(download);
+                return drop(reply.send(Ok(None)));
+            };
+            (last, next) = (bytes, next + 1);
         }
-        let Some(record) = self.ready.pop_front() else { return Ok(false) };
-        (self.last, self.next) = (record, self.next + 1);
-        Ok(true)
+        if record + 1 == next {
+            // The client may be gone.
+            let _ = reply.send(Ok(Some(last.clone())));
+        }
     }
 }

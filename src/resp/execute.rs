@@ -43,9 +43,9 @@ async fn fail(visit: &mut Visit<'_>, command: &'static str, failure: Failure) {
     if let Some(transaction) = &mut visit.session.transaction {
         transaction.is_faulty = true;
     }
-    visit.settle().await;
+    visit.batch.settle().await;
     visit.batch.counts.add(command, Some(failure.code));
-    visit.replies.failure(&failure);
+    visit.batch.replies.failure(&failure);
 }
 
 async fn run(
@@ -57,7 +57,7 @@ async fn run(
     if !row.takes(arguments.len()) {
         return Err(Failure::arity(row.spelling));
     }
-    let Visit { shared, session, replies, batch } = visit;
+    let Visit { shared, session, batch } = visit;
     let caller = session.admit(shared, row.needs, row.spelling)?;
     if let Some(transaction) = &mut session.transaction
         && !matches!(row.name, Name::Multi | Name::Exec | Name::Discard | Name::Quit)
@@ -66,15 +66,15 @@ async fn run(
             return Err(Failure::err("Command not allowed inside a transaction"));
         }
         transaction.queue(request)?;
-        replies.simple("QUEUED");
+        batch.replies.simple("QUEUED");
         return Ok(Done::Queued);
     }
     if let Needs::Scope(scope) = row.needs {
         refuse_unless_ready(shared, scope)?;
     }
-    let call = &mut Call { shared, session, replies, batch, row, arguments, caller };
+    let call = &mut Call { shared, session, batch, row, arguments, caller };
     if !row.is_gathered() {
-        call.settle().await;
+        call.batch.settle().await;
     }
     match row.name {
         Name::CfExists | Name::CfMExists | Name::CfCount => return filters::check(call).await,
@@ -96,10 +96,10 @@ async fn run(
         Name::Auth => connection_commands::auth(call)?,
         Name::Hello => connection_commands::hello(call)?,
         Name::Ping => connection_commands::ping(call)?,
-        Name::Echo => call.replies.bulk(arguments.at(1)),
+        Name::Echo => call.batch.replies.bulk(arguments.at(1)),
         Name::Select => connection_commands::select(call)?,
         Name::Quit => {
-            call.replies.simple("OK");
+            call.batch.replies.simple("OK");
             return Ok(Done::Ended);
         }
         Name::Multi => connection_commands::multi(call),
@@ -107,7 +107,7 @@ async fn run(
         Name::Discard => connection_commands::discard(call)?,
         Name::Module => connection_commands::module(call)?,
         Name::Client => connection_commands::client(call)?,
-        Name::Command => command::describe(arguments, call.replies)?,
+        Name::Command => command::describe(arguments, &mut call.batch.replies)?,
         Name::Info => connection_commands::info(call),
     }
     Ok(Done::Answered)
@@ -121,7 +121,7 @@ fn refuse_unless_ready(shared: &Shared, scope: Scope) -> Result<(), Failure> {
     let status = shared.engine.status();
     match (Failure::unready(&status, shared.engine.is_shared()), status) {
         (Some(failure), _) => Err(failure),
-        (None, Status::Failed(_)) if scope != Scope::Read => Err(Failure::read_only()),
+        (None, Status::Failed(_)) if scope != Scope::Read => Err(Failure::READ_ONLY),
         (None, _) => Ok(()),
     }
 }

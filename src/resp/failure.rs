@@ -55,6 +55,35 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// An argument is no number, or too large.
+    pub const NOT_AN_INTEGER: Self = Self::fixed(Code::ERR, "value is not an integer or out of range");
+
+    /// The arguments don't follow the command's syntax.
+    pub const SYNTAX: Self = Self::fixed(Code::ERR, "syntax error");
+
+    /// The filter can't take the item.
+    pub const FILTER_FULL: Self = Self::fixed(Code::ERR, "Filter is full");
+
+    /// The answer of the engine did not come in time.
+    pub const TOO_LATE: Self =
+        Self::fixed(Code::MISCONF, "the answer took too long; whether the write took effect is unknown");
+
+    /// The write was not tried, because the answers to those before it take too long.
+    pub const NOT_TRIED: Self =
+        Self::fixed(Code::BUSY, "the writes before this one take too long: it was not tried, try again");
+
+    /// Writes are refused because storage has failed earlier, so this one has surely had no effect.
+    pub const READ_ONLY: Self =
+        Self::fixed(Code::READONLY, "storage has failed: nothing is written any more, reads go on");
+
+    /// No key of the configuration was presented.
+    pub const WRONG_PASSWORD: Self =
+        Self::fixed(Code::WRONGPASS, "invalid username-password pair or user is disabled.");
+
+    const fn fixed(code: Code, text: &'static str) -> Self {
+        Self { code, text: Cow::Borrowed(text) }
+    }
+
     /// A failure with this code.
     pub fn new(code: Code, text: impl Into<Cow<'static, str>>) -> Self {
         Self { code, text: text.into() }
@@ -70,34 +99,9 @@ impl Failure {
         Self::err(format!("wrong number of arguments for '{command}' command"))
     }
 
-    /// An argument is no number, or too large.
-    pub fn not_an_integer() -> Self {
-        Self::err("value is not an integer or out of range")
-    }
-
     /// The command has more of something than it may have.
     pub fn too_many(what: &str) -> Self {
         Self::err(format!("one command has at most {ITEMS_MAX} {what}"))
-    }
-
-    /// The arguments don't follow the command's syntax.
-    pub fn syntax() -> Self {
-        Self::err("syntax error")
-    }
-
-    /// The filter can't take the item.
-    pub fn filter_full() -> Self {
-        Self::err("Filter is full")
-    }
-
-    /// The answer of the engine did not come in time.
-    pub fn too_late() -> Self {
-        Self::new(Code::MISCONF, "the answer took too long; whether the write took effect is unknown")
-    }
-
-    /// The write was not tried, because the answers to those before it take too long.
-    pub fn not_tried() -> Self {
-        Self::new(Code::BUSY, "the writes before this one take too long: it was not tried, try again")
     }
 
     /// The engine answered with the outcome of another command, which would be a bug.
@@ -109,7 +113,7 @@ impl Failure {
     /// A refusal of the state machine.
     pub fn refused(refusal: &Refusal) -> Self {
         match refusal {
-            Refusal::FilterFull => Self::filter_full(),
+            Refusal::FilterFull => Self::FILTER_FULL,
             Refusal::FilterGone => {
                 Self::err("the filter was deleted while this was on its way: nothing was changed, try again")
             }
@@ -143,11 +147,6 @@ impl Failure {
             | Status::Diverged(_)
             | Status::Panicked(_) => None,
         }
-    }
-
-    /// Writes are refused because storage has failed earlier, so this one has surely had no effect.
-    pub fn read_only() -> Self {
-        Self::new(Code::READONLY, "storage has failed: nothing is written any more, reads go on")
     }
 }
 
@@ -227,8 +226,8 @@ mod tests {
         ] {
             assert_eq!(Failure::from(error.clone()).code.as_str(), code, "{error}");
         }
-        assert_eq!(Failure::too_late().code, Code::MISCONF);
-        for not_tried in [Failure::read_only(), Failure::not_tried()] {
+        assert_eq!(Failure::TOO_LATE.code, Code::MISCONF);
+        for not_tried in [Failure::READ_ONLY, Failure::NOT_TRIED] {
             assert_ne!(not_tried.code, Code::MISCONF, "{not_tried:?}");
         }
     }

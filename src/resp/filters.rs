@@ -15,6 +15,9 @@ use crate::engine::{FilterView, Growth, Layout, Mode};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+const KEY_SYNTAX: &str = "a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins \
+                          with a letter or a digit";
+
 /// Rejects more items than one command may have, and items that no filter can have.
 fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
     if items.len() > ITEMS_MAX {
@@ -38,8 +41,7 @@ fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> 
 pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     let (row, items) = (call.row, call.arguments.from(2));
     check_items(items)?;
-    call.batch.settle_changes(call.replies).await;
-    let part = |guesses| Part { row, items: items.len(), guesses };
+    call.batch.settle_changes().await;
     let key = call.key(call.arguments.at(1));
     if let Some(key) = &key {
         call.require_key(key)?;
@@ -48,32 +50,44 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
             && row.name != Name::CfCount
             && let Some(checks) = call.batch.checks_of(key)
         {
-            check_blanks(checks.view(), items)?;
-            checks.add(part(None), items);
+            check_blanks(&checks.view, items)?;
+            checks.add(Part { row, items: items.len(), guesses: None }, items);
             return Ok(Done::Gathered);
         }
     }
     let Some(view) = key.and_then(|key| call.shared.engine.find(key.kind, key.name())) else {
-        call.settle().await;
+        call.batch.settle().await;
         if row.name == Name::CfMExists {
-            call.replies.array(items.len());
+            call.batch.replies.array(items.len());
         }
         match row.name == Name::CfCount {
-            true => call.replies.integer(0),
-            false => (0..items.len()).for_each(|_| call.replies.boolean(false)),
+            true => call.batch.replies.integer(0),
+            false => (0..items.len()).for_each(|_| call.batch.replies.boolean(false)),
         }
         return Ok(Done::Answered);
     };
     check_blanks(&view, items)?;
     let guesses = guesses(call, &view, items.len()).await?;
     if row.name == Name::CfCount {
-        call.settle().await;
+        call.batch.settle().await;
         let count = view.count(view.digest_of(items.at(0)), call.shared.engine.now());
         guesses.settle(usize::from(count == 0));
-        call.replies.count(count.into());
+        call.batch.replies.count(count.into());
         return Ok(Done::Answered);
     }
-    call.batch.check(view, part(Some(guesses)), items, call.replies).await;
+    gather(call, view, None, items, Some(guesses)).await
+}
+
+/// Has the batch answer the command, together with others that do the same in this filter.
+async fn gather<'a>(
+    call: &mut Call<'_, 'a>,
+    view: Arc<FilterView>,
+    change: Option<Change>,
+    items: Arguments<'_>,
+    guesses: Option<Guesses<'a>>,
+) -> Result<Done, Failure> {
+    let part = Part { row: call.row, items: items.len(), guesses };
+    call.batch.add(view, change, &call.caller, part, items).await;
     Ok(Done::Gathered)
 }
 
@@ -90,9 +104,9 @@ async fn guesses<'a>(
     let client = client.and_then(|_| guessing.client(&call.caller, None, peer));
     if client.is_some() {
         // Guesses that earlier commands have not used up are returned when they are answered.
-        call.settle().await;
+        call.batch.settle().await;
     }
-    Ok(guessing.guesser(view.has_secret_codes(), client)?.take(items)?)
+    Ok(guessing.start(view.has_secret_codes(), client)?.take(items)?)
 }
 
 /// `CF.DEL key item`.
@@ -102,20 +116,7 @@ pub(super) async fn remove(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
     check_blanks(&view, items)?;
     let guesses = guesses(call, &view, items.len()).await?;
-    change(call, &view, Change::Remove, items, Some(guesses)).await
-}
-
-async fn change<'a>(
-    call: &mut Call<'_, 'a>,
-    view: &FilterView,
-    change: Change,
-    items: Arguments<'_>,
-    guesses: Option<Guesses<'a>>,
-) -> Result<Done, Failure> {
-    let part = Part { row: call.row, items: items.len(), guesses };
-    let digests = items.iter().map(|item| view.digest_of(item));
-    call.batch.change(view, change, &call.caller, part, digests, call.replies).await;
-    Ok(Done::Gathered)
+    gather(call, view, Some(Change::Remove), items, Some(guesses)).await
 }
 
 /// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
@@ -141,8 +142,7 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
         }
     }
     check_items(items)?;
-    let key = parse_key(call)?;
-    call.require_key(&key)?;
+    let key = usable_key(call)?;
     let view = match call.shared.engine.find(key.kind, key.name()) {
         Some(view) => view,
         None if creates => created(call, &key, capacity).await?,
@@ -150,26 +150,25 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     };
     check_blanks(&view, items)?;
     let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
+    let change = if is_if_absent { Change::AddIfAbsent } else { Change::Add };
     // That a full filter rejects codes tells that one of them is not in it.
     let guesses = match view.may_refuse_codes() {
         true => Some(guesses(call, &view, 1).await?),
         false => None,
     };
-    change(call, &view, if is_if_absent { Change::AddIfAbsent } else { Change::Add }, items, guesses).await
+    gather(call, view, Some(change), items, guesses).await
 }
 
-/// Parses the key of a filter to create.
-fn parse_key<'v>(call: &Call<'v, '_>) -> Result<Key<'v>, Failure> {
-    call.key(call.arguments.at(1)).ok_or_else(|| {
-        let rule = "a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins \
-                    with a letter or a digit";
-        Failure::err(rule)
-    })
+/// Parses the key of a filter to create, which the caller must be allowed to use.
+pub(super) fn usable_key<'v>(call: &Call<'v, '_>) -> Result<Key<'v>, Failure> {
+    let key = call.key(call.arguments.at(1)).ok_or_else(|| Failure::err(KEY_SYNTAX))?;
+    call.require_key(&key)?;
+    Ok(key)
 }
 
 /// Creates the filter of a key under which there is none. Another client may do so at the same time.
 async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Result<Arc<FilterView>, Failure> {
-    call.settle().await;
+    call.batch.settle().await;
     match create(call, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
             let view = call.shared.engine.find(key.kind, key.name());
@@ -193,14 +192,13 @@ pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         return Err(Failure::arity(call.row.spelling));
     }
     let reserve = Reserve::parse(call.arguments.from(2))?;
-    let key = parse_key(call)?;
-    call.require_key(&key)?;
+    let key = usable_key(call)?;
     let exists = || Failure::refused(&Refusal::AlreadyExists(Vec::new()));
     if call.shared.engine.find(key.kind, key.name()).is_some() {
         return Err(exists());
     }
     match create(call, &key, reserve).await? {
-        Outcome::Created(_) => call.replies.simple("OK"),
+        Outcome::Created(_) => call.batch.replies.simple("OK"),
         Outcome::Exists(_) => return Err(exists()),
         outcome => return Err(Failure::of(&outcome)),
     }
@@ -210,14 +208,14 @@ pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// `CF.COMPACT key`. Does nothing: memory shrinks when a filter is cleared or empty.
 pub(super) fn compact(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Cuckoo filter was not found"))?;
-    call.replies.simple("OK");
+    call.batch.replies.simple("OK");
     Ok(())
 }
 
 /// `CF.INFO key`.
 pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
-    describe(&view, call.shared.engine.now(), call.replies);
+    describe(&view, call.shared.engine.now(), &mut call.batch.replies);
     Ok(())
 }
 
@@ -242,7 +240,7 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
             outcome => return Err(Failure::of(&outcome)),
         }
     }
-    call.replies.count(deleted);
+    call.batch.replies.count(deleted);
     Ok(())
 }
 

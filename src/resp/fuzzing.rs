@@ -24,7 +24,7 @@ pub fn requests<'a>(
                     read += length;
                 }
                 Ok(None) => break,
-                Err(error) => return Some(error.to_string()),
+                Err(error) => return Some(error.text.into_owned()),
             }
         }
         unread.drain(..read);

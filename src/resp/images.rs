@@ -2,12 +2,15 @@
 
 use super::dumps::Owner;
 use super::failure::{Code, Failure};
+use super::filters::usable_key;
 use super::key::Key;
 use super::parser::integer;
 use super::session::Call;
 use crate::domain::{Command, FilterId, ImageFault, Outcome, Refusal, UploadId};
 use crate::engine::{ImageBody, ImageRecord};
 use sha2::{Digest, Sha256};
+
+const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
 
 /// `CF.SCANDUMP key iterator`: the piece that the iterator names, and the iterator of the next one.
 pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
@@ -26,9 +29,9 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         }
         iterator => shared.dumps.next(iterator, &owner).await?,
     };
-    call.replies.array(2);
-    call.replies.integer(next);
-    call.replies.bulk(&bytes);
+    call.batch.replies.array(2);
+    call.batch.replies.integer(next);
+    call.batch.replies.bulk(&bytes);
     Ok(())
 }
 
@@ -38,9 +41,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     integer(call.arguments.at(2))
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
-    let key = call.key(call.arguments.at(1));
-    let key = key.ok_or_else(|| Failure::err("a key is campaign:NAME, coupon:NAME or NAME"))?;
-    call.require_key(&key)?;
+    let key = usable_key(call)?;
     let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
     let upload = upload(&key, call.caller.name());
     let id = FilterId::random();
@@ -57,7 +58,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         call.log_act(&key, &result);
     }
     match result? {
-        Outcome::ImageReceived | Outcome::Created(_) => call.replies.simple("OK"),
+        Outcome::ImageReceived | Outcome::Created(_) => call.batch.replies.simple("OK"),
         Outcome::Refused(refusal) => return Err(refused(&refusal)),
         outcome => return Err(Failure::of(&outcome)),
     }
@@ -66,12 +67,8 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// What the pieces that a caller loads into a key are known by, on any node.
 fn upload(key: &Key<'_>, caller: &str) -> UploadId {
-    let mut hash = Sha256::new();
-    for part in [key.to_string().as_bytes(), caller.as_bytes()] {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    let hash: [u8; 32] = hash.finalize().into();
+    // No key contains a space.
+    let hash: [u8; 32] = Sha256::digest(format!("{key} {caller}")).into();
     let (first, _) = hash.split_first_chunk().expect("a hash of 32 bytes has 16");
     UploadId(u128::from_le_bytes(*first))
 }
@@ -88,10 +85,7 @@ fn bad(fault: ImageFault) -> Failure {
 fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken => Failure::err("item exists"),
-        Refusal::TooManyImages => {
-            let text = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
-            Failure::new(Code::BUSY, text)
-        }
+        Refusal::TooManyImages => Failure::new(Code::BUSY, TOO_MANY),
         Refusal::ImageNotFound => {
             Failure::err("no dump is being loaded into this key: begin with its first piece")
         }

@@ -1,11 +1,12 @@
 //! EXISTS, TYPE, SCAN and the other commands that look at keys.
 
 use super::failure::Failure;
-use super::key::{KeyRule, matches, prefix};
+use super::key::{KeyRule, pattern, prefix};
 use super::parser::{Arguments, integer};
 use super::session::Call;
 use crate::domain::{ITEMS_MAX, Kind};
 use crate::engine::FilterView;
+use regex::bytes::Regex;
 use std::sync::Arc;
 
 /// How Redis calls the type of a cuckoo filter.
@@ -14,7 +15,7 @@ const TYPE: &str = "MBbloomCF";
 /// The fewest and the most keys that a page is made of, whatever COUNT says: each page looks at all filters.
 const PAGE_KEYS: (usize, usize) = (100, 1_000);
 
-/// The longest pattern, in bytes. Keys are shorter, and matching takes as many steps as the product of the two lengths.
+/// The longest pattern, in bytes. Keys are shorter, and matching takes at most as many steps as the product of the two lengths.
 const PATTERN_BYTES_MAX: usize = 512;
 
 /// Keys that are matched before others of this worker get their turn.
@@ -30,21 +31,21 @@ pub(super) fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     for key in keys.iter() {
         count += u64::from(call.find(key)?.is_some());
     }
-    call.replies.count(count);
+    call.batch.replies.count(count);
     Ok(())
 }
 
 /// `TYPE key`.
 pub(super) fn type_of(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let is_there = call.find(call.arguments.at(1))?.is_some();
-    call.replies.simple(if is_there { TYPE } else { "none" });
+    call.batch.replies.simple(if is_there { TYPE } else { "none" });
     Ok(())
 }
 
 /// `TTL key`, `PTTL key`: -1 for a key, -2 if there is none.
 pub(super) fn ttl(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let is_there = call.find(call.arguments.at(1))?.is_some();
-    call.replies.integer(if is_there { -1 } else { -2 });
+    call.batch.replies.integer(if is_there { -1 } else { -2 });
     Ok(())
 }
 
@@ -52,7 +53,7 @@ pub(super) fn ttl(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 pub(super) fn size(call: &mut Call<'_, '_>) {
     let list = |kind| call.shared.engine.list(kind, call.caller.prefix(), None, usize::MAX).len();
     let count = list(Kind::Campaign) + list(Kind::Coupon);
-    call.replies.count(count as u64);
+    call.batch.replies.count(count as u64);
 }
 
 /// `MEMORY USAGE key [SAMPLES n]`.
@@ -64,8 +65,8 @@ pub(super) fn memory(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         return Err(Failure::arity("memory|usage"));
     }
     match call.find(call.arguments.at(2))? {
-        Some(view) => call.replies.count(view.describe(call.shared.engine.now()).stats.memory_bytes),
-        None => call.replies.null(),
+        Some(view) => call.batch.replies.count(view.describe(call.shared.engine.now()).stats.memory_bytes),
+        None => call.batch.replies.null(),
     }
     Ok(())
 }
@@ -78,10 +79,10 @@ pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     }
     let is_there = call.find(call.arguments.at(2))?.is_some();
     match (subcommand.as_str(), is_there) {
-        ("encoding" | "refcount" | "idletime", false) => call.replies.null(),
-        ("encoding", true) => call.replies.bulk(b"raw"),
-        ("refcount", true) => call.replies.integer(1),
-        ("idletime", true) => call.replies.integer(0),
+        ("encoding" | "refcount" | "idletime", false) => call.batch.replies.null(),
+        ("encoding", true) => call.batch.replies.bulk(b"raw"),
+        ("refcount", true) => call.batch.replies.integer(1),
+        ("idletime", true) => call.batch.replies.integer(0),
         (other, _) => {
             return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try OBJECT HELP.")));
         }
@@ -90,40 +91,40 @@ pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// What a page of keys is asked for.
-struct Scan<'a> {
+struct Scan {
     cursor: u64,
-    pattern: Option<&'a [u8]>,
+    pattern: Option<Regex>,
     keys: usize,
     /// Whether keys of our type are wanted.
     has_type: bool,
 }
 
-impl<'a> Scan<'a> {
+impl Scan {
     /// Parses `cursor [MATCH pattern] [COUNT n] [TYPE type]`.
-    fn parse(arguments: Arguments<'a>) -> Result<Self, Failure> {
+    fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
         let cursor = str::from_utf8(arguments.at(0)).ok().and_then(|cursor| cursor.parse().ok());
         let cursor = cursor.ok_or_else(|| Failure::err("invalid cursor"))?;
         let mut scan = Self { cursor, pattern: None, keys: PAGE_KEYS.0, has_type: true };
         for at in (1..arguments.len()).step_by(2) {
             let (option, value) = (arguments.at(at), arguments.at(at + 1));
             if at + 1 == arguments.len() {
-                return Err(Failure::syntax());
+                return Err(Failure::SYNTAX);
             } else if option.eq_ignore_ascii_case(b"MATCH") {
                 if value.len() > PATTERN_BYTES_MAX {
                     return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
                 }
-                scan.pattern = Some(value);
+                scan.pattern = Some(pattern(value).ok_or(Failure::SYNTAX)?);
             } else if option.eq_ignore_ascii_case(b"TYPE") {
                 scan.has_type = value.eq_ignore_ascii_case(TYPE.as_bytes());
             } else if option.eq_ignore_ascii_case(b"COUNT") {
-                let count = integer(value).ok_or_else(Failure::not_an_integer)?;
+                let count = integer(value).ok_or(Failure::NOT_AN_INTEGER)?;
                 if count < 1 {
-                    return Err(Failure::syntax());
+                    return Err(Failure::SYNTAX);
                 }
                 let (least, most) = PAGE_KEYS;
                 scan.keys = usize::try_from(count).unwrap_or(most).clamp(least, most);
             } else {
-                return Err(Failure::syntax());
+                return Err(Failure::SYNTAX);
             }
         }
         Ok(scan)
@@ -134,14 +135,13 @@ impl<'a> Scan<'a> {
         let name = view.name.as_str();
         let key = format!("{}{name}", prefix(view.kind));
         let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
-        match self.pattern {
+        let matches =
+            |key: &str| self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(key.as_bytes()));
+        match view.kind {
             _ if !self.has_type => None,
-            None => Some(key),
-            Some(pattern) if matches(pattern, key.as_bytes()) => Some(key),
-            Some(pattern) => {
-                let is_bare = view.kind == Kind::Campaign && matches(pattern, name.as_bytes());
-                is_bare.then(|| name.to_owned())
-            }
+            _ if matches(&key) => Some(key),
+            Kind::Campaign => matches(name).then(|| name.to_owned()),
+            Kind::Coupon => None,
         }
     }
 }
@@ -170,9 +170,9 @@ pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         keys.extend(views.iter().filter_map(|view| scan.key(view, &call.shared.options.keys)));
         tokio::task::yield_now().await;
     }
-    call.replies.array(2);
-    call.replies.bulk(next.to_string().as_bytes());
-    call.replies.array(keys.len());
-    keys.iter().for_each(|key| call.replies.bulk(key.as_bytes()));
+    call.batch.replies.array(2);
+    call.batch.replies.bulk(next.to_string().as_bytes());
+    call.batch.replies.array(keys.len());
+    keys.iter().for_each(|key| call.batch.replies.bulk(key.as_bytes()));
     Ok(())
 }

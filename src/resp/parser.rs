@@ -1,8 +1,8 @@
 //! Parses requests in Redis' protocol. A request may arrive in any pieces: the parser goes on where it stopped, and allocates nothing
 //! for arguments that have only been announced.
 
+use super::failure::Failure;
 use memchr::memchr;
-use thiserror::Error;
 
 /// The longest line that announces a number, in bytes.
 const NUMBER_LINE_BYTES_MAX: usize = 32;
@@ -21,31 +21,9 @@ pub struct RequestLimits {
     pub request_bytes_max: usize,
 }
 
-/// What is wrong with a request. Nobody can tell where the next one begins, so the connection ends with it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum ProtocolError {
-    /// The number of arguments is no number, or too large.
-    #[error("Protocol error: invalid multibulk length")]
-    ArgumentCount,
-    /// The length of an argument is no number, or too large.
-    #[error("Protocol error: invalid bulk length")]
-    ArgumentLength,
-    /// Something else is where an argument should begin.
-    #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
-    NoArgument(u8),
-    /// An argument or a number goes on where it should have ended.
-    #[error("Protocol error: expected the end of a line")]
-    NoLineEnd,
-    /// All arguments together are too long.
-    #[error("Protocol error: too big request")]
-    RequestTooLong,
-    /// A request without lengths is too long.
-    #[error("Protocol error: too big inline request")]
-    InlineTooLong,
-    /// A request without lengths has quotes.
-    #[error("Protocol error: quotes in an inline request")]
-    InlineQuotes,
-}
+/// What is wrong with the number of arguments, and with the length of one: it is no number, or too large.
+const WRONG_COUNT: &str = "invalid multibulk length";
+const WRONG_LENGTH: &str = "invalid bulk length";
 
 /// The position of an argument in its request.
 #[derive(Clone, Copy, Debug)]
@@ -86,21 +64,18 @@ impl Parser {
     /// more bytes, it goes on where it stopped. After a whole request, [`Self::arguments`] has it until [`Self::begin_next`].
     ///
     /// # Errors
-    /// [`ProtocolError`].
-    pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, ProtocolError> {
+    /// What is wrong with it. Nobody can tell where the next one begins, so the connection ends with it.
+    pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Failure> {
         loop {
             match self.state {
                 State::Request => match bytes.first() {
                     None => return Ok(None),
                     Some(b'*') => {
-                        let Some(count) = self.number(bytes).map_err(|()| ProtocolError::ArgumentCount)?
-                        else {
-                            return Ok(None);
-                        };
+                        let Some(count) = self.number(bytes, WRONG_COUNT)? else { return Ok(None) };
                         // Redis ignores such a request, and answers nothing.
                         let left = usize::try_from(count).unwrap_or(0);
                         if left > limits.arguments_max {
-                            return Err(ProtocolError::ArgumentCount);
+                            return Err(wrong(WRONG_COUNT));
                         }
                         self.state = State::Length { left };
                     }
@@ -111,16 +86,16 @@ impl Parser {
                     match bytes.get(self.at) {
                         None => return Ok(None),
                         Some(b'$') => {}
-                        Some(other) => return Err(ProtocolError::NoArgument(*other)),
+                        Some(other) => {
+                            return Err(wrong(&format!("expected '$', got '{}'", other.escape_ascii())));
+                        }
                     }
-                    let Some(length) = self.number(bytes).map_err(|()| ProtocolError::ArgumentLength)? else {
-                        return Ok(None);
-                    };
+                    let Some(length) = self.number(bytes, WRONG_LENGTH)? else { return Ok(None) };
                     let fits = |length: &usize| *length <= limits.argument_bytes_max;
                     let length = usize::try_from(length).ok().filter(fits);
-                    let length = length.ok_or(ProtocolError::ArgumentLength)?;
+                    let length = length.ok_or_else(|| wrong(WRONG_LENGTH))?;
                     if self.at + length > limits.request_bytes_max {
-                        return Err(ProtocolError::RequestTooLong);
+                        return Err(wrong("too big request"));
                     }
                     self.state = State::Argument { left, length };
                 }
@@ -129,7 +104,7 @@ impl Parser {
                     match bytes.get(end..end + 2) {
                         None => return Ok(None),
                         Some(b"\r\n") => {}
-                        Some(_) => return Err(ProtocolError::NoLineEnd),
+                        Some(_) => return Err(wrong("expected the end of a line")),
                     }
                     self.push(self.at, length);
                     self.at = end + 2;
@@ -168,43 +143,37 @@ impl Parser {
     }
 
     /// The number in the line that begins at the current position, behind its first byte; `None` if the line has not ended.
-    fn number(&mut self, bytes: &[u8]) -> Result<Option<i64>, ()> {
+    fn number(&mut self, bytes: &[u8], fault: &str) -> Result<Option<i64>, Failure> {
         let line = &bytes[self.at + 1..];
         let within = &line[..line.len().min(NUMBER_LINE_BYTES_MAX)];
         let Some(end) = memchr(b'\r', within) else {
-            return if within.len() < NUMBER_LINE_BYTES_MAX { Ok(None) } else { Err(()) };
+            return if within.len() < NUMBER_LINE_BYTES_MAX { Ok(None) } else { Err(wrong(fault)) };
         };
-        let number = integer(&line[..end]).ok_or(())?;
+        let number = integer(&line[..end]).ok_or_else(|| wrong(fault))?;
         match line.get(end + 1) {
             None => Ok(None),
             Some(b'\n') => {
                 self.at += end + 3;
                 Ok(Some(number))
             }
-            Some(_) => Err(()),
+            Some(_) => Err(wrong(fault)),
         }
     }
 
-    fn inline(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    fn inline(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
         let within = &bytes[..bytes.len().min(INLINE_BYTES_MAX)];
         let Some(end) = memchr(b'\n', within) else {
-            return if within.len() < INLINE_BYTES_MAX {
-                Ok(None)
-            } else {
-                Err(ProtocolError::InlineTooLong)
-            };
+            let is_too_long = within.len() == INLINE_BYTES_MAX;
+            return if is_too_long { Err(wrong("too big inline request")) } else { Ok(None) };
         };
-        let mut start = None;
-        for (at, byte) in within[..=end].iter().enumerate() {
-            match (byte.is_ascii_whitespace(), start) {
-                (false, None) if matches!(byte, b'"' | b'\'') => return Err(ProtocolError::InlineQuotes),
-                (false, None) => start = Some(at),
-                (true, Some(begun)) => {
-                    self.push(begun, at - begun);
-                    start = None;
-                }
-                _ => {}
+        let mut start = 0;
+        for word in within[..=end].split(u8::is_ascii_whitespace) {
+            match word.first() {
+                Some(b'"' | b'\'') => return Err(wrong("quotes in an inline request")),
+                Some(_) => self.push(start, word.len()),
+                None => {}
             }
+            start += word.len() + 1;
         }
         self.is_inline = true;
         self.at = end + 1;
@@ -253,6 +222,10 @@ impl<'a> Arguments<'a> {
     }
 }
 
+fn wrong(what: &str) -> Failure {
+    Failure::err(format!("Protocol error: {what}"))
+}
+
 /// Parses a whole number.
 pub fn integer(argument: &[u8]) -> Option<i64> {
     str::from_utf8(argument).ok()?.parse().ok()
@@ -277,9 +250,7 @@ mod tests {
     }
 
     /// All requests in bytes that arrive in these pieces, and how it ends.
-    fn parsed<'a>(
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-    ) -> (Vec<Request>, Option<ProtocolError>, Vec<u8>) {
+    fn parsed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Request>, Option<String>, Vec<u8>) {
         let (mut parser, mut unread, mut requests) = (Parser::default(), Vec::new(), Vec::new());
         for piece in pieces {
             unread.extend_from_slice(piece);
@@ -291,14 +262,14 @@ mod tests {
                         unread.drain(..length);
                     }
                     Ok(None) => break,
-                    Err(error) => return (requests, Some(error), unread),
+                    Err(error) => return (requests, Some(error.text.into_owned()), unread),
                 }
             }
         }
         (requests, None, unread)
     }
 
-    fn whole(bytes: &[u8]) -> (Vec<Request>, Option<ProtocolError>) {
+    fn whole(bytes: &[u8]) -> (Vec<Request>, Option<String>) {
         let (requests, error, _) = parsed([bytes]);
         (requests, error)
     }
@@ -336,25 +307,25 @@ mod tests {
     #[test]
     fn what_is_no_request_ends_it() {
         for (bytes, error) in [
-            (&b"*6\r\n"[..], ProtocolError::ArgumentCount),
-            (b"*99999999999999999999\r\n", ProtocolError::ArgumentCount),
-            (b"*x\r\n", ProtocolError::ArgumentCount),
-            (b"*\r\n", ProtocolError::ArgumentCount),
-            (b"*1\rx", ProtocolError::ArgumentCount),
-            (b"*00000000000000000000000000000000001", ProtocolError::ArgumentCount),
-            (b"*1\r\n:1\r\n", ProtocolError::NoArgument(b':')),
-            (b"*1\r\n*1\r\n", ProtocolError::NoArgument(b'*')),
-            (b"*1\r\n$21\r\n", ProtocolError::ArgumentLength),
-            (b"*1\r\n$-1\r\n", ProtocolError::ArgumentLength),
-            (b"*1\r\n$9223372036854775807\r\n", ProtocolError::ArgumentLength),
-            (b"*1\r\n$1\r\nab\r\n", ProtocolError::NoLineEnd),
-            (b"GET \"a b\"\r\n", ProtocolError::InlineQuotes),
+            (&b"*6\r\n"[..], WRONG_COUNT),
+            (b"*99999999999999999999\r\n", WRONG_COUNT),
+            (b"*x\r\n", WRONG_COUNT),
+            (b"*\r\n", WRONG_COUNT),
+            (b"*1\rx", WRONG_COUNT),
+            (b"*00000000000000000000000000000000001", WRONG_COUNT),
+            (b"*1\r\n:1\r\n", "expected '$', got ':'"),
+            (b"*1\r\n*1\r\n", "expected '$', got '*'"),
+            (b"*1\r\n$21\r\n", WRONG_LENGTH),
+            (b"*1\r\n$-1\r\n", WRONG_LENGTH),
+            (b"*1\r\n$9223372036854775807\r\n", WRONG_LENGTH),
+            (b"*1\r\n$1\r\nab\r\n", "expected the end of a line"),
+            (b"GET \"a b\"\r\n", "quotes in an inline request"),
         ] {
-            assert_eq!(whole(bytes).1, Some(error), "{}", bytes.escape_ascii());
+            assert_eq!(whole(bytes).1, Some(format!("Protocol error: {error}")), "{}", bytes.escape_ascii());
         }
         let long = encoded(&vec![vec![b'x'; 20]; 4]);
-        assert_eq!(whole(&long).1, Some(ProtocolError::RequestTooLong));
-        assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX]).1, Some(ProtocolError::InlineTooLong));
+        assert_eq!(whole(&long).1, Some("Protocol error: too big request".into()));
+        assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX]).1, Some("Protocol error: too big inline request".into()));
         assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX - 1]).1, None);
     }
 
@@ -387,13 +358,13 @@ mod tests {
             }
             let (at_once, error, rest) = parsed([&bytes[..]]);
             let each = parsed(bytes.chunks(1));
-            prop_assert_eq!(&(at_once.clone(), error), &(each.0, each.1));
+            prop_assert_eq!((&at_once, &error), (&each.0, &each.1));
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
             cuts.sort_unstable();
             let ends = cuts.iter().copied().chain([bytes.len()]);
             let begins = [0].into_iter().chain(cuts.iter().copied());
             let torn = parsed(begins.zip(ends).map(|(begin, end)| &bytes[begin..end]));
-            prop_assert_eq!((at_once, error), (torn.0, torn.1));
+            prop_assert_eq!((at_once, &error), (torn.0, &torn.1));
             if error.is_none() {
                 prop_assert_eq!(rest, torn.2);
             }

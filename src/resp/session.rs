@@ -1,11 +1,10 @@
 //! A connection's state that outlasts a command, and a command in execution: whom they belong to, and what they may do.
 
-use super::batch::{Batch, Submitted};
+use super::batch::Batch;
 use super::command::{Needs, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
 use super::parser::Arguments;
-use super::replies::Replies;
 use super::shared::Shared;
 use crate::access::{Caller, Denied};
 use crate::domain::{Command, Outcome};
@@ -94,20 +93,20 @@ impl Session {
     /// # Errors
     /// `WRONGPASS`; whoever the connection belonged to before, it still does.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
-        let entry = &shared.access.entry;
-        let caller = entry.caller(Some(key)).map_err(|denied| self.refused(shared, denied, None))?;
-        let unexpired = caller.require_unexpired(|| shared.engine.now());
-        unexpired.map_err(|denied| self.refused(shared, denied, Some(&caller)))?;
-        (self.caller, self.is_known) = (Some(caller), true);
-        Ok(())
-    }
-
-    fn refused(&self, shared: &Shared, denied: Denied, caller: Option<&Caller>) -> Failure {
-        self.tell(shared, &denied, caller, "auth");
-        match denied {
-            Denied::KeyExpired(_) => Failure::new(Code::WRONGPASS, denied.to_string()),
-            _ => Failure::new(Code::WRONGPASS, "invalid username-password pair or user is disabled."),
+        let caller = shared.access.entry.caller(Some(key));
+        let admitted = match &caller {
+            Ok(caller) => caller.require_unexpired(|| shared.engine.now()),
+            Err(denied) => Err(*denied),
+        };
+        if let Err(denied) = admitted {
+            self.tell(shared, &denied, caller.as_ref().ok(), "auth");
+            return Err(match denied {
+                Denied::KeyExpired(_) => Failure::new(Code::WRONGPASS, denied.to_string()),
+                _ => Failure::WRONG_PASSWORD,
+            });
         }
+        (self.caller, self.is_known) = (caller.ok(), true);
+        Ok(())
     }
 
     /// Admits a command, or rejects it. Returns the caller: the keys may have changed since the last command. Commands that need no key
@@ -138,23 +137,6 @@ impl Session {
         })
     }
 
-    /// Refuses a name that the caller may not use.
-    ///
-    /// # Errors
-    /// `NOPERM`.
-    pub fn require_name(
-        &self,
-        shared: &Shared,
-        caller: &Caller,
-        name: &str,
-        command: &'static str,
-    ) -> Result<(), Failure> {
-        caller.require_name(name).map_err(|denied| {
-            self.tell(shared, &denied, Some(caller), command);
-            denied.into()
-        })
-    }
-
     /// Logs that a key was refused.
     fn tell(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
         let Some(untold) = shared.access.tells(denied) else { return };
@@ -170,17 +152,8 @@ pub struct Visit<'a> {
     pub shared: &'a Shared,
     /// The key, the name and the transaction.
     pub session: Session,
-    /// Replies that have not been sent yet.
-    pub replies: Replies,
-    /// Commands that are not answered yet.
+    /// Commands that are not answered yet, and replies.
     pub batch: Batch<'a>,
-}
-
-impl Visit<'_> {
-    /// Answers all commands so far.
-    pub async fn settle(&mut self) {
-        self.batch.settle(&mut self.replies).await;
-    }
 }
 
 /// An admitted command, and the connection that it belongs to.
@@ -189,9 +162,7 @@ pub struct Call<'v, 'a> {
     pub shared: &'a Shared,
     /// The connection's session.
     pub session: &'v mut Session,
-    /// The connection's replies.
-    pub replies: &'v mut Replies,
-    /// The connection's batch.
+    /// The connection's batch, and its replies. Commands that write a reply settle it first.
     pub batch: &'v mut Batch<'a>,
     /// The command's row in the table.
     pub row: &'static Row,
@@ -215,11 +186,6 @@ pub enum Done {
 }
 
 impl Call<'_, '_> {
-    /// Answers all commands so far. Commands that write a reply do this first.
-    pub async fn settle(&mut self) {
-        self.batch.settle(self.replies).await;
-    }
-
     /// Parses a key, mapped by the rules of the configuration; `None` if no filter can have it.
     pub fn key<'k>(&self, key: &'k [u8]) -> Option<Key<'k>> {
         Key::parse(key, &self.shared.options.keys)
@@ -230,7 +196,10 @@ impl Call<'_, '_> {
     /// # Errors
     /// `NOPERM`.
     pub fn require_key(&self, key: &Key<'_>) -> Result<(), Failure> {
-        self.session.require_name(self.shared, &self.caller, key.name(), self.row.spelling)
+        self.caller.require_name(key.name()).map_err(|denied| {
+            self.session.tell(self.shared, &denied, Some(&self.caller), self.row.spelling);
+            denied.into()
+        })
     }
 
     /// Returns the filter of a key, if there is one.
@@ -248,8 +217,7 @@ impl Call<'_, '_> {
     /// # Errors
     /// Why there is none.
     pub async fn submit(&mut self, command: Command) -> Result<Outcome, Failure> {
-        let (by, timeout) = (self.caller.key_name(), self.shared.options.request_timeout);
-        Submitted::start(&self.shared.engine, by, command, timeout).await.outcome().await
+        self.shared.submit(self.caller.key_name(), command).await
     }
 
     /// Logs an administrative act.

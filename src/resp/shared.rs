@@ -2,11 +2,14 @@
 //! without a lock, and adds them to the metrics before it sends their replies.
 
 use super::dumps::Dumps;
-use super::failure::Code;
+use super::failure::{Code, Failure};
 use super::key::KeyRule;
 use crate::access::Access;
 use crate::budget::Budget;
+use crate::domain::{Command, KeyName, Outcome};
 use crate::engine::{Engine, Info};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,6 +19,7 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
 
 /// Time for which figures are reported again: reading them visits every filter and the data directory.
 const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
@@ -58,6 +62,18 @@ pub struct Shared {
     pub dumps: Dumps,
     /// The figures that INFO reports.
     pub figures: Figures,
+}
+
+/// The outcome of a submitted command, or why there is none.
+pub type Submitted<'a> = BoxFuture<'a, Result<Outcome, Failure>>;
+
+impl Shared {
+    /// Submits a command for the holder of an API key. Its outcome need not be awaited at once; commands are applied in the order of their
+    /// submissions.
+    pub fn submit(&self, by: Option<KeyName>, command: Command) -> Submitted<'_> {
+        let applied = timeout(self.options.request_timeout, self.engine.submit_by(by, command, None));
+        async { Ok(applied.await.map_err(|_| Failure::TOO_LATE)??.outcome) }.boxed()
+    }
 }
 
 /// The figures of the last second.

@@ -229,14 +229,13 @@ impl Places {
         ticks
     }
 
-    fn serve(&mut self, (stream, peer): Accepted, place: OwnedSemaphorePermit) {
+    fn serve(&mut self, accepted: Accepted, place: OwnedSemaphorePermit) {
         // Small responses must not be delayed. A socket that rejects the option still works.
-        let _ = stream.set_nodelay(true);
+        let _ = accepted.0.set_nodelay(true);
         let vitals = Arc::<Vitals>::default();
-        let (speech, draining) = (self.speech.clone(), self.draining.subscribe());
-        let connection = Connection { speech, peer, vitals: vitals.clone(), draining };
+        let connection = serve(self.speech.clone(), accepted, vitals.clone(), self.draining.subscribe());
         let task = self.workers.spawn(async move {
-            if let Err(error) = connection.serve(stream).await {
+            if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection broke");
             }
             drop(place);
@@ -302,47 +301,49 @@ async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
     Ok((stream.into_std()?, peer))
 }
 
-/// Everything that one connection needs to be served.
-struct Connection {
+/// Serves a connection until its end.
+async fn serve(
     speech: Speech,
+    (stream, peer): Accepted,
+    vitals: Arc<Vitals>,
+    mut draining: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let Speech { protocol, tls, heads } = speech;
+    let stream = TcpStream::from_std(stream)?;
+    if tls.is_none() {
+        vitals.enter(Phase::New);
+    }
+    // Until the client speaks, a connection needs neither buffers nor a TLS session.
+    tokio::select! {
+        biased;
+        ready = stream.readable() => ready?,
+        _ = draining.wait_for(|is_draining| *is_draining) => return Ok(()),
+    }
+    let counts_heads = matches!(protocol, Protocol::Http(_));
+    let socket = Socket::new(stream, vitals.clone(), heads, counts_heads);
+    match tls {
+        None => speak(protocol, socket, peer, vitals, draining).await,
+        Some(tls) => match Box::pin(tls.accept(socket)).await {
+            Some(stream) => speak(protocol, stream, peer, vitals, draining).await,
+            None => Ok(()),
+        },
+    }
+}
+
+async fn speak<S>(
+    protocol: Protocol,
+    stream: S,
     peer: SocketAddr,
     vitals: Arc<Vitals>,
     draining: watch::Receiver<bool>,
-}
-
-impl Connection {
-    async fn serve(mut self, stream: std::net::TcpStream) -> io::Result<()> {
-        let stream = TcpStream::from_std(stream)?;
-        if self.speech.tls.is_none() {
-            self.vitals.enter(Phase::New);
-        }
-        // Until the client speaks, a connection needs neither buffers nor a TLS session.
-        tokio::select! {
-            biased;
-            ready = stream.readable() => ready?,
-            _ = self.draining.wait_for(|is_draining| *is_draining) => return Ok(()),
-        }
-        let counts_heads = matches!(self.speech.protocol, Protocol::Http(_));
-        let socket = Socket::new(stream, self.vitals.clone(), self.speech.heads.clone(), counts_heads);
-        match self.speech.tls.take() {
-            None => self.speak(socket).await,
-            Some(tls) => match Box::pin(tls.accept(socket)).await {
-                Some(stream) => self.speak(stream).await,
-                None => Ok(()),
-            },
-        }
-    }
-
-    async fn speak<S>(self, stream: S) -> io::Result<()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Self { speech, peer, vitals, draining } = self;
-        vitals.enter(Phase::New);
-        match speech.protocol {
-            Protocol::Http(http) => Box::pin(http.serve(stream, peer, vitals, draining)).await,
-            Protocol::Resp(service) => Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await,
-        }
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    vitals.enter(Phase::New);
+    match protocol {
+        Protocol::Http(http) => Box::pin(http.serve(stream, peer, vitals, draining)).await,
+        Protocol::Resp(service) => Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await,
     }
 }
 

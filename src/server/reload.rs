@@ -77,16 +77,13 @@ impl Reload {
     fn warn(&self) {
         let now = self.engine.now();
         for expiry in self.control.expiries() {
-            let (key, expires_at) = match expiry {
-                Expiry::Key(key, at) => (Some(key), at),
-                Expiry::Certificate(at) => (None, at),
+            let (subject, key, expires_at) = match expiry {
+                Expiry::Key(key, at) => ("key", Some(key), at),
+                Expiry::Certificate(at) => ("certificate", None, at),
             };
-            match (key, expires_at <= now) {
-                _ if expires_at.0 > now.0 + WARN_BEFORE => {}
-                (Some(key), true) => tracing::warn!(key, %expires_at, "key has expired"),
-                (Some(key), false) => tracing::warn!(key, %expires_at, "key expires soon"),
-                (None, true) => tracing::warn!(%expires_at, "certificate has expired"),
-                (None, false) => tracing::warn!(%expires_at, "certificate expires soon"),
+            if expires_at.0 <= now.0 + WARN_BEFORE {
+                let event = if expires_at <= now { "has expired" } else { "expires soon" };
+                tracing::warn!(key, %expires_at, "{subject} {event}");
             }
         }
     }

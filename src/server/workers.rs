@@ -4,8 +4,9 @@
 
 use std::future::Future;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::num::NonZero;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -48,21 +49,16 @@ impl Workers {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
-        let (stop, stopped) = oneshot::channel();
-        let (report, started) = mpsc::channel();
+        // A thread that runs one runtime can't drop another: without a thread it leaks, and the service does not start.
+        let runtime = ManuallyDrop::new(Builder::new_current_thread().enable_all().build()?);
+        let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
         let serve = move || {
-            // Created here, because a thread that runs one runtime can't drop another.
-            let runtime = match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(report.send(Err(error))),
-            };
-            let _ = report.send(Ok(runtime.handle().clone()));
+            let runtime = ManuallyDrop::into_inner(runtime);
             // Nothing is ever sent: this waits until the sender is dropped.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(serve)?;
-        let handle = started.recv().map_err(io::Error::other)??;
         Ok(Self { handle, tasks: Arc::default(), stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -80,6 +76,7 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     #[test]
     fn tasks_are_spread_and_stay_on_one_thread() {

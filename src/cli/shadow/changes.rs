@@ -1,4 +1,4 @@
-//! The effect of a command of Redis on a key: a change that is mirrored, none, or one that can't be mirrored.
+//! What happens to a key of Redis; and the effect of a command on it: a change that is mirrored, none, or one that can't be mirrored.
 
 /// A command that a client has sent to Redis.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,13 +23,21 @@ pub enum Act {
     Clear,
 }
 
-/// The effect of a command.
+/// What happens to the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
-    /// It changes the key: the kind of change, and the items.
+pub enum Event {
+    /// The connection to Redis is established, and from now on nothing is missed.
+    Connected,
+    /// The connection to Redis broke.
+    Broken(String),
+    /// A command changes the key: the kind of change, and the items.
     Change(Act, Vec<Vec<u8>>),
-    /// It may change the key in a way that is not mirrored; its name.
+    /// A command may change the key in a way that is not mirrored; its name.
     NotMirrored(String),
+    /// The file can't be read further.
+    Fault(String),
+    /// There is nothing more, or a signal arrived.
+    End,
 }
 
 /// Commands of a key that leave its items as they are.
@@ -52,7 +60,7 @@ pub struct Interest {
 
 impl Interest {
     /// Returns the effect of a command on the key, if it has one.
-    pub fn effect(&self, command: &Command) -> Option<Effect> {
+    pub fn effect(&self, command: &Command) -> Option<Event> {
         match (self.database, command.database) {
             (Some(ours), Some(other)) if ours != other => None,
             _ => effect(&command.arguments, &self.key),
@@ -61,12 +69,12 @@ impl Interest {
 }
 
 /// Returns the effect of a command, its name first, on a key.
-fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Effect> {
+fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Event> {
     let (name, rest) = arguments.split_first()?;
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
     let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
     if is_one_of(SWEEPING) {
-        return Some(Effect::NotMirrored(name));
+        return Some(Event::NotMirrored(name));
     }
     if !rest.iter().any(|argument| argument == key) {
         return None;
@@ -74,7 +82,7 @@ fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Effect> {
     // Commands of one key have it first; elsewhere it is an item that is called like it.
     let is_first = rest.first().is_some_and(|first| first == key);
     let items = rest.get(1..).unwrap_or_default();
-    let change = |act, items: &[Vec<u8>]| Some(Effect::Change(act, items.to_vec()));
+    let change = |act, items: &[Vec<u8>]| Some(Event::Change(act, items.to_vec()));
     let add = |if_absent| Act::Add { if_absent };
     match name.as_str() {
         "del" | "unlink" => change(Act::Clear, &[]),
@@ -84,7 +92,7 @@ fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Effect> {
         "cf.insertnx" if is_first => change(add(true), after_options(items)),
         "cf.del" | "srem" if is_first => change(Act::Remove, items),
         _ if is_first && is_one_of(HARMLESS) => None,
-        _ if is_first || is_one_of(ELSEWHERE) => Some(Effect::NotMirrored(name)),
+        _ if is_first || is_one_of(ELSEWHERE) => Some(Event::NotMirrored(name)),
         _ => None,
     }
 }
@@ -106,9 +114,9 @@ mod tests {
             effect(&arguments, b"k")
         };
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
-        let change = |act, of: &[&str]| Some(Effect::Change(act, items(of)));
+        let change = |act, of: &[&str]| Some(Event::Change(act, items(of)));
         let add = |if_absent, of: &[&str]| change(Act::Add { if_absent }, of);
-        let not_mirrored = |name: &str| Some(Effect::NotMirrored(name.to_owned()));
+        let not_mirrored = |name: &str| Some(Event::NotMirrored(name.to_owned()));
         for (line, wanted) in [
             ("CF.ADD k a", add(false, &["a"])),
             ("cf.addnx k a", add(true, &["a"])),

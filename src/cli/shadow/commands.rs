@@ -3,9 +3,11 @@
 use super::changes::Command;
 use crate::resp::{Parser, RequestLimits};
 use anyhow::Context;
+use regex::bytes::{Captures, Regex};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// Maximum size of a line or an argument, in bytes: ten thousand items of 512 bytes, each byte escaped.
 const BYTES_MAX: u64 = 64 << 20;
@@ -95,78 +97,54 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// What MONITOR reports before a command, as in `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`: the database, and the client, which
+/// may be the path of a socket and has no quotes.
+static ORIGIN: LazyLock<Regex> = LazyLock::new(|| regex(r#"^\+?[0-9.]+ \[([0-9]+) .*?\] ""#));
+
+/// A word: between quotes, between apostrophes, or up to a space.
+static WORD: LazyLock<Regex> =
+    LazyLock::new(|| regex(r#"^(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']\S*))(?:\s+|$)"#));
+
+/// An escape between quotes.
+static ESCAPE: LazyLock<Regex> = LazyLock::new(|| regex(r"\\(x[0-9a-fA-F]{2}|.)"));
+
+/// The only escape between apostrophes.
+static APOSTROPHE: LazyLock<Regex> = LazyLock::new(|| regex(r"\\'"));
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(&format!("(?s-u){pattern}")).expect("the pattern is valid")
+}
+
 /// Parses a line without its end; `None` if it is no command.
 pub fn parse(line: &[u8]) -> Option<Command> {
-    let (database, rest) = match origin(line) {
-        Some((database, rest)) => (Some(database), rest),
-        None => (None, line),
-    };
-    let arguments = words(rest)?;
+    let origin = ORIGIN.captures(line);
+    let database = origin.as_ref().and_then(|origin| str::from_utf8(&origin[1]).ok()?.parse().ok());
+    // The first quote belongs to the command.
+    let mut rest = origin.map_or(line, |origin| &line[origin[0].len() - 1..]).trim_ascii();
+    let mut arguments = Vec::new();
+    while !rest.is_empty() {
+        let word = WORD.captures(rest)?;
+        arguments.push(match (word.get(1), word.get(2)) {
+            (Some(quoted), _) => unescaped(quoted.as_bytes()),
+            (_, Some(quoted)) => APOSTROPHE.replace_all(quoted.as_bytes(), b"'").into_owned(),
+            (None, None) => word[3].to_vec(),
+        });
+        rest = &rest[word[0].len()..];
+    }
     (!arguments.is_empty()).then_some(Command { database, arguments })
 }
-/// Returns the database that MONITOR reports, as in `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`, and the rest of the line.
-fn origin(line: &[u8]) -> Option<(i64, &[u8])> {
-    let line = line.strip_prefix(b"+").unwrap_or(line);
-    let after_time = line.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))?;
-    let rest = line[after_time..].strip_prefix(b" [").filter(|_| after_time > 0)?;
-    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    let database = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
-    // The client, which may be the path of a socket, has no quotes.
-    let end = rest.windows(3).position(|three| three == b"] \"")?;
-    Some((database, &rest[end + 2..]))
-}
 
-/// Splits a line into words, which may be quoted and escaped as in Redis; `None` if a quote does not end.
-fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut found = Vec::new();
-    let mut rest = line.trim_ascii();
-    while let Some(&first) = rest.first() {
-        let (word, after) = match first {
-            quote @ (b'"' | b'\'') => quoted(quote, &rest[1..])?,
-            _ => {
-                let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
-                (rest[..end].to_vec(), &rest[end..])
-            }
-        };
-        if !after.first().is_none_or(u8::is_ascii_whitespace) {
-            return None;
-        }
-        found.push(word);
-        rest = after.trim_ascii_start();
-    }
-    Some(found)
-}
-
-/// Returns the string before the next quote of this kind, and the rest after it. Between apostrophes, only they are escaped.
-fn quoted(quote: u8, text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut word = Vec::new();
-    let mut at = 0;
-    loop {
-        let byte = *text.get(at)?;
-        let next = text.get(at + 1);
-        if byte == quote {
-            return Some((word, &text[at + 1..]));
-        }
-        if byte != b'\\' || quote == b'\'' && next != Some(&quote) {
-            word.push(byte);
-            at += 1;
-            continue;
-        }
-        let hex = text.get(at + 2..at + 4).and_then(|digits| hex::decode(digits).ok());
-        at += 2;
-        word.push(match (*next?, hex.as_deref()) {
-            (b'x', Some([byte])) => {
-                at += 2;
-                *byte
-            }
-            (b'n', _) => b'\n',
-            (b'r', _) => b'\r',
-            (b't', _) => b'\t',
-            (b'b', _) => 0x08,
-            (b'a', _) => 0x07,
-            (other, _) => other,
-        });
-    }
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let meant = |escape: &Captures<'_>| match &escape[1] {
+        [b'x', digits @ ..] if !digits.is_empty() => hex::decode(digits).unwrap_or_default(),
+        b"n" => b"\n".to_vec(),
+        b"r" => b"\r".to_vec(),
+        b"t" => b"\t".to_vec(),
+        b"b" => vec![0x08],
+        b"a" => vec![0x07],
+        other => other.to_vec(),
+    };
+    ESCAPE.replace_all(text, meant).into_owned()
 }
 
 #[cfg(test)]

@@ -5,12 +5,9 @@ use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
 use anyhow::{Context, bail};
 use serde::Serialize;
-use std::io::{self, BufRead, Read};
+use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
-
-/// Maximum size of a line, in bytes.
-const LINE_BYTES_MAX: u64 = 4_096;
 
 /// Maximum number of disagreements that are listed.
 const LISTED_MAX: usize = 100;
@@ -68,21 +65,21 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
         kind => bail!("the key `{key}` in Redis is of the type {kind}, neither a set nor a cuckoo filter"),
     };
     let name = path.display().to_string();
-    let mut from = open(path)?;
+    let mut lines = (1..).zip(open(path)?.split(b'\n'));
     let (start, mut comparison) = (Instant::now(), Comparison::default());
-    let mut line = 0;
     loop {
-        let (mut lines, mut items) = (Vec::new(), Vec::new());
-        while items.len() < ITEMS_MAX
-            && let Some(bytes) = next_line(&mut from).with_context(|| name.clone())?
-        {
-            line += 1;
-            if bytes.is_empty() {
-                continue;
+        let (mut numbers, mut items) = (Vec::new(), Vec::new());
+        for (number, line) in lines.by_ref() {
+            let line = line.with_context(|| name.clone())?;
+            let line = line.strip_suffix(b"\r").unwrap_or(&line);
+            if !line.is_empty() {
+                let fault = || format!("{name}, line {number}: an item is UTF-8 of at most 512 bytes");
+                items.push(item(line.to_vec()).with_context(fault)?);
+                numbers.push(number);
             }
-            let fault = || format!("{name}, line {line}: an item is UTF-8 of at most 512 bytes");
-            items.push(item(bytes).with_context(fault)?);
-            lines.push(line);
+            if items.len() == ITEMS_MAX {
+                break;
+            }
         }
         if items.is_empty() {
             return Ok(Comparison { seconds: start.elapsed().as_secs_f64(), ..comparison });
@@ -92,22 +89,8 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
         if in_redis.len() != items.len() || in_cuckood.len() != items.len() {
             bail!("a response has not as many parts as the question");
         }
-        for ((line, redis), cuckood) in lines.into_iter().zip(in_redis).zip(in_cuckood) {
+        for ((line, redis), cuckood) in numbers.into_iter().zip(in_redis).zip(in_cuckood) {
             comparison.count(line, redis, cuckood);
         }
     }
-}
-
-/// Reads the next line without its end.
-fn next_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    if line.is_empty() {
-        return Ok(None);
-    }
-    if line.last() == Some(&b'\n') {
-        line.pop();
-        line.pop_if(|byte| *byte == b'\r');
-    }
-    Ok(Some(line))
 }

@@ -1,35 +1,21 @@
 //! The source of commands: MONITOR, over one connection after the other, or a file; and signals, over the same bounded queue.
 
-use super::changes::{Effect, Interest};
+use super::changes::{Event, Interest};
 use super::commands::{Commands, open, parse};
-use super::redis::{Dialer, Redis};
+use super::redis::Redis;
 use crate::cli::client::pauses;
+use crate::cli::stop_signals;
+use redis::Client;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Maximum number of events that wait.
 pub const QUEUE_MAX: usize = 65_536;
 
 /// The exit status after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
-
-/// An event.
-#[derive(Debug)]
-pub enum Event {
-    /// The connection to Redis is established, and from now on nothing is missed.
-    Connected,
-    /// The connection to Redis broke.
-    Broken(String),
-    /// The effect of a command on the key.
-    Effect(Effect),
-    /// The file can't be read further.
-    Fault(String),
-    /// There is nothing more, or a signal arrived.
-    End,
-}
 
 /// The queue of events.
 pub type Sender = SyncSender<Event>;
@@ -38,9 +24,9 @@ pub type Sender = SyncSender<Event>;
 ///
 /// # Errors
 /// If the first connection can't be made.
-pub fn monitor(dialer: Dialer, interest: Interest, to: Sender) -> anyhow::Result<()> {
+pub fn monitor(client: Client, interest: Interest, to: Sender) -> anyhow::Result<()> {
     let connect = move || {
-        let mut redis = dialer.connect()?;
+        let mut redis = Redis::connect(&client)?;
         redis.query::<()>(&redis::cmd("MONITOR")).map(|()| redis)
     };
     let mut redis = connect()?;
@@ -68,7 +54,7 @@ fn follow(redis: Redis, interest: &Interest, to: &Sender) -> Option<String> {
     let mut sent = Ok(());
     let ended = redis.monitor(|line| {
         let effect = parse(line.as_bytes()).and_then(|command| interest.effect(&command));
-        sent = effect.map_or(Ok(()), |effect| to.try_send(Event::Effect(effect)));
+        sent = effect.map_or(Ok(()), |effect| to.try_send(effect));
         sent.is_ok()
     });
     match (sent, ended) {
@@ -90,7 +76,7 @@ pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
             match commands.read() {
                 Ok(Some(command)) => {
                     let effect = interest.effect(&command);
-                    if effect.is_some_and(|effect| to.send(Event::Effect(effect)).is_err()) {
+                    if effect.is_some_and(|effect| to.send(effect).is_err()) {
                         return;
                     }
                 }
@@ -111,26 +97,17 @@ pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
 /// If the system can't start a thread.
 pub fn on_signals(to: Sender) -> io::Result<Receiver<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut interrupt, mut terminate) = {
-        let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
+    let inside = runtime.enter();
+    let mut stopped = stop_signals()?;
+    drop(inside);
     let (request, requested) = mpsc::channel();
     thread::Builder::new().name("signals".into()).spawn(move || {
-        let mut next = || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
-        };
-        next();
+        runtime.block_on(stopped());
         // Nothing waits for it any more if the mirror has ended.
         let _ = request.send(());
         // The queue may be full for as long as the service can't be reached.
         thread::spawn(move || to.send(Event::End));
-        next();
+        runtime.block_on(stopped());
         std::process::exit(INTERRUPTED);
     })?;
     Ok(requested)
@@ -159,12 +136,12 @@ mod tests {
         });
         let (to, events) = mpsc::sync_channel(2);
         let interest = Interest { key: b"k".to_vec(), database: None };
-        monitor(Dialer::new(&url, None).unwrap(), interest, to).unwrap();
+        monitor(crate::cli::shadow::redis::client(&url, None).unwrap(), interest, to).unwrap();
         // Nothing is taken from the queue before the connection has ended.
         redis.join().unwrap();
         let found = [(); 3].map(|()| events.recv().unwrap());
         assert!(
-            matches!(&found, [Event::Connected, Event::Effect(_), Event::Broken(why)] if why.contains("faster")),
+            matches!(&found, [Event::Connected, Event::Change(..), Event::Broken(why)] if why.contains("faster")),
             "{found:?}"
         );
     }

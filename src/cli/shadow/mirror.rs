@@ -1,8 +1,7 @@
 //! Applies events of Redis to the campaign or coupon, over HTTP: in order, in batches, each once however often it is sent.
 
-use super::changes::{Act, Effect};
-use super::feed::Event;
-use crate::cli::client::{Client, ClientError, Connection, pauses};
+use super::changes::{Act, Event};
+use crate::cli::client::{Client, ClientError, Connection, pauses, random_id};
 use crate::cli::note;
 use anyhow::bail;
 use serde::Serialize;
@@ -49,7 +48,7 @@ impl Target {
             _ => bail!("--into: `{into}` is neither campaigns/NAME nor coupons/NAME"),
         };
         let target = Self { client: connection.client()?, path: format!("/v1/{into}"), items };
-        target.client.call(Method::GET, &target.path, &[], SendBody::none(), Some(TIMEOUT))?;
+        target.client.get(&target.path, Some(TIMEOUT))?;
         Ok(target)
     }
 
@@ -59,18 +58,17 @@ impl Target {
     /// [`ClientError`].
     pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
         let mut body = json!({ self.items: items });
-        let (outcome, counted) = match act {
-            Act::Add { if_absent } => {
-                // A code is added once in any case.
-                if if_absent && self.items == "users" {
-                    body["if_absent"] = true.into();
-                }
-                (self.post(self.items, &body, Some(key))?, "added")
-            }
-            Act::Remove => (self.post(&format!("{}/remove", self.items), &body, Some(key))?, "removed"),
-            Act::Clear => (self.post("clear", &Value::Null, Some(key))?, "removed"),
+        // A code is added once in any case.
+        if act == (Act::Add { if_absent: true }) && self.items == "users" {
+            body["if_absent"] = true.into();
+        }
+        let (operation, counted) = match act {
+            Act::Add { .. } => (self.items.to_owned(), "added"),
+            Act::Remove => (format!("{}/remove", self.items), "removed"),
+            Act::Clear => ("clear".to_owned(), "removed"),
         };
-        Ok(outcome[counted].as_u64().unwrap_or(0))
+        let body = if act == Act::Clear { Value::Null } else { body };
+        Ok(self.post(&operation, &body, Some(key))?[counted].as_u64().unwrap_or(0))
     }
 
     /// Returns which of these items are present.
@@ -93,8 +91,8 @@ impl Target {
                 SendBody::from_owned_reader(Cursor::new(body.to_string()))
             }
         };
-        let response = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
-        self.client.json(&path, response)
+        let text = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 }
 
@@ -106,15 +104,11 @@ pub struct Mirror<'a> {
     /// The start of all idempotency keys of this run.
     run: String,
     requests: u64,
-    batch: Batch,
-    summary: Summary,
-    start: Instant,
-}
-
-/// Items that wait to be sent, for one act.
-struct Batch {
+    /// Items that wait to be sent, and for what.
     act: Act,
     items: Vec<String>,
+    summary: Summary,
+    start: Instant,
 }
 
 impl<'a> Mirror<'a> {
@@ -123,11 +117,10 @@ impl<'a> Mirror<'a> {
     /// # Errors
     /// If the system has no random bytes.
     pub fn new(target: &'a Target, stop: Receiver<()>) -> io::Result<Self> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
-        let run = format!("shadow-{}", hex::encode(random));
-        let batch = Batch { act: Act::Remove, items: Vec::new() };
-        Ok(Self { target, stop, run, requests: 0, batch, summary: Summary::default(), start: Instant::now() })
+        let run = format!("shadow-{}", random_id()?);
+        let (act, items) = (Act::Remove, Vec::new());
+        let (summary, start) = (Summary::default(), Instant::now());
+        Ok(Self { target, stop, run, requests: 0, act, items, summary, start })
     }
 
     /// Returns the summary.
@@ -141,17 +134,20 @@ impl<'a> Mirror<'a> {
     /// # Errors
     /// If the service rejects a change, or can't be reached when the end is requested.
     pub fn follow(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
-        let mut waits_for_more = true;
-        while waits_for_more {
-            let Ok(first) = events.recv() else { break };
-            waits_for_more = self.take(first)?;
-            // Events that have arrived since then are sent along.
-            while waits_for_more && let Ok(next) = events.try_recv() {
-                waits_for_more = self.take(next)?;
+        loop {
+            // Events that have arrived by now are sent along.
+            let event = match events.try_recv() {
+                Ok(event) => event,
+                Err(_) => {
+                    self.flush()?;
+                    let Ok(event) = events.recv() else { return Ok(()) };
+                    event
+                }
+            };
+            if !self.take(event)? {
+                return self.flush();
             }
-            self.flush()?;
         }
-        self.flush()
     }
 
     /// Applies an event. Returns whether there may be more.
@@ -162,8 +158,8 @@ impl<'a> Mirror<'a> {
                 self.summary.gaps += 1;
                 note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
             }
-            Event::Effect(Effect::Change(act, items)) => self.change(act, items)?,
-            Event::Effect(Effect::NotMirrored(name)) => {
+            Event::Change(act, items) => self.change(act, items)?,
+            Event::NotMirrored(name) => {
                 if self.summary.not_mirrored(&name) {
                     note(&format!("{name} may have changed the key, and is not mirrored"));
                 }
@@ -179,16 +175,16 @@ impl<'a> Mirror<'a> {
 
     fn change(&mut self, act: Act, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
         self.summary.commands += 1;
-        if self.batch.act != act {
+        if self.act != act {
             self.flush()?;
-            self.batch.act = act;
+            self.act = act;
         }
         if act == Act::Clear {
             return self.send(act, &[]);
         }
         for bytes in items {
             match item(bytes) {
-                Some(item) => self.batch.items.push(item),
+                Some(item) => self.items.push(item),
                 None => {
                     if self.summary.skipped == 0 {
                         note("an item is skipped that is empty, longer than 512 bytes or not UTF-8");
@@ -196,7 +192,7 @@ impl<'a> Mirror<'a> {
                     self.summary.skipped += 1;
                 }
             }
-            if self.batch.items.len() == ITEMS_MAX {
+            if self.items.len() == ITEMS_MAX {
                 self.flush()?;
             }
         }
@@ -204,11 +200,11 @@ impl<'a> Mirror<'a> {
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
-        if self.batch.items.is_empty() {
+        if self.items.is_empty() {
             return Ok(());
         }
-        let items = std::mem::take(&mut self.batch.items);
-        self.send(self.batch.act, &items)
+        let items = std::mem::take(&mut self.items);
+        self.send(self.act, &items)
     }
 
     /// Sends a change until the service responds.
@@ -269,12 +265,8 @@ pub struct Summary {
 impl Summary {
     /// Counts a command that was not mirrored. Returns whether it is the first of its name.
     pub fn not_mirrored(&mut self, name: &str) -> bool {
-        if let Some(count) = self.not_mirrored.get_mut(name) {
-            *count += 1;
-            return false;
-        }
-        let name = if self.not_mirrored.len() < NAMES_MAX { name } else { "others" };
-        let count = self.not_mirrored.entry(name.to_owned()).or_default();
+        let is_counted = self.not_mirrored.len() < NAMES_MAX || self.not_mirrored.contains_key(name);
+        let count = self.not_mirrored.entry(if is_counted { name } else { "others" }.to_owned()).or_default();
         *count += 1;
         *count == 1
     }

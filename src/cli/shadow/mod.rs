@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use changes::Interest;
 use feed::Sender;
 use mirror::{Mirror, Target};
-use redis::Dialer;
+use redis::Redis;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -72,13 +72,13 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let connection =
         Connection { url: args.url.clone(), key: args.api_key.clone(), cacert: args.cacert.clone() };
-    let dialer = args.redis.as_deref().map(|url| Dialer::new(url, args.cacert.as_deref())).transpose()?;
+    let redis = args.redis.as_deref().map(|url| redis::client(url, args.cacert.as_deref())).transpose()?;
     let target = Target::find(&connection, &args.into)?;
-    let database = dialer.as_ref().map(|dialer| dialer.database);
+    let database = redis.as_ref().map(|redis| redis.get_connection_info().redis_settings().db());
     let interest = Interest { key: args.key.clone().into_bytes(), database };
-    match (&args.compare, &args.commands, dialer) {
-        (Some(file), _, Some(dialer)) => {
-            let comparison = compare::run(&mut dialer.connect()?, &args.key, &target, file)?;
+    match (&args.compare, &args.commands, redis) {
+        (Some(file), _, Some(redis)) => {
+            let comparison = compare::run(&mut Redis::connect(&redis)?, &args.key, &target, file)?;
             print(&comparison)?;
             match comparison.disagreements() {
                 few if few <= args.max_disagreements => Ok(()),
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to)),
-        (_, _, Some(dialer)) => mirror(&target, |to| feed::monitor(dialer, interest, to)),
+        (_, _, Some(redis)) => mirror(&target, |to| feed::monitor(redis, interest, to)),
         _ => bail!("name Redis with --redis, or a file with --commands"),
     }
 }

@@ -35,58 +35,48 @@ pub struct Redis {
     address: String,
 }
 
-/// The address and the credentials of Redis.
-pub struct Dialer {
-    client: Client,
-    address: String,
-    /// The database's number.
-    pub database: i64,
+/// Parses the URL of Redis. Its errors don't repeat it: it may contain a password.
+///
+/// # Errors
+/// If it is no URL of Redis, or the certificates can't be read.
+pub fn client(url: &str, cacert: Option<&Path>) -> anyhow::Result<Client> {
+    let form = "it has the form redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]";
+    let is_tls = url.starts_with("rediss://");
+    if !is_tls && !url.starts_with("redis://") {
+        bail!("--redis: the scheme is neither redis nor rediss; {form}");
+    }
+    let info: ConnectionInfo = url.parse().map_err(|error| anyhow!("--redis: {error}; {form}"))?;
+    let (time, retries) = KEEPALIVE;
+    let keepalive = TcpKeepalive::new().with_time(time).with_interval(time).with_retries(retries);
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+    let client = match cacert.filter(|_| is_tls) {
+        Some(path) => {
+            let pem = std::fs::read(path).with_context(|| path.display().to_string())?;
+            Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
+        }
+        None => Client::open(info),
+    };
+    client.context("--redis")
 }
 
-impl Dialer {
-    /// Parses a URL. Its errors don't repeat it: it may contain a password.
-    ///
-    /// # Errors
-    /// If it is no URL of Redis, or the certificates can't be read.
-    pub fn new(url: &str, cacert: Option<&Path>) -> anyhow::Result<Self> {
-        let form = "it has the form redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]";
-        let is_tls = url.starts_with("rediss://");
-        if !is_tls && !url.starts_with("redis://") {
-            bail!("--redis: the scheme is neither redis nor rediss; {form}");
-        }
-        let info: ConnectionInfo = url.parse().map_err(|error| anyhow!("--redis: {error}; {form}"))?;
-        let (address, database) = (info.addr().to_string(), info.redis_settings().db());
-        let (time, retries) = KEEPALIVE;
-        let keepalive = TcpKeepalive::new().with_time(time).with_interval(time).with_retries(retries);
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        let client = match cacert.filter(|_| is_tls) {
-            Some(path) => {
-                let pem = std::fs::read(path).with_context(|| path.display().to_string())?;
-                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
-            }
-            None => Client::open(info),
-        };
-        Ok(Self { client: client.context("--redis")?, address, database })
-    }
-
+impl Redis {
     /// Connects, presents the password and selects the database.
     ///
     /// # Errors
     /// If Redis can't be reached, or rejects the password.
-    pub fn connect(&self) -> anyhow::Result<Redis> {
-        let connected = self.client.get_connection_with_timeout(CONNECT_TIMEOUT).and_then(|connection| {
+    pub fn connect(client: &Client) -> anyhow::Result<Self> {
+        let address = client.get_connection_info().addr().to_string();
+        let connected = client.get_connection_with_timeout(CONNECT_TIMEOUT).and_then(|connection| {
             connection.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
             connection.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
             Ok(connection)
         });
-        let connection = connected.with_context(|| format!("redis {}", self.address))?;
-        Ok(Redis { connection, address: self.address.clone() })
+        let connection = connected.with_context(|| format!("redis {address}"))?;
+        Ok(Self { connection, address })
     }
-}
 
-impl Redis {
     /// Sends a command and reads its response.
     ///
     /// # Errors
@@ -222,7 +212,7 @@ mod tests {
 
     fn members(replies: &'static [&'static [u8]]) -> (String, String) {
         let (url, server) = fake(replies);
-        let mut redis = Dialer::new(&url, None).unwrap().connect().unwrap();
+        let mut redis = Redis::connect(&client(&url, None).unwrap()).unwrap();
         let mut text = String::new();
         redis.members("k", ProgressBar::hidden()).unwrap().read_to_string(&mut text).unwrap();
         (text, String::from_utf8(server.join().unwrap()).unwrap())
@@ -247,14 +237,15 @@ mod tests {
     #[test]
     fn filters_can_not_be_read_back() {
         let (url, _server) = fake(&[b"+MBbloomCF\r\n"]);
-        let error = Dialer::new(&url, None).unwrap().connect().unwrap().length("k").unwrap_err().to_string();
+        let error =
+            Redis::connect(&client(&url, None).unwrap()).unwrap().length("k").unwrap_err().to_string();
         assert!(error.contains("can't be read back") && error.contains("cuckood shadow"), "{error}");
     }
 
     #[test]
     fn invalid_urls_are_rejected_without_repeating_them() {
         for url in ["http://:a-secret@h", "redis://:a-secret@", "redis://:a-secret@h:99999/x"] {
-            let error = Dialer::new(url, None).err().unwrap().to_string();
+            let error = client(url, None).err().unwrap().to_string();
             assert!(error.contains("redis://[USER:PASSWORD@]HOST") && !error.contains("a-secret"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 //! What becomes of an upload: an import, whose batches become commands, or a dry run, which counts the same and changes nothing.
 
 use super::upload::{Batch, Upload};
-use crate::access::{Client, Guesser};
+use crate::access::{Client, Guesses};
 use crate::domain::import::ImportTarget;
 use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
@@ -117,7 +117,7 @@ impl Asked {
     /// Reads the whole upload, and counts what the import would. The counts tell whether codes are valid, so the limit on guessing applies.
     pub(super) async fn try_out(self, mut upload: Upload, client: Option<Client>) -> Result<Import, Problem> {
         let Self { api, view, id, mode, if_absent, guards, .. } = self;
-        let guesser = api.access.guessing.guesser(view.has_secret_codes(), client)?;
+        let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
         let now = api.engine.now();
         let of = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
         let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
@@ -143,7 +143,7 @@ fn count(
     import: &mut Import,
     trial: &mut ImportTrial,
     batch: Batch,
-    guesser: &Guesser<'_>,
+    guesser: &Guesses<'_>,
 ) -> Result<(), Problem> {
     let allowed =
         import.guards.allow_rejected(import.counts.rejected + batch.rejected, batch.errors.last().copied());

@@ -181,17 +181,11 @@ impl Filter {
     }
 
     fn set(&self) -> Option<&Set> {
-        match &self.0 {
-            Kind::Multiset(_) => None,
-            Kind::Set(filter) => Some(filter),
-        }
+        if let Kind::Set(filter) = &self.0 { Some(filter) } else { None }
     }
 
     fn multiset_mut(&mut self) -> Option<&mut Multiset> {
-        match &mut self.0 {
-            Kind::Multiset(filter) => Some(filter),
-            Kind::Set(_) => None,
-        }
+        if let Kind::Multiset(filter) = &mut self.0 { Some(filter) } else { None }
     }
 
     /// All its tables, as dropped.
@@ -335,10 +329,7 @@ impl Filter {
 
     /// Changes the state of an item that is in a strict filter, and returns the state from before.
     pub fn set_state(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
-        match &mut self.0 {
-            Kind::Multiset(_) => None,
-            Kind::Set(filter) => filter.set(digest, state),
-        }
+        if let Kind::Set(filter) = &mut self.0 { filter.set(digest, state) } else { None }
     }
 
     /// Adds an item to a strict filter unless it is present, and sets its state.
@@ -400,10 +391,7 @@ impl Filter {
 
     /// Returns whether [`Self::retire`] has something to do.
     pub fn is_retiring(&self) -> bool {
-        match &self.0 {
-            Kind::Multiset(filter) => filter.is_retiring(),
-            Kind::Set(_) => false,
-        }
+        matches!(&self.0, Kind::Multiset(filter) if filter.is_retiring())
     }
 
     /// Frees the slots of forgotten items, in this many more words or a few more. Returns how many words that were; none if

@@ -135,12 +135,15 @@ impl View<'_> {
     #[inline]
     pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
-            Mode::Compact => {
-                self.shown.first.contains(digest, self.live)
-                    || self.shown.others.iter().any(|table| table.contains(digest, self.live))
-            }
+            Mode::Compact => self.shown.first.contains(digest, self.live) || self.is_in_others(digest),
             Mode::Strict => self.state(digest).is_some_and(accepts),
         }
+    }
+
+    /// A separate function, so that a lookup in the first table needs no stack.
+    #[inline(never)]
+    fn is_in_others(&self, digest: Digest) -> bool {
+        self.shown.others.iter().any(|table| table.contains(digest, self.live))
     }
 
     /// [`Self::accepts`] for many, faster; `found` is cleared first.

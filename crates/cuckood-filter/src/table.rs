@@ -234,7 +234,9 @@ pub(crate) trait Kind: Copy {
     /// buckets fill evenly, and it takes long until an insert has to move items (Azar et al., "Balanced Allocations", 1999).
     #[inline(always)]
     fn vacant_of_pair(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32)> {
-        let [first, second] = probe.buckets.map(|bucket| self.first_vacant(words, bucket));
+        // `probe.buckets.map` would be a function call.
+        let first = self.first_vacant(words, probe.buckets[0]);
+        let second = self.first_vacant(words, probe.buckets[1]);
         let in_second = second < first;
         let slot = select_unpredictable(in_second, second, first);
         let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
@@ -602,7 +604,7 @@ impl Table {
     }
 
     /// The slot value of an item of a strict table, whatever its state: its digest and its tag.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn get(&self, digest: Digest) -> Option<u64> {
         let before = self.version();
         let held = self.get_once(&self.strict_kind().place.probe(digest));

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::clock::ClockLimits;
     use crate::domain::Settings;
-    use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
+    use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
     use crate::http::options::LimitOptions;
     use crate::journal::Durability;
     use crate::resp::RespOptions;

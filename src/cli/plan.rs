@@ -1,6 +1,6 @@
 //! `cuckood plan`: shows the layout of a filter, the reasons for it, and what it costs.
 
-use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time};
+use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
 use crate::engine::{self, Growth, Mode, Plan};
 use anyhow::Context;

@@ -3,7 +3,7 @@
 use super::progress;
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{restore_through, verify};
-use crate::store::verify::Findings;
+use crate::store::Findings;
 use crate::store::{Store, StoreCopy, StoreOptions, archive};
 use anyhow::{anyhow, bail};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use super::{Config, JournalKind};
 use crate::domain::Settings;
-use crate::domain::settings::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
+use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
 use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
 use crate::journal::{JournalOptions, LocalOptions};

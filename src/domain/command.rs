@@ -1,8 +1,8 @@
-//! Commands: everything that can change the state, and the log entries that carry them.
+//! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
     Digests, Ending, FilterHead, FilterId, Guards, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
-    LineUp, Name, RedemptionId, Reference, Seq, Settings, Spec, Timestamp, UploadId, Window,
+    LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize};
@@ -355,4 +355,80 @@ pub struct Entry {
     pub seq: Seq,
     /// The command, with its time, the key's name and the idempotency key.
     pub proposal: Proposal,
+}
+
+/// A position in the log. The first entry has position 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The position after this one.
+    pub fn next(self) -> Seq {
+        Seq(self.0 + 1)
+    }
+}
+
+/// Nodes compare their hashes at the positions that are multiples of this.
+pub const STATE_HASH_EVERY: u64 = 1 << 16;
+
+/// The highest version of entries that this build understands. What an earlier build does not understand is written only once
+/// [`Command::Enable`](super::Command::Enable) with its version is in the log.
+///
+/// - 1: the first.
+/// - 2: filters grow by splitting the buckets of their newest table.
+pub const FORMAT_VERSION: u16 = 2;
+
+/// The hash of the state at a position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StateHash {
+    /// The position.
+    pub at: Seq,
+    /// The hash of everything that was applied up to there.
+    pub hash: u128,
+}
+
+/// The smallest useful room for stored answers, in bytes.
+pub const IDEMPOTENCY_ROOM_MIN_BYTES: u64 = 1 << 20;
+
+/// The largest useful room for stored answers, in bytes.
+pub const IDEMPOTENCY_ROOM_MAX_BYTES: u64 = 16 << 30;
+
+/// Retentions and limits that [`crate::state::State::apply`](crate::state) obeys.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// How long a redemption can be looked up after its last change, in seconds.
+    pub redemptions_retention_seconds: u64,
+    /// How long an answer is kept for repeated requests while there is room, in seconds.
+    pub idempotency_retention_seconds: u64,
+    /// How long an answer is kept even if room runs out, in seconds.
+    pub idempotency_retention_min_seconds: u64,
+    /// The most bytes that stored answers may take; more than [`IDEMPOTENCY_ROOM_MAX_BYTES`] has no effect.
+    pub idempotency_room_bytes: u64,
+    /// Number of API keys that share this space; 0 and 1 leave all of it to one.
+    pub idempotency_keys: u64,
+    /// How long an event is kept, in seconds; 0 for no events at all.
+    pub events_retention_seconds: u64,
+    /// How long an interrupted import can be continued after its last change, in seconds.
+    pub imports_retention_seconds: u64,
+    /// The most campaigns and coupons together.
+    pub filters_max: u64,
+    /// The most line-ups.
+    pub line_ups_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            redemptions_retention_seconds: 30 * 86_400,
+            idempotency_retention_seconds: 86_400,
+            idempotency_retention_min_seconds: 3_600,
+            idempotency_room_bytes: 64 << 20,
+            idempotency_keys: 0,
+            events_retention_seconds: 30 * 86_400,
+            imports_retention_seconds: 7 * 86_400,
+            filters_max: 10_000,
+            line_ups_max: 1_000,
+        }
+    }
 }

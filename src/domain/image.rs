@@ -1,7 +1,7 @@
 //! The image of one filter, by which it moves to another name or another server: its head, and the parts that follow.
 
-use super::{Kind, Name, Spec, Timestamp, Window};
-use crate::filter::{FilterImage, Layout, Secret};
+use super::{Kind, Profile};
+use crate::filter::FilterImage;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -31,20 +31,8 @@ pub struct UploadId(pub u128);
 pub struct FilterHead {
     /// See [`ALGORITHM`].
     pub algorithm: u32,
-    /// Campaign or coupon.
-    pub kind: Kind,
-    /// Its name.
-    pub name: Name,
-    /// Its hash key.
-    pub secret: Secret,
-    /// What it was asked to be.
-    pub spec: Spec,
-    /// The layout that it begins with when it is empty.
-    pub layout: Layout,
-    /// When it is active.
-    pub window: Window,
-    /// When it was created.
-    pub created_at: Timestamp,
+    /// What it is besides its items.
+    pub profile: Profile,
     /// Items added since then.
     pub adds: u64,
     /// Items removed since then.

@@ -5,36 +5,32 @@
 
 pub mod command;
 pub mod event;
-pub mod forget;
-pub mod guards;
 pub mod image;
 pub mod import;
 pub mod items;
-pub mod line_up;
 pub mod name;
 pub mod outcome;
 pub mod redemption;
-pub mod seq;
-pub mod settings;
 pub mod spec;
 pub mod time;
 
-pub use command::{Command, Entry, IdempotencyKey, Proposal, Raise, Target};
+pub use command::{
+    Command, Entry, FORMAT_VERSION, IdempotencyKey, Proposal, Raise, STATE_HASH_EVERY, Seq, Settings,
+    StateHash, Target,
+};
 pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
-pub use forget::{Forget, ForgetError};
-pub use guards::{Guards, LineError, LineFault, Share, Tripped};
 pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, SectionId, UploadId};
 pub use import::{
-    Ending, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName, UploadDigest,
+    Ending, Guards, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName,
+    LineError, LineFault, Share, Tripped, UploadDigest,
 };
 pub use items::{Digests, Inserted, ItemOutcome, Removed};
-pub use line_up::{LineUp, Unless};
-pub use name::{FilterId, Kind, Name};
+pub use name::{FilterId, Kind, LineUp, Name, Unless};
 pub use outcome::{Applied, Outcome, Refusal};
 pub use redemption::{Redemption, RedemptionId, Reference, Status};
-pub use seq::{FORMAT_VERSION, STATE_HASH_EVERY, Seq, StateHash};
-pub use settings::Settings;
-pub use spec::{Description, Sizing, Spec, Stats, StepStats, Window, WindowPosition};
+pub use spec::{
+    Description, Forget, ForgetError, Profile, Sizing, Spec, Stats, StepStats, Window, WindowPosition,
+};
 pub use time::{ClockReading, Timestamp};
 
 /// The longest item (a user id or a code), in bytes of UTF-8.

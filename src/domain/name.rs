@@ -1,8 +1,8 @@
-//! Names of campaigns and coupons, and the ids that distinguish filters that have had the same name.
+//! Names of campaigns and coupons, the ids that distinguish filters that have had the same name, and line-ups of campaigns.
 
+use derive_more::{AsRef, Display};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
-use std::fmt;
 use thiserror::Error;
 
 /// The longest name, in bytes.
@@ -18,8 +18,9 @@ pub enum Kind {
 }
 
 /// A name of the form `[a-z0-9][a-z0-9._-]{0,127}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, AsRef, Display, Serialize, Deserialize)]
+#[as_ref(str)]
+#[serde(try_from = "Box<str>")]
 pub struct Name(Box<str>);
 
 /// The error for a text that is not a [`Name`].
@@ -52,23 +53,11 @@ impl Name {
     }
 }
 
-impl TryFrom<String> for Name {
+impl TryFrom<Box<str>> for Name {
     type Error = InvalidName;
 
-    fn try_from(text: String) -> Result<Self, InvalidName> {
+    fn try_from(text: Box<str>) -> Result<Self, InvalidName> {
         Self::new(&text)
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        name.0.into()
-    }
-}
-
-impl AsRef<str> for Name {
-    fn as_ref(&self) -> &str {
-        &self.0
     }
 }
 
@@ -79,28 +68,71 @@ impl Borrow<str> for Name {
     }
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The identity of one filter, drawn at random when it is created and never reused. A command addresses the filter by this id. If
 /// the filter is deleted and created again under the same name, an older command can't reach the new one: its digests were made
 /// with another secret.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, Display, Serialize, Deserialize,
+)]
+#[debug("{_0:016x}")]
+#[display("{_0:016x}")]
 #[serde(transparent)]
 pub struct FilterId(pub u64);
 
-impl fmt::Debug for FilterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+/// The most campaigns in a line-up.
+pub const CAMPAIGNS_MAX: usize = 256;
+
+/// The most conditions in a line-up.
+pub const UNLESS_MAX: usize = 32;
+
+/// Memory that all line-ups may take together, in bytes.
+pub const LINE_UPS_BYTES_MAX: u64 = 16 << 20;
+
+/// Memory of a line-up besides its names, and of a name besides its text, in bytes. Rounded up.
+const LINE_UP_BYTES: u64 = 256;
+const NAME_BYTES: u64 = 48;
+
+/// Campaigns to choose from. `N` is how names are kept: requests borrow them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LineUp<N = Name> {
+    /// In order of preference; 1 to [`CAMPAIGNS_MAX`].
+    pub campaigns: Vec<N>,
+    /// Who is left out; at most [`UNLESS_MAX`].
+    pub unless: Vec<Unless<N>>,
+    /// How many campaigns are selected at most.
+    pub limit: u32,
+}
+
+/// Leaves a user out where another campaign holds them: an exclusion list or, with more than one copy, a frequency cap.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unless<N = Name> {
+    /// The campaign that is looked at. While it is unknown or inactive it leaves nobody out.
+    pub campaign: N,
+    /// How many copies of the user it must hold.
+    pub at_least: u32,
+    /// The campaign that the user is left out of; `None` for all.
+    pub only_for: Option<N>,
+}
+
+impl LineUp {
+    /// Every name in it.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        let conditions =
+            self.unless.iter().flat_map(|unless| [Some(&unless.campaign), unless.only_for.as_ref()]);
+        self.campaigns.iter().chain(conditions.flatten())
+    }
+
+    /// Memory that it takes under this name, in bytes, approximately.
+    pub fn memory_bytes(&self, name: &Name) -> u64 {
+        let names = self.names().chain([name]);
+        LINE_UP_BYTES + names.map(|name| NAME_BYTES + name.as_str().len() as u64).sum::<u64>()
     }
 }
 
-impl fmt::Display for FilterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+impl<N: AsRef<str>> Unless<N> {
+    /// Whether it can leave users out of this campaign.
+    pub fn concerns(&self, campaign: &str) -> bool {
+        self.only_for.as_ref().is_none_or(|only| only.as_ref() == campaign)
     }
 }
 

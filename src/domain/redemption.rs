@@ -2,8 +2,8 @@
 
 use super::Timestamp;
 use crate::filter::Digest;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -15,7 +15,11 @@ pub const HOLD_SECONDS_MAX: u64 = 604_800;
 pub const REFERENCE_BYTES_MAX: usize = 128;
 
 /// A redemption's identity: 128 random bits, which can't be guessed. Written as 32 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, Display, Serialize, Deserialize,
+)]
+#[debug("{}", hex::encode(_0))]
+#[display("{}", hex::encode(_0))]
 pub struct RedemptionId(pub [u8; 16]);
 
 /// The error for a text that is not a [`RedemptionId`].
@@ -34,18 +38,6 @@ impl FromStr for RedemptionId {
             return Err(InvalidRedemptionId);
         }
         Ok(Self(bytes))
-    }
-}
-
-impl fmt::Display for RedemptionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for RedemptionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
     }
 }
 

@@ -105,8 +105,8 @@ mod tests {
     use crate::domain::image::ALGORITHM;
     use crate::domain::{
         Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget, IdempotencyKey,
-        ImagePart, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal,
-        Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
+        ImagePart, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Profile,
+        Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
         UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
@@ -233,7 +233,6 @@ mod tests {
             },
             17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
             18 => line_up(a),
-            19 if a.is_multiple_of(4) => Command::TurnBack,
             22..=26 => of_image(kind - 1, a, serial),
             _ => Command::Redeem {
                 target,
@@ -263,15 +262,10 @@ mod tests {
         let kind = if spec.forget.is_some() { Kind::Campaign } else { kind };
         let steps = spec.forget.map(|forget| forget.steps());
         let mut filter = Filter::new(spec.mode, layout, spec.growth, steps);
+        let created_at = Timestamp(0);
         let head = FilterHead {
             algorithm: ALGORITHM,
-            kind,
-            name: name.clone(),
-            secret,
-            spec,
-            layout,
-            window,
-            created_at: Timestamp(0),
+            profile: Profile { kind, name: name.clone(), secret, spec, layout, window, created_at },
             adds: 0,
             removes: 0,
             tables: filter.freeze(&Default::default()).0,
@@ -304,7 +298,8 @@ mod tests {
                 (0..a % 200).map(|number| (redemption(number), serial << 20 | number)).collect();
             let pages = placed.chunks(in_page).map(|values| {
                 let taken = u64::MAX >> (64 - values.len());
-                Chunk(postcard::to_extend(values, taken.to_le_bytes().to_vec()).unwrap())
+                let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
+                Chunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
             });
             ImagePart { section: ImageSection::Redemptions, chunks: pages.collect() }
         };
@@ -336,12 +331,6 @@ mod tests {
                 }
                 _ => {}
             }
-            let is_turning_back = command == Command::TurnBack;
-            if is_turning_back {
-                // It comes alone: a start repeats one entry after the other.
-                self.apply();
-                self.at = Timestamp(self.at.0.saturating_sub(90_000));
-            }
             let mut verdict = self.admission.judge(&self.state, &command, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
@@ -355,9 +344,6 @@ mod tests {
                 }
                 Verdict::BeyondLimit => {}
                 Verdict::Later | Verdict::NoMemory(_) => panic!("{verdict:?}"),
-            }
-            if is_turning_back {
-                self.apply();
             }
         }
 

@@ -6,7 +6,7 @@ use super::{Engine, SubmitError};
 use crate::domain::{Chunk, FilterId, ImagePart, ImageSection, Seq};
 use crate::journal::{Journal, JournalError, Taken};
 use crate::state::Export;
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, PinnedManifest};
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, Piece, PinnedManifest};
 use crate::store::{Manifest, SectionRef, Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -70,9 +70,12 @@ impl ArchiveSource {
     }
 
     fn over(snapshot: Option<PinnedManifest>, through: Seq) -> ArchiveSource {
-        let archive = ArchiveWriter::begin(snapshot.as_deref());
-        let next = match &snapshot {
-            Some(_) => Step::Chunk { section: 0, index: 0 },
+        let mut archive = ArchiveWriter::default();
+        let next = match snapshot.as_deref() {
+            Some(manifest) => {
+                archive.push(&Piece::Manifest(manifest.clone()));
+                Step::Chunk { section: 0, index: 0 }
+            }
             None => Step::Events { number: 0 },
         };
         ArchiveSource { snapshot, archive, next, through }
@@ -107,7 +110,7 @@ impl ArchiveSource {
             Some(found) => {
                 let mut bytes = Vec::new();
                 store.read_chunk(&found, index, &mut bytes)?;
-                self.archive.chunk(&bytes);
+                self.archive.push(&Piece::Chunk { key: found.key, bytes: &bytes });
                 Step::Chunk { section, index: index + 1 }
             }
         };
@@ -123,7 +126,7 @@ impl ArchiveSource {
         self.next = match pack {
             None => Step::Log { after: seq },
             Some(pack) => {
-                self.archive.events(&pack.up_to(pack.last().min(last)));
+                self.archive.push(&Piece::Events(pack.up_to(pack.last().min(last))));
                 Step::Events { number: pack.last() + 1 }
             }
         };
@@ -143,11 +146,11 @@ impl ArchiveSource {
             if last == after {
                 return Err(JournalError::Damaged(format!("the log ends at position {}", after.0)));
             }
-            self.archive.entries(after.next(), count, &payload);
+            self.archive.push(&Piece::Entries { first: after.next(), count, payload: &payload });
         }
         self.next = Step::Log { after: last };
         if last >= self.through {
-            self.archive.end(last);
+            self.archive.push(&Piece::End(last));
             self.next = Step::Done;
         }
         Ok(())

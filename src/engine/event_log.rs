@@ -6,7 +6,7 @@
 
 use crate::domain::{Event, Timestamp};
 use crate::state::{FreshEvents, NewEvent, State};
-use crate::store::removal::Removal;
+use crate::store::Removal;
 use crate::store::{EventPack, EventTree, EventTreeSize, Store, StoreError};
 use std::collections::VecDeque;
 

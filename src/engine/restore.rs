@@ -110,10 +110,10 @@ impl<'a> Target<'a> {
                 self.manifest = Some(manifest);
                 Ok(())
             }
-            Piece::Chunk { key, index, bytes } => match &mut self.writer {
+            Piece::Chunk { key, bytes } => match &mut self.writer {
                 Some(writer) => {
                     self.store.space.check()?;
-                    writer.put_chunk(self.store, key, index, bytes)
+                    writer.put_chunk(self.store, key, bytes)
                 }
                 None => Err(StoreError::Misuse("a chunk before the manifest".to_owned())),
             },
@@ -124,7 +124,7 @@ impl<'a> Target<'a> {
                 self.count_unsynced(bytes)
             }
             Piece::Entries { first, count, payload } => self.write_entries(first, count, payload),
-            Piece::End => Ok(()),
+            Piece::End(_) => Ok(()),
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Target<'a> {
         let mut seq = Seq(0);
         if let (Some(manifest), Some(mut writer)) = (self.manifest.take(), self.writer.take()) {
             for section in &manifest.sections {
-                writer.end_section(section.key, section.changes, section.chunks)?;
+                writer.end_section(section.key, section.changes);
             }
             seq = manifest.seq;
             // If the archive has no events, all of them had gone.

@@ -24,8 +24,8 @@ pub struct RunningSnapshot {
     stored: BTreeMap<SectionId, SectionRef>,
     /// The sections that must be written.
     fresh: VecDeque<Section>,
-    /// The section that is being written, and how many of its chunks are done.
-    current: Option<(Section, u32)>,
+    /// The section that is being written.
+    current: Option<Section>,
     bytes_written: u64,
     began: Instant,
 }
@@ -81,20 +81,19 @@ impl RunningSnapshot {
         let mut chunk = Vec::new();
         let end = self.bytes_written + budget;
         while self.bytes_written < end {
-            let Some((section, number)) = &mut self.current else {
+            let Some(section) = &mut self.current else {
                 let Some(section) = self.fresh.pop_front() else { return Ok(()) };
-                self.current = Some((section, 0));
+                self.current = Some(section);
                 continue;
             };
             if section.next_chunk(&mut chunk) {
-                self.writer.put_chunk(store, section.id, *number, &chunk)?;
+                self.writer.put_chunk(store, section.id, &chunk)?;
                 self.bytes_written += chunk.len() as u64;
-                *number += 1;
                 if Instant::now() >= until {
                     return Ok(());
                 }
             } else {
-                self.writer.end_section(section.id, section.changes, *number)?;
+                self.writer.end_section(section.id, section.changes);
                 self.current = None;
             }
         }

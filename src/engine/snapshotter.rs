@@ -9,7 +9,7 @@ use super::running_snapshot::RunningSnapshot;
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
 use crate::state::State;
-use crate::store::removal::KEY_COST_BYTES;
+use crate::store::KEY_COST_BYTES;
 use crate::store::{Manifest, Store, StoreError, Sweep};
 use serde::Serialize;
 use std::sync::Arc;
@@ -453,7 +453,7 @@ mod tests {
         let store = store_in(&dir);
         let abandon = |seq| {
             let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
-            writer.put_chunk(&store, SectionId { owner: 1, part: 0 }, 0, &[1; 100]).unwrap();
+            writer.put_chunk(&store, SectionId { owner: 1, part: 0 }, &[1; 100]).unwrap();
         };
         abandon(1);
         abandon(2);

@@ -2,10 +2,9 @@
 
 use super::applying::catch;
 use super::recovery::{RecoveryError, load, recover};
-use crate::domain::{Event, Seq};
+use crate::domain::{Event, Kind, Seq};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
-use crate::store::verify::{Findings, check_snapshots};
-use crate::store::{Store, StoreError};
+use crate::store::{Findings, Store, StoreError, check_snapshots};
 use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -112,7 +111,7 @@ fn rebuild(store: &Store, journal: &mut LocalJournal, findings: &mut Findings) -
         "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
         state.applied().0,
         state.now(),
-        state.view().len(),
+        [Kind::Campaign, Kind::Coupon].map(|kind| state.view().count(kind)).iter().sum::<usize>(),
         state.sizes().redemptions,
         state.sizes().idempotency_records,
         recovered.replayed

@@ -317,9 +317,8 @@ impl Writer {
     /// in the log can expire a thousand.
     pub(super) fn log(&mut self, first: Ticket, proposals: Vec<Proposal>) -> Result<(), JournalError> {
         let at = proposals.last().map_or_else(Timestamp::default, |proposal| proposal.at);
-        let commands = proposals.iter().map(|proposal| &proposal.command);
         let frees_space = proposals.iter().all(|proposal| proposal.command.frees_space());
-        match self.state.sweep_events_bytes(commands, at) {
+        match self.state.sweep_events_bytes(proposals.len(), at) {
             0 => {}
             events_bytes if frees_space => self.store.space.check_reserve(events_bytes)?,
             events_bytes => self.store.space.check_beyond(events_bytes)?,

@@ -9,7 +9,7 @@ use super::request::items::Item;
 use super::request::json::{self, Faults, Text};
 use crate::access::Caller;
 use crate::domain::Name;
-use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
+use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::engine::{Eligibility, Question};
 use axum::extract::Request;
 use serde::{Deserialize, Serialize};

@@ -109,7 +109,7 @@ impl Candidates {
     fn new(view: &FilterView, request: &[&[u8]], wanted: &CodesToGenerate) -> Self {
         let CodesToGenerate { count, pattern } = wanted;
         let mut seed = Sha256::new();
-        let parts = [&view.secret().as_bytes()[..], pattern.as_bytes(), &count.to_le_bytes()];
+        let parts = [&view.secret.as_bytes()[..], pattern.as_bytes(), &count.to_le_bytes()];
         for part in parts.iter().chain(request) {
             seed.update((part.len() as u64).to_le_bytes());
             seed.update(part);

@@ -8,7 +8,7 @@ use super::request::json::{self, Faults, Text};
 use super::request::page::{self, PageQuery};
 use super::request::query;
 use crate::access::Caller;
-use crate::domain::line_up::{CAMPAIGNS_MAX, UNLESS_MAX};
+use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
 use crate::engine::Uncountable;
 use axum::extract::{Path, Request};

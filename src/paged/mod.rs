@@ -11,8 +11,7 @@ pub use numbers::Numbers;
 pub use queue::{ALIGNMENT, Extent, PAGE_BYTES, Queue, stored_bytes};
 pub use slab::Slab;
 
-use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -164,121 +163,6 @@ impl<P: Page> Paged<P> {
         self.copied = Some(copied.clone());
         let (pages, copied) = (self.pages.clone(), copied.clone());
         (self.first..).zip(pages).map(move |(number, page)| (number, Frozen::new([page].into(), &copied)))
-    }
-}
-
-/// A page with places, each free or taken.
-pub trait Places: Page {
-    /// A page without a taken place.
-    fn empty() -> Self;
-    /// Number of taken places.
-    fn taken(&self) -> u64;
-    /// Whether no place is free.
-    fn is_full(&self) -> bool;
-}
-
-/// Numbered places, of which the lowest free one is taken next: replays of the same operations take the same places.
-#[derive(Debug)]
-pub struct Placed<P> {
-    /// The last one has a taken place.
-    pages: Paged<P>,
-    /// Pages that have a free place.
-    vacant: BTreeSet<u64>,
-    len: u64,
-}
-
-impl<P> Default for Placed<P> {
-    fn default() -> Self {
-        Self { pages: Paged::default(), vacant: BTreeSet::new(), len: 0 }
-    }
-}
-
-impl<P: Places> Placed<P> {
-    /// Number of taken places.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether no place is taken.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The number of changes so far. While it stays the same, so do the contents.
-    pub fn changes(&self) -> u64 {
-        self.pages.changes
-    }
-
-    /// Memory of the pages, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.pages.bytes
-    }
-
-    /// Freezes the contents for a snapshot.
-    pub fn freeze(&mut self, copied: &Copied) -> Frozen<P> {
-        self.pages.freeze(copied)
-    }
-
-    /// Adds the pages of a chunk, which follow those that were loaded before. Returns their numbers; `None` if the chunk is damaged.
-    pub fn load(&mut self, chunk: &[u8]) -> Option<Range<u64>> {
-        let loaded = self.pages.load(chunk)?..self.pages.end();
-        for number in loaded.clone() {
-            let page = self.pages.get(number)?;
-            self.len += page.taken();
-            if !page.is_full() {
-                self.vacant.insert(number);
-            }
-        }
-        Some(loaded)
-    }
-
-    /// Continues from a snapshot, with its number of changes.
-    pub fn resume(&mut self, changes: u64) {
-        self.pages.changes = changes;
-    }
-
-    /// Whether the last page has a taken place: only a damaged or incomplete one has none.
-    pub fn is_trimmed(&self) -> bool {
-        self.pages.back().is_none_or(|last| last.taken() > 0)
-    }
-
-    /// Frees a page and returns it, unless a snapshot refers to it.
-    pub fn free_page(&mut self) -> Option<P> {
-        let page = self.pages.free_first()?;
-        self.len -= page.taken();
-        Some(page)
-    }
-
-    /// The number of the first page that has a free place. Adds a page if there is none.
-    fn vacant_page(&mut self) -> u64 {
-        if self.vacant.is_empty() {
-            self.add_page();
-        }
-        self.vacant.first().copied().unwrap_or_default()
-    }
-
-    fn add_page(&mut self) {
-        self.vacant.insert(self.pages.end());
-        self.pages.push(P::empty());
-    }
-
-    /// Takes or frees places of a page. Drops pages at the end that have no taken place.
-    fn place<R>(&mut self, number: u64, place: impl FnOnce(&mut P) -> R) -> Option<R> {
-        let (placed, before, after, is_full) = self.pages.change(number, |page| {
-            let before = page.taken();
-            (place(page), before, page.taken(), page.is_full())
-        })?;
-        self.len = self.len + after - before;
-        if is_full {
-            self.vacant.remove(&number);
-        } else if after < before {
-            self.vacant.insert(number);
-        }
-        while self.pages.back().is_some_and(|last| last.taken() == 0) {
-            self.pages.pop_last();
-            self.vacant.remove(&self.pages.end());
-        }
-        Some(placed)
     }
 }
 

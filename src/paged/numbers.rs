@@ -1,116 +1,37 @@
-//! A set of numbers from 1 on. A number that was added and removed leaves no trace, so a restore gives the same.
+//! A set of numbers from 1 on, as slots without values. A number that was taken and given back leaves no trace, so a restore gives the same.
 
-use super::{Page, Placed, Places};
+use super::Slab;
 
 /// Words of a page.
 const WORDS: usize = 64;
 
-/// Numbers of a page.
-const PAGE_NUMBERS: u64 = 64 * WORDS as u64;
-
-/// Memory of a page, in bytes. Rounded up.
-const PAGE_BYTES: u64 = 640;
-
-/// The numbers of a page, a bit each.
-#[derive(Clone, Debug)]
-pub struct Bits([u64; WORDS]);
-
-impl Page for Bits {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.0.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-    }
-
-    fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let (own, rest) = bytes.split_first_chunk::<{ 8 * WORDS }>()?;
-        *bytes = rest;
-        let mut bits = Self::empty();
-        for (word, bytes) in bits.0.iter_mut().zip(own.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        Some(bits)
-    }
-
-    fn bytes(&self) -> u64 {
-        PAGE_BYTES
-    }
-}
-
-impl Places for Bits {
-    fn empty() -> Self {
-        Self([0; WORDS])
-    }
-
-    fn taken(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
-    }
-
-    fn is_full(&self) -> bool {
-        self.first_missing().is_none()
-    }
-}
-
-impl Bits {
-    /// The place of the lowest number that is missing.
-    fn first_missing(&self) -> Option<u64> {
-        let word = self.0.iter().position(|word| *word != u64::MAX)?;
-        Some(64 * word as u64 + u64::from(self.0[word].trailing_ones()))
-    }
-}
-
-/// The page of a number, the word in it, and the bit.
-fn place(number: u64) -> (u64, usize, u64) {
-    let index = number.saturating_sub(1);
-    (index / PAGE_NUMBERS, (index % PAGE_NUMBERS / 64) as usize, 1 << (index % 64))
-}
-
 /// A set of numbers.
-pub type Numbers = Placed<Bits>;
+pub type Numbers = Slab<(), WORDS>;
+
+/// The slot of a number.
+fn slot(number: u64) -> Option<u32> {
+    u32::try_from(number.checked_sub(1)?).ok()
+}
 
 impl Numbers {
     /// Whether a number is in the set.
     pub fn contains(&self, number: u64) -> bool {
-        let (page, word, bit) = place(number);
-        self.pages.get(page).is_some_and(|bits| bits.0[word] & bit > 0)
+        slot(number).is_some_and(|slot| self.get(slot).is_some())
     }
 
     /// Adds the lowest number that is missing, and returns it.
-    pub fn insert_lowest(&mut self) -> u64 {
-        let page = self.vacant_page();
-        let missing = self.pages.get(page).and_then(Bits::first_missing).unwrap_or_default();
-        let number = page * PAGE_NUMBERS + missing + 1;
-        self.insert(number);
-        number
+    pub fn take_lowest(&mut self) -> u64 {
+        u64::from(self.insert(())) + 1
     }
 
     /// Adds a number. Returns whether it was missing. Memory grows with the number.
-    pub fn insert(&mut self, number: u64) -> bool {
-        if self.contains(number) {
-            return false;
-        }
-        let (page, word, bit) = place(number);
-        while self.pages.end() <= page {
-            self.add_page();
-        }
-        self.place(page, |bits| bits.0[word] |= bit);
-        true
+    pub fn take(&mut self, number: u64) -> bool {
+        slot(number).is_some_and(|slot| self.insert_at(slot, ()))
     }
 
     /// Removes a number.
-    pub fn remove(&mut self, number: u64) {
-        if self.contains(number) {
-            let (page, word, bit) = place(number);
-            self.place(page, |bits| bits.0[word] &= !bit);
-        }
-    }
-
-    /// Maximum memory that `numbers` more numbers need, in bytes, if each is the lowest that is missing.
-    pub fn growth_bytes(numbers: u64) -> u64 {
-        numbers.div_ceil(PAGE_NUMBERS).saturating_mul(PAGE_BYTES)
-    }
-
-    /// Memory that a chunk needs once it is loaded, in bytes.
-    pub fn loading_bytes(chunk: &[u8]) -> u64 {
-        (chunk.len() / (8 * WORDS)) as u64 * PAGE_BYTES
+    pub fn give_back(&mut self, number: u64) {
+        slot(number).and_then(|slot| self.remove(slot));
     }
 }
 
@@ -120,6 +41,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    /// Numbers of a page.
+    const PAGE_NUMBERS: u64 = 64 * WORDS as u64;
 
     fn all(numbers: &Numbers) -> Vec<u64> {
         let end = numbers.pages.end() * PAGE_NUMBERS;
@@ -157,16 +81,16 @@ mod tests {
                 let lowest = (1..).find(|number| !model.contains(number)).unwrap();
                 match (step, some) {
                     (0..4, _) | (_, None) => {
-                        prop_assert_eq!(numbers.insert_lowest(), lowest);
+                        prop_assert_eq!(numbers.take_lowest(), lowest);
                         model.insert(lowest);
                     }
                     (4..7, Some(number)) => {
-                        numbers.remove(number);
+                        numbers.give_back(number);
                         model.remove(&number);
                     }
                     (_, Some(_)) => {
                         let wanted = which as u64 % 20 + 1;
-                        prop_assert_eq!(numbers.insert(wanted), model.insert(wanted));
+                        prop_assert_eq!(numbers.take(wanted), model.insert(wanted));
                     }
                 }
                 prop_assert_eq!(numbers.len(), model.len() as u64);
@@ -191,8 +115,8 @@ mod tests {
                 let mut chunks = snapshot(&mut numbers, |numbers| {
                     if !std::mem::replace(&mut begun, true) {
                         (0..count).for_each(|number| match is_inserting {
-                            true => assert!(numbers.insert_lowest() > 0),
-                            false => numbers.remove(first + number + 1),
+                            true => assert!(numbers.take_lowest() > 0),
+                            false => numbers.give_back(first + number + 1),
                         });
                     }
                 });
@@ -211,8 +135,8 @@ mod tests {
     #[test]
     fn snapshot_has_a_bit_for_each_number() {
         let mut numbers = Numbers::default();
-        (1..=100_000).for_each(|number| assert_eq!(numbers.insert_lowest(), number));
-        (1..100_000).step_by(2).for_each(|number| numbers.remove(number));
+        (1..=100_000).for_each(|number| assert_eq!(numbers.take_lowest(), number));
+        (1..100_000).step_by(2).for_each(|number| numbers.give_back(number));
         let bytes = snapshot(&mut numbers, |_| ()).concat();
         assert_eq!(bytes.len(), 25 * 8 * WORDS);
         assert!(restored(&[bytes[..24 * 8 * WORDS].to_vec()], 0).is_some());

@@ -54,6 +54,7 @@ pub struct Queue {
     pages: Paged<Strings>,
     /// Where in the first page the oldest string starts.
     head: usize,
+    len: u64,
 }
 
 impl Drop for Queue {
@@ -100,6 +101,7 @@ impl Queue {
             page.resize(offset + bytes, 0);
             offset
         });
+        self.len += 1;
         number * PAGE_BYTES as u64 + offset.unwrap_or_default() as u64
     }
 
@@ -123,6 +125,7 @@ impl Queue {
     pub fn pop(&mut self) {
         if let Some(length) = self.front().map(<[u8]>::len) {
             self.head += stored_bytes(length);
+            self.len -= 1;
             self.drop_spent_page();
         }
     }
@@ -133,6 +136,17 @@ impl Queue {
             self.pages.pop_first();
         }
         self.head = self.pages.back().map_or(0, |page| page.0.len());
+        self.len = 0;
+    }
+
+    /// Number of strings.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no strings.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Every string with its position, the oldest first.
@@ -189,7 +203,7 @@ impl Queue {
 
     /// Restores a queue from its pages. `None` if they don't hold complete strings, or none of them starts where the oldest one should.
     pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Option<Self> {
-        let mut queue = Self { pages: Paged::starting_at(extent.first), head: 0 };
+        let mut queue = Self { pages: Paged::starting_at(extent.first), head: 0, len: 0 };
         for page in pages {
             let mut rest = page.as_slice();
             queue.pages.push(Strings::decode(&mut rest)?);
@@ -198,6 +212,7 @@ impl Queue {
         while queue.head < head {
             queue.head += stored_bytes(read(&queue.pages.front()?.0, queue.head)?.len());
         }
+        queue.len = queue.iter().count() as u64;
         (queue.head == head).then_some(queue)
     }
 }

@@ -1,36 +1,54 @@
 //! A slab: numbered slots. A value gets the lowest free slot, so replays of the same operations fill the same slots.
 
-use super::{Page, Placed, Places};
+use super::{Copied, Frozen, Page, Paged};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-/// Slots of a page.
-const PAGE_SLOTS: u32 = 64;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A page has capacity for a multiple of this many values.
 const CAPACITY_STEP: usize = 16;
 
-/// Memory of a page besides its values, in bytes. Rounded up.
-const PAGE_BYTES: u64 = 128;
-
-/// The slots of a page.
+/// A page of slots.
 #[derive(Clone, Debug)]
-pub struct Slots<T> {
+pub struct Slots<T, const WORDS: usize> {
     /// A bit for each slot that has a value.
-    taken: u64,
+    taken: [u64; WORDS],
     /// The values, in the order of their slots.
     pub values: Vec<T>,
 }
 
-impl<T> Slots<T> {
+impl<T, const WORDS: usize> Slots<T, WORDS> {
+    /// Slots of a page.
+    const COUNT: u32 = u64::BITS * WORDS as u32;
+
+    /// Memory of a page besides its values, in bytes. Rounded up.
+    const BYTES: u64 = 120 + 8 * WORDS as u64;
+
+    fn is_taken(&self, slot: u32) -> bool {
+        self.taken[(slot / u64::BITS) as usize] >> (slot % u64::BITS) & 1 > 0
+    }
+
     /// The index of a slot's value, if it has one.
     fn index(&self, slot: u32) -> Option<usize> {
-        (self.taken >> slot & 1 > 0).then(|| self.rank(slot))
+        self.is_taken(slot).then(|| self.rank(slot))
     }
 
     /// The number of values before a slot.
     fn rank(&self, slot: u32) -> usize {
-        (self.taken & ((1 << slot) - 1)).count_ones() as usize
+        let (word, bit) = ((slot / u64::BITS) as usize, slot % u64::BITS);
+        let before: u32 = self.taken[..word].iter().map(|word| word.count_ones()).sum();
+        (before + (self.taken[word] & ((1 << bit) - 1)).count_ones()) as usize
+    }
+
+    /// The lowest free slot; [`Self::COUNT`] if there is none.
+    fn lowest_free(&self) -> u32 {
+        let word = self.taken.iter().take_while(|word| **word == u64::MAX).count();
+        u64::BITS * word as u32 + self.taken.get(word).map_or(0, |word| word.trailing_ones())
+    }
+
+    fn is_full(&self) -> bool {
+        self.values.len() == Self::COUNT as usize
     }
 
     fn insert(&mut self, slot: u32, value: T) {
@@ -39,100 +57,140 @@ impl<T> Slots<T> {
             self.values.reserve_exact((len + 1).next_multiple_of(CAPACITY_STEP) - len);
         }
         self.values.insert(index, value);
-        self.taken |= 1 << slot;
+        self.taken[(slot / u64::BITS) as usize] |= 1 << (slot % u64::BITS);
     }
 
     fn remove(&mut self, slot: u32) -> Option<T> {
         let value = self.values.remove(self.index(slot)?);
-        self.taken &= !(1 << slot);
+        self.taken[(slot / u64::BITS) as usize] &= !(1 << (slot % u64::BITS));
         self.values.shrink_to(self.values.len().next_multiple_of(CAPACITY_STEP));
         Some(value)
     }
 }
 
-impl<T: Clone + Serialize + DeserializeOwned> Page for Slots<T> {
+impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots<T, WORDS> {
     fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.taken.to_le_bytes());
-        *out = postcard::to_extend(&self.values, std::mem::take(out)).expect("plain data always encodes");
+        self.taken.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        for value in &self.values {
+            *out = postcard::to_extend(value, std::mem::take(out)).expect("plain data always encodes");
+        }
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let (taken, rest) = bytes.split_first_chunk()?;
-        let taken = u64::from_le_bytes(*taken);
-        let (mut values, rest) = postcard::take_from_bytes::<Vec<T>>(rest).ok()?;
-        *bytes = rest;
-        values.shrink_to(values.len().next_multiple_of(CAPACITY_STEP));
-        (values.len() == taken.count_ones() as usize).then_some(Self { taken, values })
+        let mut taken = [0; WORDS];
+        for word in &mut taken {
+            *word = u64::from_le_bytes(*bytes.split_off(..size_of::<u64>())?.first_chunk()?);
+        }
+        let count = taken.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let mut values = Vec::with_capacity(count.next_multiple_of(CAPACITY_STEP));
+        for _ in 0..count {
+            let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+            *bytes = rest;
+            values.push(value);
+        }
+        Some(Self { taken, values })
     }
 
     fn bytes(&self) -> u64 {
-        PAGE_BYTES + (self.values.len().next_multiple_of(CAPACITY_STEP) * size_of::<T>()) as u64
+        Self::BYTES + (self.values.len().next_multiple_of(CAPACITY_STEP) * size_of::<T>()) as u64
     }
 }
 
-impl<T: Clone + Serialize + DeserializeOwned> Places for Slots<T> {
-    fn empty() -> Self {
-        Self { taken: 0, values: Vec::new() }
-    }
+/// Numbered slots, each with a value or free. Pages have `WORDS` times 64 of them.
+#[derive(Debug)]
+pub struct Slab<T, const WORDS: usize = 1> {
+    /// The last one has a value.
+    pub(super) pages: Paged<Slots<T, WORDS>>,
+    /// Pages that have a free slot.
+    pub(super) vacant: BTreeSet<u64>,
+    pub(super) len: u64,
+}
 
-    fn taken(&self) -> u64 {
-        self.values.len() as u64
-    }
-
-    fn is_full(&self) -> bool {
-        self.taken == u64::MAX
+impl<T, const WORDS: usize> Default for Slab<T, WORDS> {
+    fn default() -> Self {
+        Self { pages: Paged::default(), vacant: BTreeSet::new(), len: 0 }
     }
 }
 
-/// Numbered slots, each with a value or free.
-pub type Slab<T> = Placed<Slots<T>>;
-
-/// The page of a slot, and the slot's place there.
-fn place(slot: u32) -> (u64, u32) {
-    (u64::from(slot / PAGE_SLOTS), slot % PAGE_SLOTS)
-}
-
-impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
+impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS> {
     /// Maximum memory that this many inserts need, in bytes, whatever is removed between them: they fill a page before they start another.
     pub fn growth_bytes(inserts: u64) -> u64 {
         if inserts == 0 {
             return 0;
         }
         let values = inserts.saturating_add(CAPACITY_STEP as u64 - 1);
-        let pages = inserts.div_ceil(u64::from(PAGE_SLOTS));
-        values.saturating_mul(size_of::<T>() as u64).saturating_add(pages.saturating_mul(PAGE_BYTES))
+        let pages = inserts.div_ceil(Slots::<T, WORDS>::COUNT.into());
+        let pages_bytes = pages.saturating_mul(Slots::<T, WORDS>::BYTES);
+        values.saturating_mul(size_of::<T>() as u64).saturating_add(pages_bytes)
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether all slots are free.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number of changes so far. While it stays the same, so do the contents.
+    pub fn changes(&self) -> u64 {
+        self.pages.changes
+    }
+
+    /// Memory of the pages, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.pages.bytes
     }
 
     /// Puts a value into the lowest free slot. Returns the slot's number.
     pub fn insert(&mut self, value: T) -> u32 {
-        let page = self.vacant_page();
-        let slot = self.place(page, |slots| {
-            let slot = slots.taken.trailing_ones();
+        if self.vacant.is_empty() {
+            self.add_page();
+        }
+        let page = self.vacant.first().copied().unwrap_or_default();
+        let slot = self.change(page, |slots| {
+            let slot = slots.lowest_free();
             slots.insert(slot, value);
             slot
         });
-        let slot = slot.expect("it was made if there was none");
-        u32::try_from(page * u64::from(PAGE_SLOTS)).expect("memory ends before slot numbers do") + slot
+        let slot = u64::from(slot.expect("it was made if there was none"));
+        u32::try_from(page * u64::from(Slots::<T, WORDS>::COUNT) + slot)
+            .expect("memory ends before slot numbers do")
+    }
+
+    /// Puts a value into a slot if that is free; returns whether it is. Memory grows with the slot's number.
+    pub fn insert_at(&mut self, slot: u32, value: T) -> bool {
+        let is_free = self.get(slot).is_none();
+        if is_free {
+            let (page, slot) = Self::place(slot);
+            while self.pages.end() <= page {
+                self.add_page();
+            }
+            self.change(page, |slots| slots.insert(slot, value));
+        }
+        is_free
     }
 
     /// The value in a slot, if it has one.
     pub fn get(&self, slot: u32) -> Option<&T> {
-        let (page, slot) = place(slot);
+        let (page, slot) = Self::place(slot);
         let slots = self.pages.get(page)?;
         slots.index(slot).map(|index| &slots.values[index])
     }
 
     /// Changes the value in a slot, if it has one.
     pub fn update<R>(&mut self, slot: u32, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let (page, slot) = place(slot);
+        let (page, slot) = Self::place(slot);
         self.pages.change(page, |slots| slots.index(slot).map(|index| change(&mut slots.values[index])))?
     }
 
     /// Frees a slot and returns its value.
     pub fn remove(&mut self, slot: u32) -> Option<T> {
         self.get(slot)?;
-        let (page, slot) = place(slot);
-        self.place(page, |slots| slots.remove(slot))?
+        let (page, slot) = Self::place(slot);
+        self.change(page, |slots| slots.remove(slot))?
     }
 
     /// Every value with the number of its slot, in order.
@@ -140,19 +198,78 @@ impl<T: Clone + Serialize + DeserializeOwned> Slab<T> {
         self.pages.iter().flat_map(|(page, slots)| values(page, slots))
     }
 
+    /// Freezes the contents for a snapshot.
+    pub fn freeze(&mut self, copied: &Copied) -> Frozen<Slots<T, WORDS>> {
+        self.pages.freeze(copied)
+    }
+
     /// Adds the values of a chunk, which follows those that were loaded before. Returns them with their slots; `None` if the chunk is
     /// damaged.
-    pub fn load_values(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
-        let pages = self.load(chunk)?;
-        u32::try_from(pages.end.saturating_mul(u64::from(PAGE_SLOTS))).ok()?;
-        let pages = pages.filter_map(|page| Some((page, self.pages.get(page)?)));
+    pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
+        let loaded: Range<u64> = self.pages.load(chunk)?..self.pages.end();
+        u32::try_from(loaded.end.saturating_mul(Slots::<T, WORDS>::COUNT.into()).saturating_sub(1)).ok()?;
+        for number in loaded.clone() {
+            let page = self.pages.get(number)?;
+            self.len += page.values.len() as u64;
+            if !page.is_full() {
+                self.vacant.insert(number);
+            }
+        }
+        let pages = loaded.filter_map(|page| Some((page, self.pages.get(page)?)));
         Some(pages.flat_map(|(page, slots)| values(page, slots)))
+    }
+
+    /// Continues from a snapshot, with its number of changes.
+    pub fn resume(&mut self, changes: u64) {
+        self.pages.changes = changes;
+    }
+
+    /// Whether the last page has a value: only a damaged or incomplete one has none.
+    pub fn is_trimmed(&self) -> bool {
+        self.pages.back().is_none_or(|last| !last.values.is_empty())
+    }
+
+    /// Frees a page and returns it, unless a snapshot refers to it.
+    pub fn free_page(&mut self) -> Option<Slots<T, WORDS>> {
+        let page = self.pages.free_first()?;
+        self.len -= page.values.len() as u64;
+        Some(page)
+    }
+
+    /// The page of a slot, and the slot's place there.
+    fn place(slot: u32) -> (u64, u32) {
+        (u64::from(slot / Slots::<T, WORDS>::COUNT), slot % Slots::<T, WORDS>::COUNT)
+    }
+
+    fn add_page(&mut self) {
+        self.vacant.insert(self.pages.end());
+        self.pages.push(Slots { taken: [0; WORDS], values: Vec::new() });
+    }
+
+    /// Takes or frees slots of a page. Drops pages at the end that have no value.
+    fn change<R>(&mut self, number: u64, change: impl FnOnce(&mut Slots<T, WORDS>) -> R) -> Option<R> {
+        let (changed, before, after, is_full) = self.pages.change(number, |page| {
+            let before = page.values.len();
+            (change(page), before, page.values.len(), page.is_full())
+        })?;
+        self.len = self.len + after as u64 - before as u64;
+        if is_full {
+            self.vacant.remove(&number);
+        } else if after < before {
+            self.vacant.insert(number);
+        }
+        while !self.is_trimmed() {
+            self.pages.pop_last();
+            self.vacant.remove(&self.pages.end());
+        }
+        Some(changed)
     }
 }
 
-fn values<T>(page: u64, slots: &Slots<T>) -> impl Iterator<Item = (u32, &T)> {
-    let taken = (0..PAGE_SLOTS).filter(|slot| slots.taken >> slot & 1 > 0);
-    taken.zip(&slots.values).map(move |(slot, value)| (page as u32 * PAGE_SLOTS + slot, value))
+fn values<T, const WORDS: usize>(page: u64, slots: &Slots<T, WORDS>) -> impl Iterator<Item = (u32, &T)> {
+    let first = page as u32 * Slots::<T, WORDS>::COUNT;
+    let taken = (0..Slots::<T, WORDS>::COUNT).filter(|slot| slots.is_taken(*slot));
+    taken.zip(&slots.values).map(move |(slot, value)| (first + slot, value))
 }
 
 #[cfg(test)]
@@ -166,6 +283,9 @@ mod tests {
         slab.iter().map(|(slot, value)| (slot, value.clone())).collect()
     }
 
+    /// Slots of a page.
+    const PAGE_SLOTS: u32 = Slots::<String, 1>::COUNT;
+
     fn slots(slab: &Slab<String>) -> u32 {
         slab.pages.end() as u32 * PAGE_SLOTS
     }
@@ -173,7 +293,7 @@ mod tests {
     /// What the slab takes, counted page by page.
     fn census(slab: &Slab<String>) -> usize {
         let values = slab.pages.iter().map(|(_, page)| page.values.capacity() * size_of::<String>());
-        let page_bytes = size_of::<Slots<String>>() + 2 * size_of::<usize>();
+        let page_bytes = size_of::<Slots<String, 1>>() + 2 * size_of::<usize>();
         // Of a B-tree's nodes at least a third is used.
         values.map(|bytes| bytes + page_bytes).sum::<usize>()
             + slab.pages.pages.capacity() * size_of::<usize>()
@@ -196,7 +316,7 @@ mod tests {
     fn restored(chunks: &[Vec<u8>], changes: u64) -> Option<Slab<String>> {
         let mut slab = Slab::default();
         for chunk in chunks {
-            let _loaded = slab.load_values(chunk)?;
+            let _loaded = slab.load(chunk)?;
         }
         slab.resume(changes);
         slab.is_trimmed().then_some(slab)
@@ -272,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn page_with_other_slots_than_values_is_damaged() {
-        let page =
-            |taken: u64, values: &[&str]| postcard::to_extend(values, taken.to_le_bytes().to_vec()).unwrap();
-        assert_eq!(
-            contents(&restored(&[page(0b101, &["a", "b"])], 0).unwrap()),
-            [(0, "a".into()), (2, "b".into())]
-        );
+    fn page_without_all_its_values_is_damaged() {
+        let page = |taken: u64, values: &[&str]| {
+            let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
+            values.iter().fold(taken.to_le_bytes().to_vec(), encode)
+        };
+        let whole = page(0b101, &["a", "b"]);
+        assert_eq!(contents(&restored(&[whole], 0).unwrap()), [(0, "a".into()), (2, "b".into())]);
         for (taken, values) in [(0b1, &["a", "b"][..]), (0b111, &["a", "b"]), (0b0, &[]), (u64::MAX, &["a"])]
         {
             assert!(restored(&[page(taken, values)], 0).is_none(), "{taken}");
@@ -288,7 +408,7 @@ mod tests {
     /// A page that a snapshot refers to is copied once, and counted until the snapshot lets go of it.
     #[test]
     fn changed_page_is_copied_once() {
-        let (mut slab, copied) = (Slab::default(), Copied::default());
+        let (mut slab, copied) = (Slab::<String>::default(), Copied::default());
         (0..3 * PAGE_SLOTS).for_each(|number| assert_eq!(slab.insert(number.to_string()), number));
         let mut frozen = slab.freeze(&copied);
         slab.update(0, |value| value.push('!'));

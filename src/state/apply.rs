@@ -1,13 +1,11 @@
 //! `apply`: an entry of the log changes the state and gets its answer.
 
-use super::answers::Asked;
-use super::filters::Creation;
 use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
 use super::importing::Lines;
 use super::machine::{SWEEP_MAX, Shared, State};
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Proposal, Refusal, Target,
+    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Profile, Proposal, Refusal, Target,
     Timestamp,
 };
 use crate::filter::StateCounts;
@@ -81,10 +79,10 @@ impl State {
     /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat
     /// gets the outcome of its own time.
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
-        let (bounds, asked) = (Bounds::of(&self.shared.settings, self.shared.now), Asked::of(command));
+        let bounds = Bounds::of(&self.shared.settings, self.shared.now);
         let filter = self.shared.answers_of(command);
         if let Some(filter) = filter {
-            match self.records.look_up(filter, key, &asked, bounds.forgotten) {
+            match self.records.look_up(filter, key, command, bounds.forgotten) {
                 Lookup::New => {}
                 Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
                 Lookup::Reused => return refused(Refusal::KeyReused),
@@ -102,7 +100,7 @@ impl State {
         if !matches!(outcome, Outcome::Refused(_))
             && let Some(filter) = filter.or_else(|| self.shared.answers_of(command))
         {
-            self.records.store(owner, filter, key, &asked, &outcome, self.shared.now);
+            self.records.store(owner, filter, key, command, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
     }
@@ -130,8 +128,9 @@ impl State {
                 Ok(Outcome::Enabled)
             }
             Command::Create { kind, name, id, secret, spec, layout, window } => {
-                let (kind, id, layout, window) = (*kind, *id, *layout, *window);
-                self.create(&Creation { kind, name, id, secret, spec, layout, window })
+                let (kind, layout, window, created_at) = (*kind, *layout, *window, self.shared.now);
+                let (name, secret, spec) = (name.clone(), secret.clone(), spec.clone());
+                self.create(*id, Profile { kind, name, secret, spec, layout, window, created_at })
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
             Command::PutLineUp { name, line_up } => self.shared.put_line_up(self.applied, name, line_up),
@@ -197,7 +196,7 @@ impl Shared {
         match command {
             Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
             Command::PutLineUp { name, .. } => {
-                self.catalog.line_up(name).map(|line_up| FilterId(line_up.created_by.0))
+                self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
             }
             Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
             _ => command.target().map(|Target(filter)| filter),
@@ -458,12 +457,11 @@ mod tests {
             }
             machine.outcome(delete(2));
             machine.state.take_events(&mut FreshEvents::default());
-            let commands = [(); 5].map(|()| delete(3));
-            prop_assert_eq!(machine.state.sweep_events_bytes(&commands, Timestamp(machine.at)), 0);
+            prop_assert_eq!(machine.state.sweep_events_bytes(5, Timestamp(machine.at)), 0);
             machine.at += 1_000_000;
             let mut expired = 0;
             while expired < held {
-                let room = machine.state.sweep_events_bytes(&commands[..1], Timestamp(machine.at));
+                let room = machine.state.sweep_events_bytes(1, Timestamp(machine.at));
                 machine.outcome(delete(3));
                 let mut fresh = FreshEvents::default();
                 machine.state.take_events(&mut fresh);
@@ -476,7 +474,7 @@ mod tests {
                 prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
             }
             prop_assert_eq!(machine.redemption(held).unwrap().status, Status::Expired);
-            prop_assert_eq!(machine.state.sweep_events_bytes(&commands, Timestamp(machine.at)), 0);
+            prop_assert_eq!(machine.state.sweep_events_bytes(5, Timestamp(machine.at)), 0);
         }
     }
 }

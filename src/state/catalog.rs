@@ -39,7 +39,7 @@ type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
 pub struct Catalog {
     /// In the order of [`Kind`].
     filters: [ByName<FilterView>; 2],
-    line_ups: ByName<NamedLineUp>,
+    pub(super) line_ups: ByName<NamedLineUp>,
 }
 
 /// What stands under names that begin with `prefix`, after `after`, in order. It looks at no others.
@@ -70,37 +70,6 @@ impl Catalog {
         Name: Borrow<N>,
     {
         self.filters[kind as usize].get(name)
-    }
-
-    /// How many filters there are, of both kinds.
-    pub fn len(&self) -> usize {
-        self.filters.iter().map(ByName::size).sum()
-    }
-
-    /// The line-up of this name.
-    pub(super) fn line_up(&self, name: &Name) -> Option<&Arc<NamedLineUp>> {
-        self.line_ups.get(name)
-    }
-
-    /// All line-ups, in the order of their names.
-    pub(super) fn line_ups(&self) -> impl Iterator<Item = &Arc<NamedLineUp>> {
-        self.line_ups.values()
-    }
-
-    /// How many line-ups there are.
-    pub(super) fn line_ups_len(&self) -> usize {
-        self.line_ups.size()
-    }
-
-    pub(super) fn insert_line_up(&mut self, line_up: Arc<NamedLineUp>) {
-        self.line_ups.insert_mut(line_up.name.clone(), line_up);
-    }
-
-    /// Removes a line-up and returns it.
-    pub(super) fn remove_line_up(&mut self, name: &Name) -> Option<Arc<NamedLineUp>> {
-        let removed = self.line_ups.get(name).cloned();
-        self.line_ups.remove_mut(name);
-        removed
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
@@ -138,7 +107,7 @@ impl View {
 
     /// The line-up of this name.
     pub fn line_up(&self, name: &Name) -> Option<Arc<NamedLineUp>> {
-        self.catalog.load().line_up(name).cloned()
+        self.catalog.load().line_ups.get(name).cloned()
     }
 
     /// Up to `limit` line-ups whose names begin with `prefix`, after `after`, in order.
@@ -148,22 +117,12 @@ impl View {
 
     /// How many line-ups there are.
     pub fn line_ups_len(&self) -> usize {
-        self.catalog.load().line_ups_len()
-    }
-
-    /// How many filters there are, of both kinds.
-    pub fn len(&self) -> usize {
-        self.catalog.load().len()
+        self.catalog.load().line_ups.size()
     }
 
     /// How many filters of this kind there are.
     pub fn count(&self, kind: Kind) -> usize {
         self.catalog.load().filters[kind as usize].size()
-    }
-
-    /// Whether there is no filter.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Every import on record, by id.
@@ -189,7 +148,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, Spec, Timestamp, Window};
+    use crate::domain::{FilterId, Profile, Spec, Timestamp, Window};
     use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
     use crate::state::ledger::Ledger;
     use crate::state::section::Epoch;
@@ -197,8 +156,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn named(reader: &Reader, name: &str) -> Arc<FilterView> {
-        Arc::new(FilterView {
-            id: FilterId(0),
+        let profile = Profile {
             kind: Kind::Campaign,
             name: Name::new(name).unwrap(),
             spec: Spec {
@@ -214,6 +172,10 @@ mod tests {
             window: Window::default(),
             created_at: Timestamp(0),
             secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
+        };
+        Arc::new(FilterView {
+            id: FilterId(0),
+            profile,
             reader: reader.clone(),
             counters: Arc::default(),
             ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false, Default::default()))),
@@ -239,7 +201,7 @@ mod tests {
 
         let copied = views.iter().zip(&before).filter(|(view, before)| Arc::strong_count(view) > **before);
         assert!(copied.count() < 100);
-        assert_eq!((published.len(), catalog.len()), (10_000, 10_000));
+        assert_eq!([&published, &catalog].map(|catalog| catalog.filters[0].size()), [10_000; 2]);
     }
 
     proptest! {

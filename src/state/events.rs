@@ -5,6 +5,7 @@
 
 use crate::domain::event::{RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND};
 use crate::domain::{Event, Happened, KeyName, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// The most holds that are reported one by one when time is turned back. The event about the whole has the number of all.
@@ -19,16 +20,19 @@ pub(super) const FIXED_BYTES: u64 = 128 << 10;
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// What the state keeps of events.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Events {
     /// Whether events are made at all.
+    #[serde(skip)]
     is_on: bool,
     /// The number of the last event.
     last: u64,
     /// The number of the next one. It is not always the one after that: see [`Command::Restored`](crate::domain::Command::Restored).
     next: u64,
     /// The API key that asked for the entry that is being applied.
+    #[serde(skip)]
     pub(super) by: Option<KeyName>,
+    #[serde(skip)]
     fresh: FreshEvents,
 }
 
@@ -81,16 +85,11 @@ impl FreshEvents {
 /// Before the first event.
 impl Default for Events {
     fn default() -> Self {
-        Self::restore(0, 1)
+        Self { is_on: false, last: 0, next: 1, by: None, fresh: FreshEvents::default() }
     }
 }
 
 impl Events {
-    /// Restores the numbering from a snapshot.
-    pub(super) fn restore(last: u64, next: u64) -> Self {
-        Self { is_on: false, last, next, by: None, fresh: FreshEvents::default() }
-    }
-
     pub(super) fn switch(&mut self, is_on: bool) {
         self.is_on = is_on;
     }

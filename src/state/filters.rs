@@ -2,50 +2,24 @@
 
 use super::catalog::NamedLineUp;
 use super::ledger::Change;
-use super::machine::{FilterState, Shared, State};
-use super::subject::Subject;
+use super::machine::{FilterState, Shared, State, Subject};
 use super::tables::Tables;
 use super::view::{Counters, FilterView};
-use crate::domain::line_up::LINE_UPS_BYTES_MAX;
+use crate::domain::name::LINE_UPS_BYTES_MAX;
 use crate::domain::{
-    FilterChange, FilterId, Happened, ImportState, Kind, LineUp, LineUpChange, Name, Outcome, Raise, Refusal,
-    Seq, Spec, Timestamp, Window,
+    FilterChange, FilterId, Happened, ImportState, Kind, LineUp, LineUpChange, Name, Outcome, Profile, Raise,
+    Refusal, Seq, Spec, Timestamp,
 };
-use crate::filter::{Full, Growth, Layout, Secret};
+use crate::filter::{Full, Growth};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The campaign or coupon that a command asks for.
-pub(super) struct Creation<'a> {
-    pub(super) kind: Kind,
-    pub(super) name: &'a Name,
-    pub(super) id: FilterId,
-    pub(super) secret: &'a Secret,
-    pub(super) spec: &'a Spec,
-    pub(super) layout: Layout,
-    pub(super) window: Window,
-}
-
-impl Creation<'_> {
-    /// The names of the fields in which a filter that exists differs from the one that is asked for, as the API spells them.
-    fn differences(&self, existing: &FilterView) -> Vec<&'static str> {
-        let mut differences = existing.spec.differences(self.spec);
-        if existing.window.starts_at != self.window.starts_at {
-            differences.push("starts_at");
-        }
-        if existing.window.ends_at != self.window.ends_at {
-            differences.push("ends_at");
-        }
-        differences
-    }
-}
-
 impl State {
     /// Creates a campaign or coupon, unless an equal one exists.
-    pub(super) fn create(&mut self, creation: &Creation<'_>) -> Result<Outcome, Refusal> {
-        let Creation { kind, name, id, secret, spec, layout, window } = *creation;
+    pub(super) fn create(&mut self, id: FilterId, profile: Profile) -> Result<Outcome, Refusal> {
+        let Profile { kind, ref name, ref spec, layout, ref window, .. } = profile;
         if let Some(existing) = self.shared.catalog.get(kind, name) {
-            let differences = creation.differences(existing);
+            let differences = existing.differences(&profile);
             return if differences.is_empty() {
                 Ok(Outcome::Exists(Box::new(existing.describe(self.shared.now))))
             } else {
@@ -69,13 +43,7 @@ impl State {
         let ledger = self.shared.empty_ledger(kind, spec, Change::default());
         let view = Arc::new(FilterView {
             id,
-            kind,
-            name: name.clone(),
-            spec: spec.clone(),
-            layout,
-            window,
-            created_at: self.shared.now,
-            secret: secret.clone(),
+            profile,
             reader: tables.filter.reader(),
             counters: Arc::new(Counters::default()),
             ledger,
@@ -128,7 +96,7 @@ impl Subject<'_> {
             self.raise(raise)?;
         }
         let stock = stock.or(self.view.spec.stock);
-        self.change_view(|view| (view.window, view.spec.stock) = (window, stock));
+        self.change_view(|view| (view.profile.window, view.profile.spec.stock) = (window, stock));
         let capacity = self.view.spec.capacity;
         if (window, capacity, stock) != before {
             self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity, stock });
@@ -154,7 +122,7 @@ impl Subject<'_> {
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
         self.tables.filter.raise(layout).map_err(beyond_reach)?;
-        self.change_view(|view| (view.spec.capacity, view.layout) = (capacity, layout));
+        self.change_view(|view| (view.profile.spec.capacity, view.profile.layout) = (capacity, layout));
         Ok(())
     }
 
@@ -168,18 +136,18 @@ impl Subject<'_> {
 impl Shared {
     /// Creates a line-up, or replaces it.
     pub(super) fn put_line_up(&mut self, by: Seq, name: &Name, line_up: &LineUp) -> Result<Outcome, Refusal> {
-        let before = self.catalog.line_up(name).cloned();
+        let before = self.catalog.line_ups.get(name).cloned();
         let (created_by, bytes_before) =
             before.as_ref().map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
         let stored = NamedLineUp { name: name.clone(), line_up: line_up.clone(), created_by };
         let bytes = self.line_ups_bytes - bytes_before + stored.memory_bytes();
         let is_one_too_many =
-            before.is_none() && self.catalog.line_ups_len() as u64 >= self.settings.line_ups_max;
+            before.is_none() && self.catalog.line_ups.size() as u64 >= self.settings.line_ups_max;
         if is_one_too_many || bytes > LINE_UPS_BYTES_MAX {
             return Err(Refusal::TooManyLineUps);
         }
         self.line_ups_bytes = bytes;
-        self.catalog.insert_line_up(Arc::new(stored));
+        self.catalog.line_ups.insert_mut(name.clone(), Arc::new(stored));
         self.catalog_changed = true;
         match &before {
             None => self.tell_line_up(name, LineUpChange::Created),
@@ -191,8 +159,9 @@ impl Shared {
 
     /// Deletes a line-up.
     pub(super) fn delete_line_up(&mut self, name: &Name) -> Result<Outcome, Refusal> {
-        let deleted = self.catalog.remove_line_up(name).ok_or(Refusal::LineUpNotFound)?;
-        self.line_ups_bytes -= deleted.memory_bytes();
+        let bytes = self.catalog.line_ups.get(name).ok_or(Refusal::LineUpNotFound)?.memory_bytes();
+        self.catalog.line_ups.remove_mut(name);
+        self.line_ups_bytes -= bytes;
         self.catalog_changed = true;
         self.tell_line_up(name, LineUpChange::Deleted);
         Ok(Outcome::LineUpDeleted)

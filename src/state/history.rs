@@ -6,26 +6,24 @@
 //! tables: a bit that flips in one is not noticed before a command comes upon it.
 
 use crate::domain::{Applied, Entry, STATE_HASH_EVERY, Seq, StateHash};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Memory that is kept for encoding the next entry.
 const BUFFER_KEPT_BYTES: usize = 64 << 10;
 
 /// The hashes up to the last entry.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct History {
     /// After the last entry.
     pub(super) hash: u128,
     /// At the last position at which nodes compare.
     pub(super) last: StateHash,
+    #[serde(skip)]
     buffer: Vec<u8>,
 }
 
 impl History {
-    pub(super) fn restore(hash: u128, last: StateHash) -> History {
-        History { hash, last, buffer: Vec::new() }
-    }
-
     /// An entry is about to be applied.
     pub(super) fn begin(&mut self, entry: &Entry) {
         self.buffer.clear();
@@ -48,7 +46,7 @@ impl History {
     }
 }
 
-fn encode(value: &impl serde::Serialize, buffer: &mut Vec<u8>) {
+fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
     let bytes = std::mem::take(buffer);
     *buffer = postcard::to_extend(value, bytes).expect("plain data always encodes");
 }

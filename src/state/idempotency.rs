@@ -7,10 +7,14 @@
 //! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its
 //! part; the other half goes to the first that ask.
 
-use super::answers::{self, Asked};
-use crate::domain::settings::IDEMPOTENCY_ROOM_MAX_BYTES;
-use crate::domain::{Command, FilterId, IdempotencyKey, KeyName, Outcome, Settings, Timestamp};
+use crate::domain::command::IDEMPOTENCY_ROOM_MAX_BYTES;
+use crate::domain::{
+    Command, Digests, FilterId, IdempotencyKey, Inserted, ItemOutcome, KeyName, Outcome, Redemption,
+    RedemptionId, Reference, Removed, Settings, Status, Timestamp,
+};
+use crate::filter::Digest;
 use crate::paged::{ALIGNMENT, PAGE_BYTES, Queue, stored_bytes};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -83,7 +87,6 @@ pub struct Full {
 pub struct Records {
     queue: Queue,
     index: Index,
-    count: u64,
     /// Bytes of each owner's records.
     bytes_of: BTreeMap<Owner, u64>,
 }
@@ -154,31 +157,30 @@ impl<'a> Record<'a> {
 impl Records {
     /// Restores the records of a snapshot. `None` if one of them can't be read.
     pub fn restore(queue: Queue) -> Option<Self> {
-        let (mut index, mut count, mut bytes_of) = (Index::default(), 0, BTreeMap::new());
+        let (mut index, mut bytes_of) = (Index::default(), BTreeMap::new());
         for (position, bytes) in queue.iter() {
             let record = Record::read(bytes)?;
             index.append(record.key, position);
-            count += 1;
             *bytes_of.entry(record.owner).or_default() += record.bytes();
         }
         index.sort();
-        Some(Self { queue, index, count, bytes_of })
+        Some(Self { queue, index, bytes_of })
     }
 
     /// Answers kept.
     pub fn len(&self) -> u64 {
-        self.count
+        self.queue.len()
     }
 
     /// The memory of all records, in bytes: what they really take, or more.
     pub fn memory_bytes(&self) -> u64 {
         let fixed = if self.queue.has_pages() { FIXED_BYTES } else { 0 };
-        fixed + self.queue.span_bytes() + self.count * PLACE_BYTES
+        fixed + self.queue.span_bytes() + self.len() * PLACE_BYTES
     }
 
     /// The most memory that the record of a command can take, in bytes.
     pub fn bytes_max(command: &Command) -> u64 {
-        stored_bytes(HEADER_BYTES + answers::bytes_max(command)) as u64 + PLACE_BYTES
+        stored_bytes(HEADER_BYTES + answer_bytes_max(command)) as u64 + PLACE_BYTES
     }
 
     /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
@@ -194,7 +196,7 @@ impl Records {
         &self,
         filter: FilterId,
         key: &IdempotencyKey,
-        asked: &Asked<'_>,
+        command: &Command,
         forgotten: Option<Timestamp>,
     ) -> Lookup {
         let wanted = record_key(filter, key);
@@ -207,8 +209,7 @@ impl Records {
         match newest.filter(|record| Some(record.stored_at) > forgotten) {
             None => Lookup::New,
             Some(record) if record.request == stored_request(key) => {
-                answers::unpack(record.answer, asked, record.stored_at)
-                    .map_or(Lookup::Reused, Lookup::Answered)
+                unpack(record.answer, command, record.stored_at).map_or(Lookup::Reused, Lookup::Answered)
             }
             Some(_) => Lookup::Reused,
         }
@@ -220,12 +221,12 @@ impl Records {
         owner: Owner,
         filter: FilterId,
         key: &IdempotencyKey,
-        asked: &Asked<'_>,
+        command: &Command,
         outcome: &Outcome,
         now: Timestamp,
     ) {
         let stored_at = stored(now);
-        let answer = answers::pack(asked, outcome, stored_at);
+        let answer = pack(command, outcome, stored_at);
         let (request, key) = (stored_request(key), record_key(filter, key));
         self.push(&Record { stored_at, owner, request, key, answer: &answer });
     }
@@ -233,7 +234,6 @@ impl Records {
     fn push(&mut self, record: &Record<'_>) {
         let position = self.queue.push(&record.header(), record.answer);
         self.index.insert(record.key, position);
-        self.count += 1;
         *self.bytes_of.entry(record.owner).or_default() += record.bytes();
     }
 
@@ -241,7 +241,7 @@ impl Records {
     /// from when it was stored, so they move with it.
     pub fn turn_back(&mut self, now: Timestamp) {
         let now = stored(now);
-        for _ in 0..self.count {
+        for _ in 0..self.len() {
             let Some(record) = self.queue.front().and_then(Record::read) else { break };
             let (answer, record) = (record.answer.to_vec(), Record { answer: &[], ..record });
             let record = Record { stored_at: record.stored_at.min(now), answer: &answer, ..record };
@@ -277,7 +277,7 @@ impl Records {
     ) -> Result<(), Full> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
-            let is_room = self.queue.span_bytes() + self.count * PLACE_BYTES + needed <= bounds.room();
+            let is_room = self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room();
             if is_room && self.is_within_share(owner, bytes, bounds) {
                 return Ok(());
             }
@@ -313,7 +313,6 @@ impl Records {
             self.index.remove(record.key, self.queue.head());
             let (owner, bytes) = (record.owner, record.bytes());
             self.queue.pop();
-            self.count -= 1;
             if let Some(used) = self.bytes_of.get_mut(&owner) {
                 *used -= bytes;
                 if *used == 0 {
@@ -426,19 +425,177 @@ impl Index {
     }
 }
 
+/// No answer has more items than this.
+const COUNT_MAX: u32 = 1 << 20;
+
+/// The most bytes of an answer that has items, except for the outcomes of the items.
+const ITEMS_HEAD_BYTES: usize = 64;
+
+/// The most bytes of an item's outcome, which is a run of its own.
+const ITEM_BYTES: usize = 2;
+
+/// The most bytes of an answer that has a redemption.
+const REDEMPTION_ANSWER_BYTES: usize = 256;
+
+/// The most bytes of an answer that has a number or nothing.
+const SHORT_BYTES: usize = 32;
+
+/// The most bytes of an answer that has a description of a filter or of an import.
+const DESCRIPTION_BYTES: usize = 4_096;
+
+/// The most bytes that the packed answer to a command can take.
+fn answer_bytes_max(command: &Command) -> usize {
+    let items = |digests: &Digests| ITEMS_HEAD_BYTES + ITEM_BYTES * digests.0.len();
+    match command {
+        Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
+        Command::Replace { from, .. } => items(from),
+        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
+        Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
+        Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
+        Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
+        Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
+        Command::ImageBegin { .. }
+        | Command::ImagePart { .. }
+        | Command::ImageEnd { .. }
+        | Command::ImageAbandon { .. } => DESCRIPTION_BYTES,
+        Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
+            DESCRIPTION_BYTES
+        }
+    }
+}
+
+/// The redemption that a command names, so that its answer need not. Each repeated request to redeem draws another id.
+fn named_redemption(command: &Command) -> Option<RedemptionId> {
+    if let Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } = command {
+        return Some(*redemption);
+    }
+    None
+}
+
+/// The code and the reference that a command names.
+fn named_code(command: &Command) -> Option<(Digest, &Reference)> {
+    if let Command::Redeem { digest, reference, .. } = command { Some((*digest, reference)) } else { None }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Packed {
+    Inserted(Items, u64),
+    Removed(Items, u64),
+    Replaced(Items),
+    Redeemed(PackedRedemption),
+    Settled(PackedRedemption),
+    Other(Outcome),
+}
+
+/// Outcomes of items, and how many items in a row have each.
+type Items = Vec<(ItemOutcome, u32)>;
+
+#[derive(Serialize, Deserialize)]
+struct PackedRedemption {
+    /// None if the command says it.
+    id: Option<RedemptionId>,
+    /// None if the command says it.
+    code: Option<(Digest, Reference)>,
+    status: Status,
+    /// Milliseconds from that time until the answer was stored.
+    created: u64,
+    changed: u64,
+    /// Milliseconds from when the answer was stored until that time.
+    expires: Option<i64>,
+    /// As for `created`.
+    redeemed: Option<u64>,
+    ordinal: Option<u64>,
+}
+
+/// Packs the answer to a command; `stored_at` is the time of storing it.
+fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
+    let packed = match outcome {
+        Outcome::Inserted(inserted) => Packed::Inserted(runs(&inserted.outcomes), inserted.added),
+        Outcome::Removed(removed) => Packed::Removed(runs(&removed.outcomes), removed.removed),
+        Outcome::Replaced(outcomes) => Packed::Replaced(runs(outcomes)),
+        Outcome::Redeemed(redemption) => Packed::Redeemed(pack_redemption(command, redemption, stored_at)),
+        Outcome::Settled(redemption) => Packed::Settled(pack_redemption(command, redemption, stored_at)),
+        other => Packed::Other(other.clone()),
+    };
+    postcard::to_stdvec(&packed).expect("plain data always encodes")
+}
+
+/// Unpacks the answer to a repeated request; none if the bytes are no answer to it.
+fn unpack(bytes: &[u8], command: &Command, stored_at: Timestamp) -> Option<Outcome> {
+    Some(match postcard::from_bytes(bytes).ok()? {
+        Packed::Inserted(items, added) => Outcome::Inserted(Inserted { outcomes: all(&items)?, added }),
+        Packed::Removed(items, removed) => Outcome::Removed(Removed { outcomes: all(&items)?, removed }),
+        Packed::Replaced(items) => Outcome::Replaced(all(&items)?),
+        Packed::Redeemed(packed) => Outcome::Redeemed(packed.unpack(command, stored_at)?),
+        Packed::Settled(packed) => Outcome::Settled(packed.unpack(command, stored_at)?),
+        Packed::Other(outcome) => outcome,
+    })
+}
+
+fn pack_redemption(command: &Command, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
+    let Redemption {
+        id,
+        digest,
+        reference,
+        status,
+        created_at,
+        changed_at,
+        expires_at,
+        redeemed_at,
+        ordinal,
+    } = redemption;
+    let since = |at: &Timestamp| stored_at.0.wrapping_sub(at.0);
+    let is_told = named_code(command) == Some((*digest, reference));
+    PackedRedemption {
+        id: (named_redemption(command) != Some(*id)).then_some(*id),
+        code: (!is_told).then(|| (*digest, reference.clone())),
+        status: *status,
+        created: since(created_at),
+        changed: since(changed_at),
+        expires: expires_at.as_ref().map(|at| since(at).wrapping_neg() as i64),
+        redeemed: redeemed_at.as_ref().map(since),
+        ordinal: *ordinal,
+    }
+}
+
+impl PackedRedemption {
+    fn unpack(self, command: &Command, stored_at: Timestamp) -> Option<Redemption> {
+        let named = || named_code(command).map(|(digest, reference)| (digest, reference.clone()));
+        let (digest, reference) = self.code.or_else(named)?;
+        let before = |since: u64| Timestamp(stored_at.0.wrapping_sub(since));
+        Some(Redemption {
+            id: self.id.or(named_redemption(command))?,
+            digest,
+            reference,
+            status: self.status,
+            created_at: before(self.created),
+            changed_at: before(self.changed),
+            expires_at: self.expires.map(|after| before((after as u64).wrapping_neg())),
+            redeemed_at: self.redeemed.map(before),
+            ordinal: self.ordinal,
+        })
+    }
+}
+
+fn runs(outcomes: &[ItemOutcome]) -> Items {
+    outcomes.chunk_by(PartialEq::eq).map(|run| (run[0], run.len() as u32)).collect()
+}
+
+fn all(items: &Items) -> Option<Vec<ItemOutcome>> {
+    let count: u64 = items.iter().map(|(_, count)| u64::from(*count)).sum();
+    let all = items.iter().flat_map(|&(outcome, count)| std::iter::repeat_n(outcome, count as usize));
+    (count <= u64::from(COUNT_MAX)).then(|| all.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::settings::IDEMPOTENCY_ROOM_MIN_BYTES;
-    use crate::domain::{Digests, Target};
+    use crate::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
+    use crate::domain::{Refusal, Target};
     use crate::paged::{Copied, Extent};
     use proptest::prelude::*;
 
     static CLEAR: Command = Command::Clear { target: Target(FilterId(1)) };
-
-    fn asked() -> Asked<'static> {
-        Asked::of(&CLEAR)
-    }
 
     fn key(number: u64) -> IdempotencyKey {
         IdempotencyKey { scope: xxh3_128(&number.to_le_bytes()), request: number }
@@ -453,14 +610,14 @@ mod tests {
             Owner(0),
             FilterId(1),
             &key(number),
-            &asked(),
+            &CLEAR,
             &Outcome::Cleared(number),
             Timestamp(number),
         );
     }
 
     fn look_up(records: &Records, number: u64) -> Lookup {
-        records.look_up(FilterId(1), &key(number), &asked(), None)
+        records.look_up(FilterId(1), &key(number), &CLEAR, None)
     }
 
     fn real_bytes(records: &Records) -> u64 {
@@ -524,14 +681,14 @@ mod tests {
             Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false };
         for at in 0..3 {
             let outcome = Outcome::Cleared(at);
-            records.store(Owner(0), FilterId(1), &key(7), &Asked::of(&insert), &outcome, Timestamp(at));
+            records.store(Owner(0), FilterId(1), &key(7), &insert, &outcome, Timestamp(at));
         }
         assert_eq!(look_up(&records, 7), Lookup::Answered(Outcome::Cleared(2)));
-        let late = |forgotten| records.look_up(FilterId(1), &key(7), &asked(), Some(Timestamp(forgotten)));
+        let late = |forgotten| records.look_up(FilterId(1), &key(7), &CLEAR, Some(Timestamp(forgotten)));
         assert_eq!((late(1), late(2)), (Lookup::Answered(Outcome::Cleared(2)), Lookup::New));
-        assert_eq!(records.look_up(FilterId(2), &key(7), &asked(), None), Lookup::New);
+        assert_eq!(records.look_up(FilterId(2), &key(7), &CLEAR, None), Lookup::New);
         let other = IdempotencyKey { request: 8, ..key(7) };
-        assert_eq!(records.look_up(FilterId(1), &other, &asked(), None), Lookup::Reused);
+        assert_eq!(records.look_up(FilterId(1), &other, &CLEAR, None), Lookup::Reused);
     }
 
     proptest! {
@@ -548,7 +705,7 @@ mod tests {
             let mut try_store = |records: &mut Records, owner: u16| {
                 records.make_room(Owner(owner), bytes, &bounds, 16)?;
                 let (key, outcome) = (key(number), Outcome::Cleared(number));
-                records.store(Owner(owner), FilterId(1), &key, &asked(), &outcome, Timestamp(number));
+                records.store(Owner(owner), FilterId(1), &key, &CLEAR, &outcome, Timestamp(number));
                 number += 1;
                 Ok::<(), Full>(())
             };
@@ -568,5 +725,86 @@ mod tests {
             records.forget(&Bounds { expendable: Some(Timestamp(u64::MAX)), room_bytes: 0, ..bounds }, usize::MAX);
             prop_assert!(all > 0 && records.bytes_of.is_empty());
         }
+    }
+
+    const KINDS: [ItemOutcome; 5] = [
+        ItemOutcome::Added,
+        ItemOutcome::AlreadyPresent,
+        ItemOutcome::Saturated,
+        ItemOutcome::AlreadyRedeemed,
+        ItemOutcome::Revived,
+    ];
+
+    fn insert(count: usize) -> Command {
+        let digests = Digests(vec![Digest(0); count]);
+        Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false }
+    }
+
+    fn there_and_back(command: &Command, outcome: &Outcome) -> usize {
+        let bytes = pack(command, outcome, Timestamp(1_000));
+        assert_eq!(unpack(&bytes, command, Timestamp(1_000)).as_ref(), Some(outcome));
+        assert!(bytes.len() <= answer_bytes_max(command), "{} bytes", bytes.len());
+        bytes.len()
+    }
+
+    fn inserted(outcomes: Vec<ItemOutcome>) -> Outcome {
+        let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
+        Outcome::Inserted(Inserted { outcomes, added })
+    }
+
+    proptest! {
+        #[test]
+        fn outcomes_come_back(
+            kinds in 1..=KINDS.len(),
+            runs in proptest::collection::vec((0..KINDS.len(), 1..600usize), 0..200),
+        ) {
+            let outcomes: Vec<_> =
+                runs.iter().flat_map(|&(kind, length)| vec![KINDS[kind % kinds]; length]).collect();
+            let bytes = there_and_back(&insert(outcomes.len()), &inserted(outcomes.clone()));
+            prop_assert!(bytes <= 24 + (2 * outcomes.len()).min(3 * runs.len()));
+        }
+
+        #[test]
+        fn redemptions_come_back(times in any::<[u64; 4]>(), id: [u8; 16], held: bool, length in 1..=128usize) {
+            let [created_at, changed_at, expires_at, redeemed_at] = times.map(Timestamp);
+            let redemption = Redemption {
+                id: RedemptionId(id),
+                digest: Digest(7),
+                reference: Reference::new(&"r".repeat(length)).unwrap(),
+                status: Status::Held,
+                created_at,
+                changed_at,
+                expires_at: held.then_some(expires_at),
+                redeemed_at: (!held).then_some(redeemed_at),
+                ordinal: held.then_some(length as u64),
+            };
+            let target = Target(FilterId(1));
+            let confirm = Command::Confirm { target, redemption: redemption.id };
+            there_and_back(&confirm, &Outcome::Settled(redemption.clone()));
+            let redeem = Command::Redeem {
+                target,
+                digest: redemption.digest,
+                redemption: RedemptionId([0; 16]),
+                reference: redemption.reference.clone(),
+                hold_seconds: 0,
+            };
+            there_and_back(&redeem, &Outcome::Redeemed(redemption));
+        }
+
+        #[test]
+        fn nothing_panics_on_other_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = unpack(&bytes, &insert(1), Timestamp(0));
+        }
+    }
+
+    #[test]
+    fn answers_are_small() {
+        let alike = there_and_back(&insert(10_000), &inserted(vec![ItemOutcome::Added; 10_000]));
+        assert!(alike <= 8, "{alike} bytes");
+        let mut few = vec![ItemOutcome::Added; 10_000];
+        (0..5).for_each(|at| few[at * 1_999 + 3] = ItemOutcome::AlreadyPresent);
+        let few = there_and_back(&insert(10_000), &inserted(few));
+        assert!(few <= 34, "{few} bytes");
+        there_and_back(&insert(1), &Outcome::Refused(Refusal::FilterFull));
     }
 }

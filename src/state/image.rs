@@ -4,22 +4,19 @@
 //! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored answers.
 
 use super::catalog::NamedLineUp;
-use super::events::Events;
-use super::history::History;
 use super::idempotency::Records;
-use super::images::Images;
 use super::imports::Imports;
 use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
 use super::section::{Epoch, RECORDS, Section, Sections};
-use super::staging::{KeptChanges, Staging};
-use super::tables::Tables;
+use super::tables::{Staging, Tables};
 use super::view::FilterView;
 use crate::domain::{
     FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq,
-    Settings, Spec, StateHash, Timestamp,
+    Spec,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
+use crate::frame::encode;
 use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -41,31 +38,14 @@ pub struct SnapshotImage {
     pub sections: Vec<Section>,
 }
 
+/// What a head consists of: the state without what has sections or follows from the rest.
 #[derive(Serialize, Deserialize)]
-struct Head {
-    beginning: Beginning,
-    imports: Vec<Import>,
-    images: Images,
-    line_ups: Vec<NamedLineUp>,
-    /// The campaign that was the last to free slots of forgotten users.
-    last_retired: Option<FilterId>,
-}
-
-/// What a head begins with. It can be read by itself.
-#[derive(Serialize, Deserialize)]
-struct Beginning {
-    applied: Seq,
-    /// The hash of everything applied, and that of the last position at which nodes compare.
-    hashes: (u128, StateHash),
-    /// The version of entries that is enabled.
-    format: u16,
-    now: Timestamp,
-    settings: Settings,
-    epochs: u64,
-    /// The numbers of the last event and of the next one.
-    events: (u64, u64),
+struct Head<S> {
+    state: S,
     records: Extent,
     filters: Vec<FilterStateImage>,
+    imports: Vec<Import>,
+    line_ups: Vec<NamedLineUp>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -113,22 +93,16 @@ pub enum RestoreStateError<E> {
 /// # Errors
 /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
 pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
-    Ok(beginning(head)?.format)
+    Ok(read_head(head)?.state.format)
 }
 
-/// What a head begins with. The imports and line-ups behind it may be many.
-fn beginning(head: &[u8]) -> Result<Beginning, RestoreStateError<Infallible>> {
-    let (beginning, _) = postcard::take_from_bytes(after_version(head)?).map_err(RestoreStateError::Head)?;
-    Ok(beginning)
-}
-
-/// What follows the version that a head begins with, if this program knows that version.
-fn after_version<E>(head: &[u8]) -> Result<&[u8], RestoreStateError<E>> {
+/// Reads a head, if this program knows the version that it begins with.
+fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
     if !(1..=IMAGE_VERSION).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
-    Ok(rest)
+    postcard::from_bytes(rest).map_err(RestoreStateError::Head)
 }
 
 impl State {
@@ -137,28 +111,11 @@ impl State {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
         let records = freeze_queue(self.records.queue_mut(), RECORDS, &copied, &mut sections);
         let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
-        let shared = &self.shared;
-        let beginning = Beginning {
-            applied: self.applied,
-            hashes: (self.history.hash, self.history.last),
-            format: self.format,
-            now: shared.now,
-            settings: shared.settings.clone(),
-            epochs: shared.epochs,
-            events: (shared.events.last(), shared.events.next()),
-            records,
-            filters,
-        };
-        let head = Head {
-            beginning,
-            images: shared.images.clone(),
-            imports: shared.view.imports.read().iter().map(|import| Import::clone(import)).collect(),
-            line_ups: shared.catalog.line_ups().map(|line_up| NamedLineUp::clone(line_up)).collect(),
-            last_retired: shared.agenda.last_retired,
-        };
-        let head =
-            postcard::to_stdvec(&(self.format.min(IMAGE_VERSION), head)).expect("plain data always encodes");
-        SnapshotImage { seq: self.applied, head, sections }
+        let imports = self.shared.view.imports.read().iter().map(|import| Import::clone(import)).collect();
+        let line_ups =
+            self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
+        let head = Head { state: &*self, records, filters, imports, line_ups };
+        SnapshotImage { seq: self.applied, head: encode(&(self.format.min(IMAGE_VERSION), head)), sections }
     }
 }
 
@@ -190,11 +147,11 @@ impl FilterState {
         let ledger = is_coupon.then(|| self.view.ledger.write().freeze(copied, sections));
         let (tables, image) = self.tables.freeze(copied, sections);
         let staging = self.staging.as_mut().map(|staging| {
-            let changes = &mut staging.changes;
+            let epoch = staging.epoch;
             StagingImage {
                 import: staging.import.clone(),
                 tables: staging.tables.freeze(copied, sections),
-                changes: (changes.epoch, freeze_queue(&mut changes.queue, changes.epoch, copied, sections)),
+                changes: (epoch, freeze_queue(&mut staging.changes, epoch, copied, sections)),
                 cleared: staging.cleared,
                 walk: staging.walk,
             }
@@ -220,8 +177,7 @@ impl Export {
     /// # Errors
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
-        let filters = beginning(head)?.filters;
-        let found = filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
+        let found = read_head(head)?.filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
         let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
         let ids = head.tables.tables().map(|(table, ..)| SectionId::table(tables, table));
         let sections = ids.map(|id| (ImageSection::Tables, id));
@@ -242,39 +198,19 @@ impl State {
     /// # Errors
     /// When anything is missing, damaged or of a newer version.
     pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
-        let head: Head = postcard::from_bytes(after_version(head)?).map_err(RestoreStateError::Head)?;
-        let mut state = Self::new();
-        let Beginning {
-            applied,
-            hashes: (hash, last),
-            format,
-            now,
-            settings,
-            epochs,
-            events,
-            records,
-            filters,
-        } = head.beginning;
-        state.applied = applied;
-        state.history = History::restore(hash, last);
-        state.format = format;
-        state.shared.now = now;
-        let (last, next) = events;
-        state.shared.events = Events::restore(last, next);
+        let Head { mut state, records, filters, imports, line_ups } = read_head(head)?;
+        let settings = std::mem::take(&mut state.shared.settings);
         state.shared.configure(settings);
-        state.shared.epochs = epochs;
         let records = restore_queue(RECORDS, records, sections)?;
         state.records =
             Records::restore(records).ok_or(RestoreStateError::Damaged("a stored answer is too short"))?;
-        *state.shared.view.imports.write() = Imports::restore(head.imports);
-        state.shared.agenda.last_retired = head.last_retired;
-        state.shared.images = head.images;
+        *state.shared.view.imports.write() = Imports::restore(imports);
         for image in filters {
             restore_filter(&mut state, image, sections)?;
         }
-        for line_up in head.line_ups {
+        for line_up in line_ups {
             state.shared.line_ups_bytes += line_up.memory_bytes();
-            state.shared.catalog.insert_line_up(Arc::new(line_up));
+            state.shared.catalog.line_ups.insert_mut(line_up.name.clone(), Arc::new(line_up));
         }
         state.shared.catalog_changed = true;
         state.publish();
@@ -288,7 +224,7 @@ fn restore_filter<S: Sections>(
     sections: &mut S,
 ) -> Result<(), RestoreStateError<S::Error>> {
     let FilterStateImage { id, head, tables, ledger, staging, is_hidden } = image;
-    let ledger = match (head.kind, ledger) {
+    let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
         (Kind::Coupon, Some(ledger)) => {
             let last_change = Change(head.last_change);
@@ -299,9 +235,11 @@ fn restore_filter<S: Sections>(
         }
     };
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
-    let tables = restore_tables(tables, &head.tables, &head.spec, filled, sections)?;
-    let staging =
-        staging.map(|staging| restore_staging(staging, &head.spec, sections)).transpose()?.map(Box::new);
+    let tables = restore_tables(tables, &head.tables, &head.profile.spec, filled, sections)?;
+    let staging = staging
+        .map(|staging| restore_staging(staging, &head.profile.spec, sections))
+        .transpose()?
+        .map(Box::new);
     let retention = &state.shared.view.redemptions_retention;
     let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
     if !is_hidden {
@@ -343,9 +281,9 @@ fn restore_staging<S: Sections>(
     let StagingImage { import, tables, changes, cleared, walk } = image;
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
-    let changes = KeptChanges::restore(epoch, restore_queue(epoch, extent, sections)?);
-    let changes = changes.ok_or(RestoreStateError::Damaged("a kept change can't be read"))?;
-    Ok(Staging { import, tables, changes, cleared, walk })
+    let changes = restore_queue(epoch, extent, sections)?;
+    let staging = Staging { import, tables, changes, epoch, cleared, walk };
+    staging.is_readable().then_some(staging).ok_or(RestoreStateError::Damaged("a kept change can't be read"))
 }
 
 fn restore_tables<S: Sections>(

@@ -1,9 +1,7 @@
 //! The commands of an import: begin, lines, end; and the swap at the end of `mode=replace`.
 
-use super::machine::{SWEEP_MAX, Shared, State};
-use super::staging::Staging;
-use super::subject::Subject;
-use super::view::FilterView;
+use super::machine::{SWEEP_MAX, Shared, State, Subject};
+use super::tables::Staging;
 use crate::domain::import::ImportTarget;
 use crate::domain::{
     Ending, FilterId, Guards, Happened, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
@@ -55,8 +53,8 @@ impl Subject<'_> {
             }
             known => {
                 let owner = known.map_or_else(|| owner.clone(), |known| known.owner.clone());
-                let FilterView { id: filter, kind, ref name, .. } = **self.view;
-                let target = ImportTarget { filter, kind, name: name.clone() };
+                let view = &self.view;
+                let target = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
                 let begun = Import::begun(id.clone(), owner, target, mode, if_absent, guards, now);
                 Import { is_named, ..begun }
             }

@@ -3,7 +3,7 @@
 
 use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
 use crate::domain::{Import, ImportId, KeyName, Name, Refusal, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Memory of a record and its entries in the indexes, in bytes, rounded up. Texts and line errors are not counted.
@@ -13,7 +13,6 @@ const IMPORT_BYTES: u64 = 600;
 #[derive(Debug, Default)]
 pub struct Imports {
     records: BTreeMap<ImportId, Arc<Import>>,
-    of_owner: BTreeMap<KeyName, BTreeSet<ImportId>>,
     /// No unfinished import has its last change before this time.
     unmoved_since: Timestamp,
     bytes: u64,
@@ -74,9 +73,8 @@ impl Imports {
     /// # Errors
     /// [`Refusal::TooManyImports`] when the owner has as many other unfinished imports as one may have.
     pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), Refusal> {
-        let ids = self.of_owner.get(owner).into_iter().flatten().filter(|other| *other != id);
-        let (unfinished, mut over): (Vec<_>, Vec<_>) =
-            ids.filter_map(|other| self.records.get(other)).partition(|import| import.is_unfinished());
+        let others = self.records.values().filter(|import| import.owner == *owner && import.id != *id);
+        let (unfinished, mut over): (Vec<_>, Vec<_>) = others.partition(|import| import.is_unfinished());
         if unfinished.len() >= IMPORTS_UNFINISHED_MAX {
             return Err(Refusal::TooManyImports);
         }
@@ -102,7 +100,6 @@ impl Imports {
     /// Stores a record. It replaces one with the same id.
     pub fn insert(&mut self, import: Import) {
         self.remove(&import.id);
-        self.of_owner.entry(import.owner.clone()).or_default().insert(import.id.clone());
         self.bytes += bytes_of(&import);
         self.unmoved_since = self.unmoved_since.min(import.changed_at);
         self.records.insert(import.id.clone(), Arc::new(import));
@@ -111,12 +108,6 @@ impl Imports {
     fn remove(&mut self, id: &ImportId) -> Option<Arc<Import>> {
         let import = self.records.remove(id)?;
         self.bytes -= bytes_of(&import);
-        if let Some(ids) = self.of_owner.get_mut(&import.owner) {
-            ids.remove(id);
-            if ids.is_empty() {
-                self.of_owner.remove(&import.owner);
-            }
-        }
         Some(import)
     }
 
@@ -209,7 +200,6 @@ mod tests {
             }
             let records = imports.iter().map(|import| Import::clone(import)).collect();
             let restored = Imports::restore(records);
-            prop_assert_eq!(&restored.of_owner, &imports.of_owner);
             prop_assert_eq!(restored.memory_bytes(), imports.memory_bytes());
             prop_assert_eq!(imports.memory_bytes(), imports.iter().map(|i| bytes_of(i)).sum::<u64>());
         }

@@ -3,15 +3,14 @@
 //! Such a filter lies among the others, in snapshots and in the memory account too, but it is not in the catalog. Its redemptions lie in
 //! its own queues, but none is due while it is hidden. An image that is damaged, or makes no progress for too long, is dropped whole.
 
-use super::images::Arriving;
 use super::ledger::Change;
-use super::machine::{FilterState, State};
+use super::machine::{Arriving, FilterState, State};
 use super::tables::{Tables, slot_state};
 use super::view::FilterView;
 use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
 use crate::domain::{
     Chunk, FilterChange, FilterHead, FilterId, ImageFault, ImagePart, ImageSection, Kind, Name, Outcome,
-    Redemption, Refusal, Timestamp, UploadId,
+    Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use crate::filter::{Filter, Mode};
 use std::sync::Arc;
@@ -45,13 +44,13 @@ impl State {
         }
         check(head, kind).map_err(Refusal::ImageDamaged)?;
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
-        let filter = Filter::hollow(head.spec.mode, &head.tables).map_err(contradicts)?;
+        let filter = Filter::hollow(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: shared.next_epoch(), filter };
-        let ledger = shared.empty_ledger(kind, &head.spec, Change(head.last_change));
-        let created_at = head.created_at.min(shared.now);
+        let ledger = shared.empty_ledger(kind, &head.profile.spec, Change(head.last_change));
         let retention = &shared.view.redemptions_retention;
-        let view = FilterView::of(id, head, tables.filter.reader(), ledger, retention);
-        let view = FilterView { name: name.clone(), created_at, ..view };
+        let mut view = FilterView::of(id, head, tables.filter.reader(), ledger, retention);
+        view.profile.name = name.clone();
+        view.profile.created_at = head.profile.created_at.min(shared.now);
         shared.images.0.insert(upload, Arriving::begun(id, by, head, checksum, shared.now));
         let mut filter = FilterState::new(Arc::new(view), tables, None, true);
         shared.note(&mut filter);
@@ -180,14 +179,15 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     if head.algorithm != ALGORITHM {
         return Err(ImageFault::Algorithm(head.algorithm));
     }
-    if head.kind != kind {
-        return Err(ImageFault::Kind(head.kind));
+    let Profile { kind: own, spec, layout, window, .. } = &head.profile;
+    if *own != kind {
+        return Err(ImageFault::Kind(*own));
     }
-    let is_possible = head.spec.fits(kind, &head.layout)
-        && head.window.is_ordered()
+    let is_possible = spec.fits(kind, layout)
+        && window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
-        && head.tables.growth == head.spec.growth
-        && head.tables.forgets_after() == head.spec.forget.map(|forget| forget.steps())
-        && head.tables.first.step_bits == head.layout.step_bits;
+        && head.tables.growth == spec.growth
+        && head.tables.forgets_after() == spec.forget.map(|forget| forget.steps())
+        && head.tables.first.step_bits == layout.step_bits;
     is_possible.then_some(()).ok_or(ImageFault::Contradiction)
 }

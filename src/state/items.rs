@@ -1,8 +1,13 @@
-//! Changes of a filter's items: insert, remove, replace, clear.
+//! Changes of a filter's items: insert, remove, replace, clear. And the life of a code: available, held, redeemed, and back. A code and its
+//! redemption always change together.
 
-use super::staging::{ChangeKind, REPEATED_FOR_EACH};
-use super::subject::Subject;
-use crate::domain::{FilterChange, Inserted, ItemOutcome, Outcome, Refusal, Removed};
+use super::ledger::ENDED_MAX;
+use super::machine::Subject;
+use super::tables::{ChangeKind, REPEATED_FOR_EACH, slot_state};
+use crate::domain::{
+    FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redemption, RedemptionId, RedemptionStep, Reference,
+    Refusal, Removed, Status, Timestamp,
+};
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -136,5 +141,218 @@ impl Subject<'_> {
         self.clear_staging();
         self.shared.tell_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
+    }
+}
+
+impl Subject<'_> {
+    /// Redeems a code, or holds it. If the same reference asks again, the redemption that stands is the answer.
+    pub(super) fn redeem(
+        &mut self,
+        digest: Digest,
+        id: RedemptionId,
+        reference: &Reference,
+        hold_seconds: u64,
+    ) -> Result<Outcome, Refusal> {
+        // A campaign may be strict, but has no ledger.
+        if self.view.kind == Kind::Campaign || self.view.spec.mode == Mode::Compact {
+            return Err(Refusal::RequiresStrictMode);
+        }
+        let now = self.shared.now;
+        let hold = (hold_seconds > 0).then(|| now.plus_seconds(hold_seconds));
+        if let Some(current) = self.current(digest).filter(|current| current.reference == *reference) {
+            return Ok(Outcome::Settled(match (current.status, hold) {
+                (Status::Held, None) => self.settle(current, Status::Redeemed, None),
+                (Status::Held, Some(hold)) => {
+                    let later = current.expires_at.map_or(hold, |expires_at| expires_at.max(hold));
+                    self.settle(current, Status::Held, Some(later))
+                }
+                _ => current,
+            }));
+        }
+        if self.stored(&id).is_some() {
+            return Err(Refusal::AlreadyExists(vec!["id".into()]));
+        }
+        let stock = self.view.spec.stock;
+        match (self.tables.filter.state(digest), stock) {
+            (None, None) => return Err(Refusal::CodeUnknown),
+            (Some(SlotState::Redeemed), _) => return Err(Refusal::CodeRedeemed),
+            (Some(SlotState::Held), _) => return Err(Refusal::CodeHeld),
+            _ if !self.view.window.contains(now) => return Err(Refusal::OutsideWindow),
+            (Some(SlotState::Available), _) => {}
+            (None, Some(stock)) => self.let_in(digest, stock)?,
+        }
+        let redemption = Redemption {
+            id,
+            digest,
+            reference: reference.clone(),
+            status: if hold.is_some() { Status::Held } else { Status::Redeemed },
+            created_at: now,
+            changed_at: now,
+            expires_at: hold,
+            redeemed_at: hold.is_none().then_some(now),
+            ordinal: self.view.ledger.write().take_ordinal(),
+        };
+        self.enter(redemption.clone());
+        Ok(Outcome::Redeemed(redemption))
+    }
+
+    /// Adds a code to an open pool, if fewer than `stock` are held or redeemed. Holds that have run out are ended first.
+    fn let_in(&mut self, digest: Digest, stock: u64) -> Result<(), Refusal> {
+        let now = self.shared.now;
+        let is_full = |filter: &Self| filter.view.ledger.read().taken() >= stock;
+        for _ in 0..ENDED_MAX {
+            let overdue = self.view.ledger.read().overdue(now);
+            match overdue {
+                Some(overdue) if is_full(self) => self.expire_hold(&overdue),
+                _ => break,
+            }
+        }
+        if is_full(self) {
+            return Err(Refusal::SoldOut);
+        }
+        self.tables.filter.put(digest, SlotState::Available).map_err(|Full| Refusal::FilterFull)?;
+        self.view.counters.adds.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Turns a hold into a redemption.
+    pub(super) fn confirm(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
+        let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
+        match redemption.status {
+            Status::Redeemed => Ok(Outcome::Settled(redemption)),
+            Status::Held => Ok(Outcome::Settled(self.settle(redemption, Status::Redeemed, None))),
+            Status::Expired => Err(Refusal::HoldExpired),
+            Status::Cancelled => Err(Refusal::RedemptionCancelled),
+        }
+    }
+
+    /// Gives a code back. A redemption that has ended already is the answer as it is: its code may be somebody else's by now.
+    pub(super) fn cancel(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
+        let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
+        Ok(Outcome::Settled(match redemption.status {
+            Status::Held | Status::Redeemed => {
+                let expires_at = redemption.expires_at;
+                self.settle(redemption, Status::Cancelled, expires_at)
+            }
+            Status::Expired | Status::Cancelled => redemption,
+        }))
+    }
+
+    /// Makes a redeemed code available again. Returns whether it was redeemed.
+    pub(super) fn revive(&mut self, digest: Digest) -> bool {
+        if let Some(current) = self.current(digest) {
+            let was_redeemed = current.status == Status::Redeemed;
+            if was_redeemed {
+                self.settle(current, Status::Cancelled, None);
+            }
+            return was_redeemed;
+        }
+        // A code may have been redeemed so long ago that its redemption is forgotten.
+        let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
+        if was_redeemed {
+            self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH);
+        }
+        was_redeemed
+    }
+
+    /// Cancels the hold of a code that is about to be removed.
+    pub(super) fn withdraw_hold(&mut self, digest: Digest) {
+        if let Some(current) = self.current(digest).filter(|current| current.status == Status::Held) {
+            let expires_at = current.expires_at;
+            self.settle(current, Status::Cancelled, expires_at);
+        }
+    }
+
+    /// Ends a hold that has run out. However long ago that was, the redemption is kept from now on as long as any that ends
+    /// now: if the clock turns out to have been wrong, the hold is given back.
+    pub(super) fn expire_hold(&mut self, id: &RedemptionId) {
+        if let Some(redemption) = self.stored(id) {
+            let expires_at = redemption.expires_at;
+            self.shared.holds_expired += 1;
+            self.settle(redemption, Status::Expired, expires_at);
+        }
+    }
+
+    /// The redemption that stands for a code. If it is a hold that has run out, the hold is ended first.
+    fn current(&mut self, digest: Digest) -> Option<Redemption> {
+        let current = self.view.ledger.read().current(digest).cloned()?;
+        if current.has_run_out(self.shared.now) {
+            self.expire_hold(&current.id);
+            return None;
+        }
+        self.unless_over(current)
+    }
+
+    /// A redemption that can be looked up. If it is a hold that has run out, the hold is ended first.
+    fn redemption(&mut self, id: &RedemptionId) -> Option<Redemption> {
+        let redemption = self.stored(id)?;
+        if redemption.has_run_out(self.shared.now) {
+            self.expire_hold(id);
+            return self.stored(id).and_then(|expired| self.unless_over(expired));
+        }
+        self.unless_over(redemption)
+    }
+
+    /// A redemption, unless its retention has passed. One that only waits to be forgotten is forgotten now, but for a hold that
+    /// ran out: that is kept for as long as it may be given back.
+    fn unless_over(&mut self, redemption: Redemption) -> Option<Redemption> {
+        let retention = self.shared.settings.redemptions_retention_seconds;
+        if !redemption.is_over(self.shared.now, retention) {
+            return Some(redemption);
+        }
+        if redemption.status != Status::Expired {
+            self.view.ledger.write().remove(&redemption.id);
+        }
+        None
+    }
+
+    fn stored(&self, id: &RedemptionId) -> Option<Redemption> {
+        self.view.ledger.read().get(id).cloned()
+    }
+
+    /// Enters a new redemption, and gives its code the state that goes with it.
+    fn enter(&mut self, redemption: Redemption) {
+        self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
+        self.tell_redemption(&redemption, RedemptionStep::Created);
+        self.view.ledger.write().insert(redemption);
+    }
+
+    /// Gives a redemption that stands another status, and its code the state that goes with it.
+    fn settle(
+        &mut self,
+        redemption: Redemption,
+        status: Status,
+        expires_at: Option<Timestamp>,
+    ) -> Redemption {
+        match status {
+            Status::Cancelled | Status::Expired if self.view.spec.stock.is_some() => {
+                // In an open pool a code that is not in use is as if it had never been there.
+                self.tables.filter.remove(redemption.digest);
+                self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
+            }
+            // No command pays for what happens because of the time: no kept change is repeated for it, and no table grows.
+            Status::Expired => self.set_code(redemption.digest, slot_state(status), 0),
+            _ => self.set_code(redemption.digest, slot_state(status), REPEATED_FOR_EACH),
+        }
+        let now = self.shared.now;
+        let redeemed_at = if status == Status::Redeemed { Some(now) } else { redemption.redeemed_at };
+        let step = step(&redemption, status, expires_at);
+        let settled = Redemption { status, expires_at, changed_at: now, redeemed_at, ..redemption };
+        if let Some(step) = step {
+            self.tell_redemption(&settled, step);
+        }
+        self.view.ledger.write().settle(settled.clone());
+        settled
+    }
+}
+
+/// The step from a redemption that stands to another status; `None` if it changes nothing that an event tells.
+fn step(before: &Redemption, status: Status, expires_at: Option<Timestamp>) -> Option<RedemptionStep> {
+    match status {
+        Status::Held if before.expires_at == expires_at => None,
+        Status::Held => Some(RedemptionStep::Extended),
+        Status::Redeemed => Some(RedemptionStep::Confirmed),
+        Status::Cancelled => Some(RedemptionStep::Cancelled),
+        Status::Expired => Some(RedemptionStep::Expired),
     }
 }

@@ -10,7 +10,8 @@ use super::section::{Epoch, Section};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Redemption, RedemptionId, Reference, SectionId, Status, Timestamp};
 use crate::filter::Digest;
-use crate::paged::{Copied, Numbers, Placed, Places, Slab};
+use crate::paged::{Copied, Numbers, Slab};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -202,7 +203,7 @@ impl Ledger {
     /// Takes the next chunk of the redemptions of an image or a snapshot, after the ordinals. `is_right` judges each. Returns whether they
     /// contradict nothing.
     pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
-        let Some(loaded) = self.redemptions.load_values(chunk) else { return false };
+        let Some(loaded) = self.redemptions.load(chunk) else { return false };
         let loaded: Vec<(u32, Keys, bool)> = loaded
             .map(|(slot, kept)| {
                 (slot, kept.keys(), is_right(&kept.redemption) && kept.change <= self.last_change)
@@ -221,7 +222,7 @@ impl Ledger {
             (Some(ordinals), Some(ordinal)) => {
                 (1..=STOCK_MAX).contains(&ordinal)
                     && (!redemption.stands()
-                        || ordinals.contains(ordinal) && self.loaded.get_or_insert_default().insert(ordinal))
+                        || ordinals.contains(ordinal) && self.loaded.get_or_insert_default().take(ordinal))
             }
             (Some(_), None) => false,
         }
@@ -241,10 +242,17 @@ impl Ledger {
         self.redemptions.is_trimmed() && self.ordinals.as_deref().is_none_or(Numbers::is_trimmed)
     }
 
+    /// Memory that a chunk of ordinals needs in any ledger, in bytes; none if it is damaged.
+    pub(super) fn loading_ordinals_bytes(chunk: &[u8]) -> u64 {
+        let mut ordinals = Numbers::default();
+        drop(ordinals.load(chunk));
+        ordinals.memory_bytes()
+    }
+
     /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
         let mut slab = Slab::<Kept>::default();
-        let Some(loaded) = slab.load_values(chunk) else { return 0 };
+        let Some(loaded) = slab.load(chunk) else { return 0 };
         let references: u64 = loaded.map(|(_, kept)| REDEMPTION_BYTES + kept.keys().reference_bytes).sum();
         slab.memory_bytes() + references
     }
@@ -369,7 +377,7 @@ impl Ledger {
             && stood
             && !redemption.stands()
         {
-            ordinals.remove(ordinal);
+            ordinals.give_back(ordinal);
         }
         let change = self.next_change(redemption.changed_at);
         self.put(Some(slot), Some(Kept { redemption, change }));
@@ -384,34 +392,28 @@ impl Ledger {
     /// Frees about this many entries, or none while a snapshot needs the redemptions. Returns how many those were.
     pub(super) fn free(&mut self, entries_max: u64) -> u64 {
         let mut freed = 0;
+        while freed < entries_max
+            && let Some(page) = self.redemptions.free_page()
+        {
+            freed += page.values.len().max(1) as u64;
+        }
+        if self.redemptions.memory_bytes() > 0 {
+            return freed;
+        }
+        self.references_bytes = 0;
         while freed < entries_max {
-            if let Some(page) = self.redemptions.free_page() {
-                let references: u64 = page.values.iter().map(|kept| kept.keys().reference_bytes).sum();
-                // Those of a damaged image were not all counted.
-                self.references_bytes = self.references_bytes.saturating_sub(references);
-                freed += page.values.len().max(1) as u64;
-            } else if self.redemptions.memory_bytes() > 0 {
-                break;
-            } else if self
-                .ordinals
-                .iter_mut()
-                .chain(&mut self.loaded)
-                .any(|numbers| numbers.free_page().is_some())
-            {
-                freed += 1;
-            } else {
-                let removed = [
-                    self.by_id.pop_first().is_some(),
-                    self.current.pop_first().is_some(),
-                    self.by_change.pop_first().is_some(),
-                    self.by_reference.pop_first().is_some(),
-                    self.holds.pop_first().or_else(|| self.ended.pop_first()).is_some(),
-                ];
-                let removed = removed.into_iter().filter(|is_removed| *is_removed).count() as u64;
-                freed += removed;
-                if removed == 0 {
-                    break;
-                }
+            let mut ordinals = self.ordinals.iter_mut().chain(&mut self.loaded);
+            let removed = [
+                ordinals.any(|numbers| numbers.free_page().is_some()),
+                self.by_id.pop_first().is_some(),
+                self.current.pop_first().is_some(),
+                self.by_change.pop_first().is_some(),
+                self.by_reference.pop_first().is_some(),
+                self.holds.pop_first().or_else(|| self.ended.pop_first()).is_some(),
+            ];
+            match removed.into_iter().filter(|is_removed| *is_removed).count() as u64 {
+                0 => break,
+                removed => freed += removed,
             }
         }
         freed
@@ -440,8 +442,8 @@ impl Ledger {
         kept.redemption.status = Status::Held;
         if let Some(ordinals) = &mut self.ordinals {
             let highest = ordinals.len().saturating_add(self.redemptions.len());
-            let own = kept.redemption.ordinal.filter(|own| *own <= highest && ordinals.insert(*own));
-            kept.redemption.ordinal = own.or_else(|| Some(ordinals.insert_lowest()));
+            let own = kept.redemption.ordinal.filter(|own| *own <= highest && ordinals.take(*own));
+            kept.redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
         }
         self.put(Some(slot), Some(kept));
         true
@@ -449,7 +451,7 @@ impl Ledger {
 
     /// Takes an ordinal for a redemption that is about to be inserted; `None` unless it is an open pool's.
     pub(super) fn take_ordinal(&mut self) -> Option<u64> {
-        self.ordinals.as_deref_mut().map(Numbers::insert_lowest)
+        self.ordinals.as_deref_mut().map(Numbers::take_lowest)
     }
 
     /// Number of codes of an open pool that are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
@@ -485,13 +487,13 @@ impl Ledger {
 }
 
 /// Adds a section. Returns its number of changes.
-fn freeze<P: Places + Send + Sync + 'static>(
+fn freeze<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static, const WORDS: usize>(
     id: SectionId,
-    placed: &mut Placed<P>,
+    slab: &mut Slab<T, WORDS>,
     copied: &Copied,
     sections: &mut Vec<Section>,
 ) -> u64 {
-    let (changes, mut frozen) = (placed.changes(), placed.freeze(copied));
+    let (changes, mut frozen) = (slab.changes(), slab.freeze(copied));
     sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
     changes
 }

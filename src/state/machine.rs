@@ -1,23 +1,32 @@
-//! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests.
+//! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests. Filters share the images
+//! that arrive, the agenda of what they have to do as time passes, and what commands have dropped.
+//!
+//! To free the redemptions of a large coupon takes seconds, so what was dropped is freed a little at a time. It is no part of the state: no
+//! image has it, no command sees it, and it makes no difference when it is freed. The memory account counts it until then. What readers
+//! still look at, or a snapshot needs, waits.
 
-use super::agenda::{AT_ONCE, Agenda, NO_TASKS, Tasks};
 use super::catalog::{Catalog, View};
-use super::discarded::Discarded;
 use super::events::{Events, FreshEvents};
 use super::history::History;
 use super::idempotency::Records;
-use super::images::Images;
 use super::ledger::{Change, Ledger};
 use super::section::Epoch;
-use super::staging::Staging;
-use super::tables::Tables;
+use super::tables::{ChangeKind, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
-use crate::domain::{FilterChange, FilterId, Happened, Kind, Seq, Settings, Spec, StateHash, Timestamp};
-use crate::filter::StateCounts;
+use crate::domain::image::IMAGE_IDLE_SECONDS;
+use crate::domain::{
+    FilterChange, FilterHead, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
+    Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, Spec, StateHash, Status, Timestamp,
+    UploadId,
+};
+use crate::filter::{Digest, Dropped, Filled, SlotState, StateCounts, Walk};
 use crate::paged::Copied;
+use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -35,9 +44,14 @@ const FORMAT_FIRST: u16 = 1;
 /// - A code is held or redeemed exactly while it has a redemption in that status, but for codes that were redeemed so long ago
 ///   that the redemption is forgotten.
 /// - Totals and agenda have of each filter what it was counted with.
+///
+/// Its encoding is for the head of a snapshot, which has filters, stored answers, imports and line-ups besides.
+#[derive(Serialize, Deserialize)]
 pub struct State {
     pub(super) applied: Seq,
+    #[serde(skip)]
     pub(super) filters: BTreeMap<FilterId, Box<FilterState>>,
+    #[serde(skip)]
     pub(super) records: Records,
     /// The hash of all that was applied.
     pub(super) history: History,
@@ -100,7 +114,7 @@ impl Sizes {
 }
 
 /// Sums over all filters.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, AddAssign, SubAssign)]
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
@@ -108,8 +122,8 @@ pub(super) struct Totals {
     pub(super) ledgers_bytes: u64,
     /// Memory of the changes kept for imports that build aside.
     pub(super) kept_bytes: u64,
-    /// Imports that are catching up.
-    pub(super) catching_up: u64,
+    /// Imports that build tables aside.
+    pub(super) staged: u64,
     pub(super) redemptions: u64,
     /// Held redemptions of filters that can be seen.
     pub(super) holds: u64,
@@ -117,49 +131,44 @@ pub(super) struct Totals {
     pub(super) codes: StateCounts,
 }
 
-impl Totals {
-    /// Counts other totals in the place of those that were counted before.
-    fn change(&mut self, before: &Totals, now: &Totals) {
-        let change = |total: &mut u64, before, now| *total = *total + now - before;
-        change(&mut self.tables_bytes, before.tables_bytes, now.tables_bytes);
-        change(&mut self.ledgers_bytes, before.ledgers_bytes, now.ledgers_bytes);
-        change(&mut self.kept_bytes, before.kept_bytes, now.kept_bytes);
-        change(&mut self.catching_up, before.catching_up, now.catching_up);
-        change(&mut self.redemptions, before.redemptions, now.redemptions);
-        change(&mut self.holds, before.holds, now.holds);
-        self.codes -= before.codes;
-        self.codes += now.codes;
-    }
-}
-
 /// What all filters share.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Shared {
     /// The latest time that an entry has told.
     pub(super) now: Timestamp,
     pub(super) settings: Settings,
     /// How many epochs have been given.
     pub(super) epochs: u64,
-    pub(super) totals: Totals,
-    /// Memory of all line-ups.
-    pub(super) line_ups_bytes: u64,
     pub(super) images: Images,
-    /// Holds that have run out since this state was made: for the metrics, not part of the image.
-    pub(super) holds_expired: u64,
-    /// Users who were forgotten since then, in the same way.
-    pub(super) users_forgotten: u64,
+    pub(super) events: Events,
     /// What filters have to do. The image has only whose turn it was.
     pub(super) agenda: Agenda,
+    #[serde(skip)]
+    pub(super) totals: Totals,
+    /// Memory of all line-ups.
+    #[serde(skip)]
+    pub(super) line_ups_bytes: u64,
+    /// Holds that have run out since this state was made, for the metrics.
+    #[serde(skip)]
+    pub(super) holds_expired: u64,
+    /// Users who were forgotten since then, in the same way.
+    #[serde(skip)]
+    pub(super) users_forgotten: u64,
+    #[serde(skip)]
     pub(super) catalog: Catalog,
     /// Readers don't have the catalog as it is now.
+    #[serde(skip)]
     pub(super) catalog_changed: bool,
+    #[serde(skip)]
     pub(super) view: View,
     /// Bytes that only snapshots still need.
+    #[serde(skip)]
     pub(super) copied: Copied,
-    pub(super) events: Events,
-    /// What commands have dropped: no part of the image.
+    /// What commands have dropped.
+    #[serde(skip)]
     pub(super) discarded: Discarded,
     /// The ledger of all campaigns, which hold no redemptions.
+    #[serde(skip)]
     pub(super) no_redemptions: Arc<RwLock<Ledger>>,
 }
 
@@ -299,8 +308,8 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.kept_bytes = staging.changes.memory_bytes();
-            totals.catching_up = u64::from(staging.is_catching_up());
+            totals.kept_bytes = staging.kept_bytes();
+            totals.staged = 1;
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
         }
         if view.kind == Kind::Coupon {
@@ -331,7 +340,8 @@ impl Shared {
         }
         let (totals, tasks) = filter.footprint();
         let before = filter.tasks.as_deref().unwrap_or(&NO_TASKS);
-        self.totals.change(&filter.totals, &totals);
+        self.totals -= filter.totals;
+        self.totals += totals;
         self.agenda.change(filter.view.id, before, &tasks);
         filter.totals = totals;
         if tasks == NO_TASKS {
@@ -349,7 +359,7 @@ impl Shared {
     /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
     pub(super) fn drop_filter(&mut self, filter: FilterState) {
         let FilterState { view, tables, totals, tasks, .. } = filter;
-        self.totals.change(&totals, &Totals::default());
+        self.totals -= totals;
         self.agenda.change(view.id, tasks.as_deref().unwrap_or(&NO_TASKS), &NO_TASKS);
         self.discarded.push_ledger(view.ledger.clone());
         self.drop_tables(tables);
@@ -399,5 +409,371 @@ impl Shared {
     pub(super) fn tell_filter(&mut self, view: &FilterView, change: FilterChange) {
         let name = Cow::Borrowed(view.name.as_str());
         self.events.tell(self.now, || Happened::Filter { kind: view.kind, name, change });
+    }
+}
+
+/// The filter that a command works on, and what all filters share.
+pub(super) struct Subject<'a> {
+    pub(super) view: &'a mut Arc<FilterView>,
+    pub(super) tables: &'a mut Tables,
+    pub(super) staging: &'a mut Option<Box<Staging>>,
+    pub(super) shared: &'a mut Shared,
+}
+
+/// Works on a filter, and brings totals and agenda up to date afterwards.
+pub(super) fn work_on<T>(
+    filter: &mut FilterState,
+    shared: &mut Shared,
+    work: impl FnOnce(&mut Subject<'_>) -> T,
+) -> T {
+    let FilterState { view, tables, staging, .. } = filter;
+    let done = work(&mut Subject { view, tables, staging, shared });
+    shared.note(filter);
+    done
+}
+
+impl State {
+    /// Works on the filter with this id as it is at the present time.
+    ///
+    /// # Errors
+    /// [`Refusal::FilterGone`] if there is none.
+    pub(super) fn on<T>(
+        &mut self,
+        filter: FilterId,
+        work: impl FnOnce(&mut Subject<'_>) -> T,
+    ) -> Result<T, Refusal> {
+        let filter = self.filters.get_mut(&filter).ok_or(Refusal::FilterGone)?;
+        Ok(work_on(filter, &mut self.shared, |filter| {
+            filter.shared.users_forgotten += filter.tables.advance(&filter.view.spec, filter.shared.now);
+            work(filter)
+        }))
+    }
+}
+
+impl Subject<'_> {
+    /// Reports a change of a redemption. Nobody asks for the end of a hold, or for a hold to stand again.
+    pub(super) fn tell_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
+        let what = || Happened::Redemption {
+            coupon: Cow::Borrowed(self.view.name.as_str()),
+            id: redemption.id,
+            reference: Cow::Borrowed(redemption.reference.as_str()),
+            step,
+            status: redemption.status,
+            expires_at: redemption.expires_at.filter(|_| redemption.status == Status::Held),
+            ordinal: redemption.ordinal,
+        };
+        let now = self.shared.now;
+        match step {
+            RedemptionStep::Expired | RedemptionStep::HeldAgain => self.shared.events.tell_unasked(now, what),
+            _ => self.shared.events.tell(now, what),
+        }
+    }
+
+    /// Gives a code another state. While an import catches up, `repeated` kept changes are repeated for it.
+    pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
+        self.tables.filter.set_state(digest, state);
+        // Before an import begins to catch up this need not be kept: its walk will find the code in this state.
+        if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
+            self.keep(ChangeKind::State, [digest], repeated);
+        }
+    }
+
+    /// Keeps changes of items for the import that builds tables aside, if there is one. `repeated` others are repeated for each.
+    pub(super) fn keep(
+        &mut self,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated: u64,
+    ) {
+        let Some(staging) = self.staging else { return };
+        if let Err(why) = staging.keep(self.tables, kind, digests, repeated) {
+            self.give_staging_up(why);
+        }
+    }
+
+    /// Keeps an insert for the import that builds tables aside. Redeemed codes among its items have not changed.
+    pub(super) fn keep_inserted(&mut self, digests: &[Digest], outcomes: &[ItemOutcome], if_absent: bool) {
+        let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
+        let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+        self.keep(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
+    }
+
+    /// Clears what an import builds aside, because the filter was cleared. If the upload still goes on, that is done at its end.
+    pub(super) fn clear_staging(&mut self) {
+        let Some(staging) = self.staging else { return };
+        staging.changes.clear();
+        staging.cleared = true;
+        if staging.is_catching_up() {
+            self.begin_catching_up();
+        }
+    }
+
+    /// Lets the staged tables begin to catch up, or start over.
+    pub(super) fn begin_catching_up(&mut self) {
+        let Some(staging) = self.staging else { return };
+        staging.walk = Some(Walk::START);
+        if std::mem::take(&mut staging.cleared) {
+            let empty = self.shared.empty_tables(self.view);
+            let replaced = std::mem::replace(&mut staging.tables, empty);
+            self.shared.drop_tables(replaced);
+        }
+    }
+
+    /// Sets empty tables up for an import to build aside. Another import that was doing so is overtaken.
+    pub(super) fn stage(&mut self, import: ImportId) {
+        let is_same = Staging::is_of(self.staging, &import);
+        self.give_staging_up(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
+        let epoch = self.shared.next_epoch();
+        let tables = self.shared.empty_tables(self.view);
+        *self.staging = Some(Box::new(Staging::new(import, tables, epoch)));
+    }
+
+    /// Drops the staged tables, if there are any, and ends their import in this state.
+    pub(super) fn give_staging_up(&mut self, why: ImportState) {
+        let Some(staging) = self.staging.take() else { return };
+        self.shared.update_import(&staging.import, |import| import.state = why);
+        self.shared.drop_tables(staging.tables);
+    }
+}
+
+/// Bytes of tables that take about as long to be given back as one entry of a ledger.
+const TABLE_BYTES_AN_ENTRY: u64 = 1 << 10;
+
+/// What commands have dropped, and is not freed yet.
+#[derive(Default)]
+pub(super) struct Discarded {
+    pub(super) tables: Dropped,
+    ledgers: Vec<Arc<RwLock<Ledger>>>,
+}
+
+impl Discarded {
+    pub(super) fn push_ledger(&mut self, ledger: Arc<RwLock<Ledger>>) {
+        if ledger.read().memory_bytes() > 0 {
+            self.ledgers.push(ledger);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.ledgers.is_empty()
+    }
+
+    /// Bytes of ledgers, estimated.
+    pub(super) fn records_bytes(&self) -> u64 {
+        self.ledgers.iter().map(|ledger| ledger.read().memory_bytes()).sum()
+    }
+
+    /// Frees about this many entries of ledgers, or as much of tables as takes as long. Returns how many entries those were; none only if all
+    /// that is left has to wait.
+    pub(super) fn free(&mut self, entries_max: u64) -> u64 {
+        let mut freed = 0;
+        self.ledgers.retain_mut(|ledger| {
+            if let Some(ledger) = Arc::get_mut(ledger) {
+                freed += ledger.get_mut().free(entries_max.saturating_sub(freed));
+            }
+            ledger.read().memory_bytes() > 0
+        });
+        let bytes_max = entries_max.saturating_sub(freed).saturating_mul(TABLE_BYTES_AN_ENTRY);
+        freed + self.tables.give_back(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
+    }
+}
+
+/// An image that arrives.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Arriving {
+    /// The filter that is made of it, which is hidden.
+    pub(super) filter: FilterId,
+    /// The API key of the request that began it.
+    by: Option<KeyName>,
+    /// How far the tables are filled.
+    pub(super) filled: Filled,
+    /// Items that each table is to have.
+    pub(super) items: Vec<u64>,
+    /// The checksum of all that has arrived.
+    pub(super) checksum: u128,
+    /// When the last part arrived.
+    pub(super) changed_at: Timestamp,
+}
+
+impl Arriving {
+    /// An image whose head has arrived.
+    pub(super) fn begun(
+        filter: FilterId,
+        by: Option<KeyName>,
+        head: &FilterHead,
+        checksum: u128,
+        now: Timestamp,
+    ) -> Self {
+        let (filled, items) = (Filled::default(), head.tables.items());
+        Self { filter, by, filled, items, checksum, changed_at: now }
+    }
+}
+
+/// All images that arrive.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(super) struct Images(pub(super) BTreeMap<UploadId, Arriving>);
+
+impl Images {
+    /// Those that have made no progress since then.
+    pub(super) fn unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
+        let unmoved = self.0.iter().filter(|(_, image)| image.changed_at < before);
+        unmoved.map(|(upload, _)| *upload).collect()
+    }
+
+    /// When the one that has made no progress for the longest time is given up.
+    pub(super) fn given_up_at(&self) -> Option<Timestamp> {
+        let oldest = self.0.values().map(|image| image.changed_at).min()?;
+        Some(oldest.plus_seconds(IMAGE_IDLE_SECONDS))
+    }
+
+    /// The number of images that this API key is sending. Requests without a key have no share of their own.
+    pub(super) fn of_key(&self, by: Option<&KeyName>) -> usize {
+        self.0.values().filter(|image| by.is_some() && image.by.as_ref() == by).count()
+    }
+
+    /// How far the tables of a hidden filter are filled.
+    pub(super) fn filled(&self, filter: FilterId) -> Option<Filled> {
+        self.0.values().find(|image| image.filter == filter).map(|image| image.filled)
+    }
+}
+
+/// Something that a filter has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    /// The first of its holds expires.
+    Expire,
+    /// The first of its ended redemptions is forgotten, once its retention has passed.
+    Forget,
+    /// Its oldest users are forgotten: it goes on to its next step.
+    ForgetUsers,
+    /// The slots of forgotten users are freed.
+    Retire,
+    /// Items move to another table.
+    Move,
+}
+
+/// When a filter has something to do, and for which redemption.
+pub(super) type Due = (Timestamp, RedemptionId);
+
+/// Due at any time, for no redemption.
+pub(super) const AT_ONCE: Due = (Timestamp(0), RedemptionId([0; 16]));
+
+/// The tasks of one filter, in the order of [`Task`].
+pub(super) type Tasks = [Option<Due>; Task::Move as usize + 1];
+
+/// The tasks of a filter that has none.
+pub(super) const NO_TASKS: Tasks = [None; Task::Move as usize + 1];
+
+/// The tasks of all filters.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Agenda {
+    /// For each task, in the order of [`Task`]: when it is due in which filter.
+    #[serde(skip)]
+    tasks: [BTreeSet<(Due, FilterId)>; Task::Move as usize + 1],
+    /// The campaign that was the last to free slots of forgotten users.
+    pub(super) last_retired: Option<FilterId>,
+}
+
+impl Agenda {
+    /// Notes that a filter has these tasks now, where it had those before.
+    pub(super) fn change(&mut self, filter: FilterId, before: &Tasks, now: &Tasks) {
+        for ((tasks, before), now) in self.tasks.iter_mut().zip(before).zip(now) {
+            if before != now {
+                if let Some(due) = *before {
+                    tasks.remove(&(due, filter));
+                }
+                tasks.extend(now.map(|due| (due, filter)));
+            }
+        }
+    }
+
+    /// When the task is due next, for which redemption, and in which filter.
+    pub(super) fn first(&self, task: Task) -> Option<(Timestamp, RedemptionId, FilterId)> {
+        self.tasks[task as usize].first().map(|&((at, redemption), filter)| (at, redemption, filter))
+    }
+
+    /// The campaign whose turn it is to free the slots of forgotten users, if there is one: they take turns, in the order of their ids.
+    pub(super) fn next_retiring(&mut self) -> Option<FilterId> {
+        let (.., first) = self.first(Task::Retire)?;
+        let after = self.last_retired.map_or(Bound::Unbounded, |last| Bound::Excluded((AT_ONCE, last)));
+        let next = self.tasks[Task::Retire as usize].range((after, Bound::Unbounded)).next();
+        self.last_retired = Some(next.map_or(first, |(_, filter)| *filter));
+        self.last_retired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Reference;
+    use crate::filter::{Filter, Growth, Layout, Mode};
+    use crate::state::ledger::REDEMPTION_BYTES;
+    use crate::state::section::Epoch;
+
+    fn ledger(redemptions: u64) -> Ledger {
+        let mut ledger = Ledger::new(Epoch(1), false, Default::default());
+        for number in 0..redemptions {
+            ledger.insert(Redemption {
+                id: RedemptionId(u128::from(number).to_be_bytes()),
+                digest: Digest(number),
+                reference: Reference::new("order").unwrap(),
+                status: Status::Redeemed,
+                created_at: Timestamp(number),
+                changed_at: Timestamp(number),
+                expires_at: None,
+                redeemed_at: None,
+                ordinal: None,
+            });
+        }
+        ledger
+    }
+
+    fn strict(capacity: u64) -> Filter {
+        let layout = Layout::strict(capacity).unwrap();
+        Filter::new(Mode::Strict, layout, Growth::Auto, None)
+    }
+
+    /// However large it is, a step frees hardly more than it may. In the end all is gone, and so is its memory from the account.
+    #[test]
+    fn a_step_frees_a_bounded_number_of_entries() {
+        let mut discarded = Discarded::default();
+        discarded.push_ledger(Arc::new(RwLock::new(ledger(5_000))));
+        let filter = strict(500_000);
+        let tables_bytes = filter.tables().memory_bytes();
+        discarded.tables.append(&mut filter.into_dropped());
+        let records_bytes = discarded.records_bytes();
+        assert!(records_bytes >= 5_000 * REDEMPTION_BYTES);
+        let (mut steps, mut all) = (0, 0);
+        while !discarded.is_empty() {
+            let before = (discarded.records_bytes(), discarded.tables.memory_bytes());
+            let freed = discarded.free(1_000);
+            assert!((1..=1_000 + 2_048).contains(&freed), "{freed} entries");
+            let after = (discarded.records_bytes(), discarded.tables.memory_bytes());
+            assert!(after.0 <= before.0 && after.1 <= before.1 && before != after);
+            (steps, all) = (steps + 1, all + freed);
+        }
+        assert!(
+            all >= 5_000 * 5 + tables_bytes / TABLE_BYTES_AN_ENTRY && steps > 20,
+            "{all} entries in {steps}"
+        );
+        assert_eq!(discarded.free(1_000), 0);
+    }
+
+    /// What a reader still looks at is not freed under its eyes, and keeps nothing else waiting.
+    #[test]
+    fn what_readers_look_at_waits() {
+        let mut discarded = Discarded::default();
+        let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
+        discarded.push_ledger(looked_at.clone());
+        discarded.push_ledger(other);
+        let filter = strict(500_000);
+        let reader = filter.reader();
+        discarded.tables.append(&mut filter.into_dropped());
+        while discarded.free(100) > 0 {}
+        assert_eq!(looked_at.read().len(), 10);
+        assert!(discarded.records_bytes() > 0 && discarded.records_bytes() < 20 * REDEMPTION_BYTES);
+        assert_eq!(discarded.tables.memory_bytes(), reader.view(0).memory_bytes());
+        drop((looked_at, reader));
+        while discarded.free(100) > 0 {}
+        assert!(discarded.is_empty());
     }
 }

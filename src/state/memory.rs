@@ -1,16 +1,15 @@
 //! The memory account: how much memory the state takes, and the most that a command can make it ask for. With it, a command is refused
 //! before it is logged if its memory can't be had. `apply` itself never looks at it.
 
+use super::events;
 use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State};
-use super::staging::{REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use super::{events, staging};
+use super::tables::{KEPT_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use crate::domain::{Chunk, Command, Ending, FilterId, ImageSection, ImportMode, Raise, Target};
 use crate::filter::{Layout, MemoryNeed};
-use crate::paged::Numbers;
+use derive_more::AddAssign;
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 
 /// What the account has to know of commands that were admitted, but not applied yet.
 #[derive(Debug, Default)]
@@ -19,8 +18,6 @@ pub struct Waiting {
     commands: u64,
     /// The answer to some command will be stored.
     keyed: bool,
-    /// Some import may begin to catch up: from then on, holds that run out are kept for it.
-    catches_up: bool,
 }
 
 /// What the account has to know of such commands to one filter.
@@ -39,11 +36,10 @@ pub struct Claim {
     /// The filter that it is about, and what it can do there.
     filter: Option<(FilterId, Here)>,
     keyed: bool,
-    catches_up: bool,
 }
 
 /// The most that commands can do to one filter, as far as it may take memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign)]
 struct Demand {
     /// Items added to the live tables.
     items: u64,
@@ -57,25 +53,15 @@ struct Demand {
     uses: u64,
 }
 
-impl AddAssign for Demand {
-    fn add_assign(&mut self, other: Self) {
-        self.items += other.items;
-        self.removes += other.removes;
-        self.staged += other.staged;
-        self.changes += other.changes;
-        self.uses += other.uses;
-    }
-}
-
 impl Waiting {
     /// What a command can take; `None` if that can't be judged until the waiting ones are applied.
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
-        let catches_up = matches!(command, Command::ImportEnd { ending: Ending::Whole { .. }, .. });
-        let mut claim = Claim { need: MemoryNeed::default(), filter: None, keyed, catches_up };
+        let mut claim = Claim { need: MemoryNeed::default(), filter: None, keyed };
+        let holds = state.shared.totals.holds;
         if let Command::Create { id, .. } = command {
             claim.filter = Some((*id, Here { demand: Demand::default(), reshaped: true }));
         }
-        if let Some(need) = memory_of_something_new(state, command) {
+        if let Some(need) = memory_of_something_new(command) {
             claim.need = need;
         } else if let Some(Target(id)) = command.target() {
             let waiting = self.filters.get(&id);
@@ -87,17 +73,18 @@ impl Waiting {
             }
             if let Some(filter) = state.filters.get(&id) {
                 let before = waiting.map_or_else(Demand::default, |waiting| waiting.demand);
-                let swept = swept_after(state, self.commands + 1);
-                let (need, here) = filter.claim(command, &before, swept);
+                let (need, here) = filter.claim(command, &before, holds);
                 (claim.need, claim.filter) = (need, Some((id, here)));
             }
         }
         if keyed {
             claim.need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
         }
-        if state.shared.totals.catching_up > 0 || self.catches_up {
-            let swept = swept_after(state, self.commands + 1) - swept_after(state, self.commands);
-            claim.need += MemoryNeed::other(swept * staging::KEPT_CHANGE_BYTES);
+        // Holds that run out are kept for an import that catches up. Whether it does yet makes no difference here.
+        if state.shared.totals.staged > 0 {
+            let swept_after = |commands| holds.min(commands * SWEEP_MAX as u64);
+            let swept = swept_after(self.commands + 1) - swept_after(self.commands);
+            claim.need += MemoryNeed::other(swept * KEPT_CHANGE_BYTES);
         }
         Some(claim)
     }
@@ -117,7 +104,6 @@ impl Waiting {
     pub fn add(&mut self, claim: &Claim) {
         self.keyed |= claim.keyed;
         self.commands += 1;
-        self.catches_up |= claim.catches_up;
         if let Some((id, new)) = claim.filter
             && (new.reshaped || new.demand != Demand::default())
         {
@@ -128,30 +114,14 @@ impl Waiting {
     }
 }
 
-/// Maximum number of holds, of any filter, that this number of commands expires before they are executed.
-fn swept_after(state: &State, commands: u64) -> u64 {
-    (commands * SWEEP_MAX as u64).min(state.shared.totals.holds)
-}
-
-/// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
-fn turning_back(state: &State) -> MemoryNeed {
-    let mut need = MemoryNeed::default();
-    for filter in state.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
-        let ended = filter.view.ledger.read().len() as u64;
-        need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
-    }
-    need
-}
-
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
-fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNeed> {
+fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
     match command {
         // What can't be created is rejected, and takes none.
         Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
             Some(MemoryNeed::default())
         }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
-        Command::TurnBack => Some(turning_back(state)),
         Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
@@ -162,7 +132,7 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
                 // Those of redemptions that stand are counted twice until the image is complete.
-                ImageSection::Ordinals => 2 * Numbers::loading_bytes(chunk),
+                ImageSection::Ordinals => 2 * Ledger::loading_ordinals_bytes(chunk),
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
             };
             Some(MemoryNeed::other(part.chunks.iter().map(bytes).sum()))
@@ -172,9 +142,9 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
 }
 
 impl FilterState {
-    /// The most memory that a command can ask for after waiting ones with this demand, and what it can do to the filter. Up to `swept` holds
-    /// run out before.
-    fn claim(&self, command: &Command, before: &Demand, swept: u64) -> (MemoryNeed, Here) {
+    /// The most memory that a command can ask for after waiting ones with this demand, and what it can do to the filter. Up to `holds` run
+    /// out before.
+    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, Here) {
         let (mut demand, mut need, mut reshaped) = (Demand::default(), MemoryNeed::default(), false);
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
@@ -230,7 +200,7 @@ impl FilterState {
                 reshaped = true;
                 if let Ending::Whole { warnings, .. } = ending {
                     need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
-                    need += self.catching_up(before, u64::from(*entries_max).max(1), swept);
+                    need += self.catching_up(before, u64::from(*entries_max).max(1), holds);
                 }
             }
             _ => {}
@@ -258,7 +228,7 @@ impl FilterState {
             need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
         }
         if let Some(staging) = &self.staging {
-            need += MemoryNeed::other(demand.changes * staging::KEPT_CHANGE_BYTES);
+            need += MemoryNeed::other(demand.changes * KEPT_CHANGE_BYTES);
             need += staging.tables.filter.tables().growth(demand.staged);
         }
         need
@@ -277,9 +247,9 @@ impl FilterState {
     }
 
     /// An upper bound of the memory for copying `entries_max` codes and repeating as many changes, after the waiting commands.
-    fn catching_up(&self, waiting: &Demand, entries_max: u64, swept: u64) -> MemoryNeed {
+    fn catching_up(&self, waiting: &Demand, entries_max: u64, holds: u64) -> MemoryNeed {
         let Some(staging) = &self.staging else { return MemoryNeed::default() };
-        let repeated = entries_max.min(staging.changes.len() + waiting.changes + swept);
+        let repeated = entries_max.min(staging.changes.len() + waiting.changes + holds);
         let (held, redeemed) = self.tables.used();
         let taken_over = (entries_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
         let staged = taken_over + repeated;

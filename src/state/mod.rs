@@ -3,19 +3,14 @@
 //! [`State::apply`] sees only the state and the entry: no clock, no configuration, no memory size, no
 //! randomness, no float, no I/O, no hash-map order. Replaying a log gives the same bytes on any machine.
 
-mod agenda;
-mod answers;
 mod apply;
 mod catalog;
-mod coupons;
-mod discarded;
 mod eligibility;
 mod events;
 mod filters;
 mod history;
 mod idempotency;
 mod image;
-mod images;
 mod importing;
 mod imports;
 mod incoming;
@@ -24,12 +19,8 @@ mod ledger;
 mod machine;
 mod memory;
 mod section;
-mod staging;
-mod subject;
 mod sweep;
 mod tables;
-mod trial;
-mod turn_back;
 mod view;
 
 pub use catalog::{NamedLineUp, View};
@@ -42,5 +33,5 @@ pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
 pub use memory::Waiting;
 pub use section::{Epoch, Section, Sections};
-pub use trial::ImportTrial;
+pub use tables::ImportTrial;
 pub use view::{CodeFound, FilterView};

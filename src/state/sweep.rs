@@ -1,17 +1,31 @@
-//! What every entry does beside its command. As time passes, holds expire, and ended redemptions and old users are forgotten. Slots of
-//! forgotten users are freed, and items move to other tables.
+//! What time does beside commands. As it passes, holds expire, and ended redemptions and old users are forgotten. Slots of forgotten users
+//! are freed, and items move to other tables. Each entry does a bounded part of that, counted in redemptions and words: so no single one
+//! pays for a crowd, and a replay does the same.
 //!
-//! Each entry does a bounded part of that, counted in redemptions and words: so no single one pays for a crowd, and a replay does the same.
+//! Time can also be turned back, after a clock that was far ahead has stamped entries. The log stays as it is, and what was acknowledged
+//! under the wrong time stands. Times in the future become now. A hold that only the wrong clock has ended stands again, if its code is
+//! still free.
+//!
+//! Every time in the future was set by the wrong clock, except for the ends of holds, which are believed as far as a hold can last.
+//! What the wrong clock has forgotten stays forgotten: stored answers, and redemptions whose retention had passed by that clock. Redeemed
+//! codes stay redeemed all the same. A hold that the wrong clock has ended is still on record: its retention counts from the entry that
+//! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those who were added in the future
+//! count as added now.
 
-use super::agenda::Task;
+use super::events::HELD_AGAIN_TOLD_MAX;
 use super::ledger::ENDED_MAX;
-use super::machine::{SWEEP_MAX, State};
-use crate::domain::{Command, Outcome, Settings, Timestamp};
+use super::machine::{SWEEP_MAX, State, Subject, Task, work_on};
+use crate::domain::redemption::HOLD_SECONDS_MAX;
+use crate::domain::{
+    Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status, Timestamp,
+};
+use crate::filter::{Digest, SlotState};
+use std::sync::atomic::Ordering;
 
 /// Words of tables that one entry looks through for forgotten users: two microseconds' work.
 const WORDS_AN_ENTRY: u64 = 1_024;
 
-/// For each bucket that [`Command::Advance`] may empty it looks through this many words, which takes about as long.
+/// For each bucket that [`Command::Advance`](crate::domain::Command::Advance) may empty it looks through this many words, which takes about as long.
 const WORDS_A_BUCKET: u64 = 64;
 
 /// Bytes of the event of a hold that has expired, on disk: with a name and a reference of the usual length.
@@ -36,22 +50,14 @@ impl State {
         due.into_iter().flatten().min()
     }
 
-    /// About the maximum size of the events that commands make by expiring holds at this time, in bytes.
-    pub fn sweep_events_bytes<'a>(
-        &self,
-        commands: impl IntoIterator<Item = &'a Command>,
-        at: Timestamp,
-    ) -> u64 {
+    /// About the maximum size of the events that this many commands make by expiring holds at this time, in bytes.
+    pub fn sweep_events_bytes(&self, commands: usize, at: Timestamp) -> u64 {
         let is_any_due = self.shared.agenda.first(Task::Expire).is_some_and(|(until, ..)| until <= at);
         if !is_any_due || self.shared.settings.events_retention_seconds == 0 {
             return 0;
         }
-        let ended = |command: &Command| match command {
-            // It may have to make room in an open pool.
-            Command::Redeem { .. } => SWEEP_MAX + ENDED_MAX,
-            _ => SWEEP_MAX,
-        };
-        let holds = commands.into_iter().fold(0_u64, |holds, command| holds + ended(command) as u64);
+        // A redemption may have to make room in an open pool.
+        let holds = (commands * (SWEEP_MAX + ENDED_MAX)) as u64;
         holds.min(self.shared.totals.holds) * EVENT_BYTES
     }
 
@@ -77,7 +83,7 @@ impl State {
     }
 
     /// Whether items of some filter are moving to another table, or the slots of forgotten users are being freed. Every entry does some of
-    /// that, and [`Command::Advance`] as much as it says.
+    /// that, and [`Command::Advance`](crate::domain::Command::Advance) as much as it says.
     pub fn can_advance(&self) -> bool {
         [Task::Move, Task::Retire].into_iter().any(|task| self.shared.agenda.first(task).is_some())
     }
@@ -106,4 +112,111 @@ impl State {
             words = words.saturating_sub(done.max(1));
         }
     }
+}
+
+impl State {
+    /// Turns the time back to `now`. The outcome says how much was changed.
+    pub(super) fn turn_back(&mut self, now: Timestamp) -> Outcome {
+        self.shared.now = now;
+        self.records.turn_back(now);
+        let first_event = self.shared.events.next();
+        self.shared.view.imports.write().turn_back(now);
+        // What an image says of times is not this log's.
+        self.give_images_up(Timestamp::MAX);
+        let (mut redemptions, mut holds) = (0, 0);
+        // They are as the last entries about them have left them.
+        for filter in self.filters.values_mut() {
+            let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);
+            let (brought_back, held_again) = work_on(filter, &mut self.shared, turn_back);
+            redemptions += brought_back;
+            holds += held_again;
+        }
+        self.shared.events.tell_unasked(now, || Happened::TurnedBack { redemptions, holds });
+        Outcome::TurnedBack { redemptions, holds }
+    }
+}
+
+impl Subject<'_> {
+    /// Turns the time of one filter back; the events of this entry begin with this one. Returns how many redemptions were changed, and how
+    /// many holds stand again.
+    fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
+        let shared = self.view.ledger.clone();
+        let mut ledger = shared.write();
+        let ended_too_soon = held_by_rights(ledger.iter(), now);
+        let redemptions = ledger.amend(|redemption| brought_back(redemption, now));
+        let mut again: Vec<RedemptionId> = Vec::new();
+        for (id, digest) in ended_too_soon {
+            let is_free = match (self.tables.filter.state(digest), self.view.spec.stock) {
+                (Some(SlotState::Available), _) => true,
+                (None, Some(stock)) if ledger.taken() < stock => {
+                    let is_added = self.tables.filter.put(digest, SlotState::Held).is_ok();
+                    self.view.counters.adds.fetch_add(u64::from(is_added), Ordering::Relaxed);
+                    is_added
+                }
+                _ => false,
+            };
+            if is_free && ledger.hold_again(&id) {
+                again.push(id);
+            }
+        }
+        let again: Vec<Redemption> = again.iter().filter_map(|id| ledger.get(id).cloned()).collect();
+        drop(ledger);
+        if let Some(forget) = self.view.spec.forget {
+            self.tables.filter.turn_back(forget.step_at(now));
+        }
+        if self.view.created_at > now {
+            self.change_view(|view| view.profile.created_at = now);
+        }
+        for redemption in &again {
+            self.set_code(redemption.digest, SlotState::Held, 0);
+            if self.shared.events.next() - first_event < HELD_AGAIN_TOLD_MAX {
+                self.tell_redemption(redemption, RedemptionStep::HeldAgain);
+            }
+        }
+        (redemptions, again.len() as u64)
+    }
+}
+
+/// The latest time at which a hold that begins now can end.
+fn latest_end(now: Timestamp) -> Timestamp {
+    now.plus_seconds(HOLD_SECONDS_MAX)
+}
+
+/// Holds that the wrong clock has ended too soon: they were made before now, to end after now. If there are two of one code, the older
+/// comes first.
+fn held_by_rights<'a>(
+    redemptions: impl Iterator<Item = &'a Redemption>,
+    now: Timestamp,
+) -> Vec<(RedemptionId, Digest)> {
+    let ended_too_soon = |redemption: &&Redemption| {
+        let ends = redemption.expires_at.unwrap_or_default();
+        redemption.status == Status::Expired
+            && redemption.created_at <= now
+            && now < ends
+            && ends <= latest_end(now)
+    };
+    let mut found: Vec<_> = redemptions.filter(ended_too_soon).collect();
+    found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
+    found.into_iter().map(|redemption| (redemption.id, redemption.digest)).collect()
+}
+
+/// A redemption as it should be, if the wrong clock has changed it: no time in it is later than now, except for the end of a hold, which
+/// lasts from now for as long as it was asked for.
+fn brought_back(redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
+    if redemption.changed_at <= now && redemption.created_at <= now {
+        return None;
+    }
+    let lasted =
+        |end: Timestamp| Timestamp(now.0.saturating_add(end.0.saturating_sub(redemption.changed_at.0)));
+    let brought = |end: Timestamp| match redemption.status {
+        Status::Held if end > latest_end(now) => lasted(end).min(latest_end(now)),
+        _ => end.min(latest_end(now)),
+    };
+    Some(Redemption {
+        created_at: redemption.created_at.min(now),
+        changed_at: redemption.changed_at.min(now),
+        expires_at: redemption.expires_at.map(brought),
+        redeemed_at: redemption.redeemed_at.map(|at| at.min(now)),
+        ..redemption.clone()
+    })
 }

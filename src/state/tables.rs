@@ -1,8 +1,27 @@
-//! The tables of one filter as the state keeps them: under an epoch, and with outcomes in the domain's words.
+//! The tables of one filter as the state keeps them: under an epoch, and with outcomes in the domain's words. Beside the live ones, an
+//! import with `mode=replace` builds staged ones, and a dry run fills others that are dropped at its end.
+//!
+//! While the upload goes on, every change of the filter's items is applied to the live tables and kept in a queue. Once the upload is
+//! whole, the staged tables *catch up*: held and redeemed codes are copied from the live ones, and the changes in the queue are
+//! repeated. Each command does a bounded part of that work. Changes that come meanwhile are queued too, now including those of a
+//! code's state. When nothing is left to do, the tables are swapped.
+//!
+//! So a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload was whole: also if it
+//! is cancelled before the swap, however far the staged tables have come. One that is cancelled earlier goes unless the upload has it.
+//!
+//! A command that was refused leaves no change in the queue. One that changed nothing, because the item was there or gone already,
+//! does: on the staged tables it may make a difference.
 
 use super::section::Epoch;
-use crate::domain::{ItemOutcome, Spec, Status, Timestamp};
-use crate::filter::{Digest, Filter, Full, Insert, Layout, SlotState};
+use super::view::FilterView;
+use crate::domain::{
+    Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp, Tripped,
+};
+use crate::filter::{Digest, Filter, Full, Growth, Insert, Layout, Mode, SlotState, Walk};
+use crate::frame::decode;
+use crate::paged::{Queue, stored_bytes};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Words that a filter which forgets looks through for forgotten items with each item that is added. Its tables have a few words for an item,
 /// so before long all is free, however many other filters wait for their turn.
@@ -78,5 +97,317 @@ pub(super) fn slot_state(status: Status) -> SlotState {
         Status::Held => SlotState::Held,
         Status::Redeemed => SlotState::Redeemed,
         Status::Cancelled | Status::Expired => SlotState::Available,
+    }
+}
+
+/// The most changes in the queue of one import: 32 MiB. If there are more, the import fails. Nobody else has to wait for it, or is
+/// refused because of it.
+const KEPT_CHANGES_MAX: u64 = 2 << 20;
+
+/// How many waiting changes are repeated for each one that comes while an import catches up. With more than one, the queue gets
+/// shorter, however many come.
+pub(super) const REPEATED_FOR_EACH: u64 = 2;
+
+/// Buckets that can be walked in the time that it takes to copy one code.
+const BUCKETS_A_CODE: u64 = 8;
+
+/// Buckets that are walked in one go.
+const BUCKETS_AT_ONCE: u64 = 16;
+
+/// Slots of a bucket of a strict table.
+const BUCKET_SLOTS: u64 = 4;
+
+/// The most codes that are copied beyond the number that was asked for: those of the last buckets.
+pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
+
+/// Maximum size of an encoded change, in bytes: its kind and the item's digest.
+const CHANGE_BYTES: usize = 11;
+
+/// Memory of a kept change, in bytes.
+pub(super) const KEPT_CHANGE_BYTES: u64 = stored_bytes(CHANGE_BYTES) as u64;
+
+/// What a change did to an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum ChangeKind {
+    /// A copy was added.
+    Add,
+    /// A copy was added if there was none.
+    AddIfAbsent,
+    /// A copy was removed.
+    Remove,
+    /// All copies were removed.
+    RemoveAll,
+    /// A code was held, redeemed or given back.
+    State,
+}
+
+/// A change of one item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct KeptChange {
+    pub(super) kind: ChangeKind,
+    pub(super) digest: Digest,
+}
+
+/// The tables that an import builds aside.
+pub(super) struct Staging {
+    pub(super) import: ImportId,
+    pub(super) tables: Tables,
+    /// The changes that are to be repeated, and the epoch of their queue.
+    pub(super) changes: Queue,
+    pub(super) epoch: Epoch,
+    /// The filter was cleared during the upload. So the staged tables are emptied when they begin to catch up.
+    pub(super) cleared: bool,
+    /// Once the upload is whole: how far the copying of held and redeemed codes has come.
+    pub(super) walk: Option<Walk>,
+}
+
+/// Whether a code is held or redeemed.
+fn is_used(state: Option<SlotState>) -> bool {
+    matches!(state, Some(SlotState::Held | SlotState::Redeemed))
+}
+
+impl Staging {
+    pub(super) fn new(import: ImportId, tables: Tables, epoch: Epoch) -> Self {
+        Self { import, tables, changes: Queue::default(), epoch, cleared: false, walk: None }
+    }
+
+    /// Memory of the changes that wait, in bytes.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.changes.len() * KEPT_CHANGE_BYTES
+    }
+
+    /// Whether all changes of a snapshot can be read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.changes.iter().all(|(_, change)| decode::<KeptChange>(change).is_some())
+    }
+
+    /// Whether this import is the one that builds tables aside.
+    pub(super) fn is_of(staging: &Option<Box<Self>>, import: &ImportId) -> bool {
+        staging.as_ref().is_some_and(|staging| staging.import == *import)
+    }
+
+    /// Whether the upload is whole, and the staged tables are catching up.
+    pub(super) fn is_catching_up(&self) -> bool {
+        self.walk.is_some()
+    }
+
+    /// Adds changes of the filter's items to the queue. While the staged tables catch up, so many older ones are repeated for each.
+    ///
+    /// # Errors
+    /// What becomes of the import: too many changes wait, or the staged tables are full.
+    pub(super) fn keep(
+        &mut self,
+        live: &Tables,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated_for_each: u64,
+    ) -> Result<(), ImportState> {
+        let before = self.changes.len();
+        for digest in digests {
+            let mut buffer = [0; CHANGE_BYTES];
+            let encoded = postcard::to_slice(&KeptChange { kind, digest }, &mut buffer);
+            self.changes.push(encoded.expect("a change has a maximum size"), &[]);
+        }
+        let come = self.changes.len() - before;
+        if self.changes.len() > KEPT_CHANGES_MAX {
+            return Err(ImportState::Overtaken);
+        }
+        if self.is_catching_up() {
+            self.repeat(live, come * repeated_for_each).map_err(|Full| ImportState::Failed)?;
+        }
+        Ok(())
+    }
+
+    /// Copies held and redeemed codes from the live tables, then repeats changes, at most so many entries of each. Returns whether the
+    /// staged tables have caught up.
+    pub(super) fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+        let entries_max = entries_max.max(1);
+        let walked = self.take_over(live, entries_max)?;
+        self.repeat(live, entries_max)?;
+        if !walked || !self.changes.is_empty() {
+            return Ok(false);
+        }
+        // The walk may have missed a code that moved in the live tables. Then it starts over.
+        let caught_up = self.tables.used() == live.used();
+        if !caught_up {
+            self.walk = Some(Walk::START);
+        }
+        Ok(caught_up)
+    }
+
+    /// Copies more held and redeemed codes. Returns whether the walk has come to its end.
+    fn take_over(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+        let Some(walk) = &mut self.walk else { return Ok(false) };
+        let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
+        while !at_end && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE {
+            let walked = live.filter.walk(walk, BUCKETS_AT_ONCE, |digest, state| {
+                if is_used(Some(state)) {
+                    found.push((digest, state));
+                }
+            });
+            buckets += walked;
+            at_end = walked == 0;
+        }
+        found.into_iter().try_for_each(|(digest, state)| self.tables.filter.put(digest, state))?;
+        Ok(at_end)
+    }
+
+    /// Repeats the oldest changes of the queue, at most so many.
+    fn repeat(&mut self, live: &Tables, changes_max: u64) -> Result<(), Full> {
+        let mut left = changes_max;
+        while left > 0 && !self.changes.is_empty() {
+            // Those of one kind in a row are repeated together.
+            let mut run: Vec<KeptChange> = Vec::new();
+            while left > 0
+                && let Some(change) = self.changes.front().and_then(decode::<KeptChange>)
+                && run.first().is_none_or(|first| first.kind == change.kind)
+            {
+                run.push(change);
+                self.changes.pop();
+                left -= 1;
+            }
+            repeat_all(&mut self.tables, live, &run)?;
+        }
+        Ok(())
+    }
+}
+
+/// Repeats changes, all of one kind.
+fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Result<(), Full> {
+    let Some(KeptChange { kind, .. }) = changes.first() else { return Ok(()) };
+    match kind {
+        ChangeKind::Add | ChangeKind::AddIfAbsent => {
+            let digests: Vec<Digest> = changes.iter().map(|change| change.digest).collect();
+            tables.insert_many(&digests, *kind == ChangeKind::AddIfAbsent)?;
+        }
+        ChangeKind::Remove | ChangeKind::RemoveAll => {
+            for &KeptChange { digest, .. } in changes {
+                // If the code has been added again since, and is held or redeemed by now, it stays as in the live tables.
+                if !is_used(live.filter.state(digest)) {
+                    while tables.filter.remove(digest) && *kind == ChangeKind::RemoveAll {}
+                }
+            }
+        }
+        ChangeKind::State => {
+            for &KeptChange { digest, .. } in changes {
+                match live.filter.state(digest) {
+                    Some(state) if is_used(Some(state)) => tables.filter.put(digest, state)?,
+                    // It was used while the staged tables caught up. Whether they had copied it by then makes no difference.
+                    Some(state) if tables.filter.state(digest).is_none() => {
+                        tables.filter.put(digest, state)?
+                    }
+                    _ if is_used(tables.filter.state(digest)) => {
+                        tables.filter.set_state(digest, SlotState::Available);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Maximum number of buckets that the tables of a trial `append` start with; they grow with its items.
+const APPEND_BUCKETS: u64 = 1 << 12;
+
+/// The tables of a trial, empty at its beginning.
+pub struct ImportTrial {
+    view: Arc<FilterView>,
+    filter: Filter,
+    mode: ImportMode,
+    if_absent: bool,
+    now: Timestamp,
+    /// Items in the tables that are held or redeemed in the live ones.
+    used: u64,
+}
+
+impl ImportTrial {
+    /// Begins a trial of an import into the filter of `view`.
+    pub fn new(view: Arc<FilterView>, mode: ImportMode, if_absent: bool, now: Timestamp) -> Self {
+        let spec = &view.spec;
+        let steps = spec.forget.map(|forget| forget.steps());
+        let growth = match mode {
+            ImportMode::Append => Growth::Auto,
+            ImportMode::Replace => spec.growth,
+        };
+        let layout = Self::layout(&view, mode);
+        let mut filter = Filter::new(spec.mode, layout, growth, steps);
+        if let Some(forget) = spec.forget {
+            filter.advance(forget.step_at(now));
+        }
+        Self { view, filter, mode, if_absent, now, used: 0 }
+    }
+
+    /// The layout that its tables start with: that of the filter if they would take its place.
+    pub fn layout(view: &FilterView, mode: ImportMode) -> Layout {
+        match mode {
+            ImportMode::Append => Layout { buckets: view.layout.buckets.min(APPEND_BUCKETS), ..view.layout },
+            ImportMode::Replace => view.layout,
+        }
+    }
+
+    /// Bytes of its tables.
+    pub fn memory_bytes(&self) -> u64 {
+        self.filter.tables().memory_bytes()
+    }
+
+    /// The outcomes that the import would have for its next items.
+    ///
+    /// # Errors
+    /// [`Refusal::FilterFull`].
+    pub fn insert(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Refusal> {
+        let outcomes = match self.mode {
+            ImportMode::Append => digests.iter().map(|&digest| self.append(digest)).collect(),
+            ImportMode::Replace => self.replace(digests),
+        };
+        outcomes.map_err(|Full| Refusal::FilterFull)
+    }
+
+    /// Adds an item to those in the live tables.
+    fn append(&mut self, digest: Digest) -> Result<ItemOutcome, Full> {
+        let view = &self.view;
+        let live = match view.spec.mode {
+            Mode::Strict => match view.reader.view(0).states(&[digest])[..] {
+                [Some(SlotState::Redeemed)] => return Ok(ItemOutcome::AlreadyRedeemed),
+                [Some(_)] => return Ok(ItemOutcome::AlreadyPresent),
+                _ => 0,
+            },
+            Mode::Compact => view.count(digest, self.now),
+        };
+        if live > 0 && self.if_absent {
+            return Ok(ItemOutcome::AlreadyPresent);
+        }
+        if live > 0 && live + self.filter.count(digest) >= view.copies_max() {
+            return Ok(ItemOutcome::Saturated);
+        }
+        let inserted = self.filter.insert_many(&[digest], self.if_absent)?;
+        Ok(inserted.into_iter().next().map_or(ItemOutcome::Saturated, outcome))
+    }
+
+    /// Adds items to those in place of the live ones.
+    fn replace(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Full> {
+        let inserted = self.filter.insert_many(digests, self.if_absent)?;
+        let states = self.view.reader.view(0).states(digests);
+        let outcomes = inserted.into_iter().map(outcome).zip(states).map(|(outcome, live)| {
+            let is_used = matches!(live, Some(SlotState::Held | SlotState::Redeemed));
+            self.used += u64::from(is_used && outcome == ItemOutcome::Added);
+            // A code that is redeemed in the live tables would be so in the new ones.
+            if live == Some(SlotState::Redeemed) { ItemOutcome::AlreadyRedeemed } else { outcome }
+        });
+        Ok(outcomes.collect())
+    }
+
+    /// Checks the guards of an import that has been read as a whole.
+    ///
+    /// # Errors
+    /// The guard that it would violate.
+    pub fn check(&self, import: &Import) -> Result<(), Tripped> {
+        import.guards.allow_items(import.items())?;
+        if self.mode == ImportMode::Append {
+            return Ok(());
+        }
+        let stats = self.view.describe(self.now).stats;
+        let before = stats.codes.map_or(stats.items, |codes| codes.available);
+        import.guards.allow_swap(before, self.filter.items() - self.used)
     }
 }

@@ -3,13 +3,12 @@
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::image::ALGORITHM;
 use crate::domain::{
-    Description, FilterHead, FilterId, Kind, Name, Redemption, RedemptionId, Reference, Refusal, Spec, Stats,
-    Status, StepStats, Timestamp, Window, WindowPosition,
+    Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference, Refusal, Spec,
+    Stats, Status, StepStats, Timestamp, WindowPosition,
 };
-use crate::filter::{
-    self, Digest, FilterImage, FilterStats, Growth, Layout, Mode, Reader, Secret, SlotState, StateCounts,
-};
+use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
 use parking_lot::RwLock;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,32 +45,23 @@ pub struct Counters {
 pub struct FilterView {
     /// Its id.
     pub id: FilterId,
-    /// Campaign or coupon.
-    pub kind: Kind,
-    /// Its name.
-    pub name: Name,
-    /// What it was asked to be.
-    pub spec: Spec,
-    /// The layout that it begins with when it is empty.
-    pub layout: Layout,
-    /// When it is active.
-    pub window: Window,
-    /// When it was created.
-    pub created_at: Timestamp,
-    pub(super) secret: Secret,
+    pub(super) profile: Profile,
     pub(super) reader: Reader,
     pub(super) counters: Arc<Counters>,
     pub(super) ledger: Arc<RwLock<Ledger>>,
     pub(super) redemptions_retention: Arc<AtomicU64>,
 }
 
-impl FilterView {
-    /// Returns the secret of its hash function. Codes that are generated on request derive from it; it never leaves the service but in an
-    /// image or a backup.
-    pub fn secret(&self) -> &Secret {
-        &self.secret
-    }
+/// A view is read like its profile. The secret in there never leaves the service but in an image or a backup.
+impl Deref for FilterView {
+    type Target = Profile;
 
+    fn deref(&self) -> &Profile {
+        &self.profile
+    }
+}
+
+impl FilterView {
     /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
     #[inline]
     pub fn digest(&self, item: &str) -> Digest {
@@ -298,18 +288,12 @@ impl FilterView {
         ledger: Arc<RwLock<Ledger>>,
         redemptions_retention: &Arc<AtomicU64>,
     ) -> Self {
-        let FilterHead { kind, layout, window, created_at, adds, removes, .. } = *head;
+        let counters = Counters { adds: head.adds.into(), removes: head.removes.into() };
         Self {
             id,
-            kind,
-            name: head.name.clone(),
-            spec: head.spec.clone(),
-            layout,
-            window,
-            created_at,
-            secret: head.secret.clone(),
+            profile: head.profile.clone(),
             reader,
-            counters: Arc::new(Counters { adds: adds.into(), removes: removes.into() }),
+            counters: Arc::new(counters),
             ledger,
             redemptions_retention: redemptions_retention.clone(),
         }
@@ -319,13 +303,7 @@ impl FilterView {
     pub(super) fn head(&self, tables: FilterImage) -> FilterHead {
         FilterHead {
             algorithm: ALGORITHM,
-            kind: self.kind,
-            name: self.name.clone(),
-            secret: self.secret.clone(),
-            spec: self.spec.clone(),
-            layout: self.layout,
-            window: self.window,
-            created_at: self.created_at,
+            profile: self.profile.clone(),
             adds: self.counters.adds.load(Ordering::Relaxed),
             removes: self.counters.removes.load(Ordering::Relaxed),
             tables,

@@ -1,17 +1,7 @@
 //! Archives: chains of frames that can be read without sled. A backup has a snapshot and the log after it; an image has one filter.
 //!
-//! ```text
-//! backup, frames "ckar":
-//!   M  the manifest (postcard); the first one, unless no snapshot was taken yet
-//!   C  a chunk; in the manifest's order
-//!   V  a pack of events, as it is stored; up to the last event of the manifest
-//!   L  first position, number of entries (postcard), and the encoded entries; without a gap after the manifest
-//!   E  the last position (postcard)
-//! image, frames "ckim":
-//!   H  the head (postcard); the first one
-//!   P  a part (postcard)
-//!   E  the number of redemptions (postcard)
-//! ```
+//! A backup consists of frames "ckar" with a [`Piece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last one has a kind
+//! of its own.
 //!
 //! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.
 
@@ -20,10 +10,11 @@ use super::snapshots::Manifest;
 use super::{Store, StoreError};
 use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId, Seq};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
+use std::iter::repeat_n;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,12 +34,7 @@ pub const IMAGE_PART_BYTES: usize = 36 << 10;
 /// Bytes of an archive that are read together.
 const READ_BYTES: usize = 1 << 20;
 
-const MANIFEST: u8 = b'M';
-const CHUNK: u8 = b'C';
-const EVENTS: u8 = b'V';
-const LOG: u8 = b'L';
-const HEAD: u8 = b'H';
-const PART: u8 = b'P';
+/// The kind of the last frame; all others have kind 0.
 const END: u8 = b'E';
 
 /// Reads a chain of frames as its bytes arrive.
@@ -110,7 +96,41 @@ impl Chain {
     }
 }
 
-/// Writes a backup piece by piece: its manifest and chunks, then events, then the log, then its end.
+/// Appends the next frame of a chain to `out`.
+fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: bool, out: &mut Vec<u8>) {
+    *checksum = format.seal(if is_end { END } else { 0 }, *checksum, &encode(content), out);
+}
+
+/// A piece of a backup. They come in this order.
+#[derive(Serialize, Deserialize)]
+pub enum Piece<'a> {
+    /// The manifest of the snapshot; missing if no snapshot was taken yet.
+    Manifest(Manifest),
+    /// A chunk, in the manifest's order.
+    Chunk {
+        /// Its section.
+        key: SectionId,
+        /// The content.
+        #[serde(borrow, with = "serde_bytes")]
+        bytes: &'a [u8],
+    },
+    /// Events, up to the last one of the manifest.
+    Events(EventPack),
+    /// Entries of the log, without a gap after the manifest.
+    Entries {
+        /// Position of the first.
+        first: Seq,
+        /// Their number.
+        count: u32,
+        /// The encoded entries, one after the other.
+        #[serde(borrow, with = "serde_bytes")]
+        payload: &'a [u8],
+    },
+    /// The end, and the last position that the backup covers.
+    End(Seq),
+}
+
+/// Writes a backup piece by piece.
 #[derive(Default)]
 pub struct ArchiveWriter {
     pending: VecDeque<u8>,
@@ -118,33 +138,11 @@ pub struct ArchiveWriter {
 }
 
 impl ArchiveWriter {
-    /// Begins an archive with the manifest of its snapshot, if there is one.
-    pub fn begin(manifest: Option<&Manifest>) -> ArchiveWriter {
-        let mut writer = ArchiveWriter::default();
-        if let Some(manifest) = manifest {
-            writer.push(MANIFEST, &encode(manifest));
-        }
-        writer
-    }
-
-    /// Writes the next chunk. All chunks of the manifest must be written, in its order.
-    pub fn chunk(&mut self, bytes: &[u8]) {
-        self.push(CHUNK, bytes);
-    }
-
-    /// Writes the next pack of events. The last one ends with the manifest's last event.
-    pub fn events(&mut self, pack: &EventPack) {
-        self.push(EVENTS, &pack.encode());
-    }
-
-    /// Writes the next entries of the log: `count` entries, encoded one after the other, from position `first` on.
-    pub fn entries(&mut self, first: Seq, count: u32, entries: &[u8]) {
-        self.push(LOG, &[&encode(&(first, count)), entries].concat());
-    }
-
-    /// Ends the archive, which covers everything up to and including `through`.
-    pub fn end(&mut self, through: Seq) {
-        self.push(END, &encode(&through));
+    /// Writes the next piece.
+    pub fn push(&mut self, piece: &Piece<'_>) {
+        let mut frame = Vec::new();
+        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End(_)), &mut frame);
+        self.pending.extend(frame);
     }
 
     /// Bytes that were written and not taken yet.
@@ -156,12 +154,6 @@ impl ArchiveWriter {
     pub fn take(&mut self, bytes_max: usize) -> Vec<u8> {
         let length = self.pending.len().min(bytes_max);
         self.pending.drain(..length).collect()
-    }
-
-    fn push(&mut self, kind: u8, payload: &[u8]) {
-        let mut frame = Vec::new();
-        self.checksum = BACKUP.seal(kind, self.checksum, payload, &mut frame);
-        self.pending.extend(frame);
     }
 }
 
@@ -200,34 +192,6 @@ impl Drop for PinnedManifest {
     }
 }
 
-/// A piece of a backup.
-pub enum Piece<'a> {
-    /// The manifest of the snapshot.
-    Manifest(Manifest),
-    /// A chunk of one of its sections.
-    Chunk {
-        /// The section.
-        key: SectionId,
-        /// The chunk's number in it.
-        index: u32,
-        /// The content.
-        bytes: &'a [u8],
-    },
-    /// Events up to those of the manifest.
-    Events(EventPack),
-    /// Entries of the log.
-    Entries {
-        /// Position of the first.
-        first: Seq,
-        /// Their number.
-        count: u32,
-        /// The encoded entries, one after the other.
-        payload: &'a [u8],
-    },
-    /// The end: the whole archive was read and is intact.
-    End,
-}
-
 /// Opens an archive for [`read`].
 ///
 /// # Errors
@@ -236,7 +200,7 @@ pub fn open(path: &Path) -> Result<File, StoreError> {
     File::open(path).map_err(StoreError::io(path, "open"))
 }
 
-/// Reads a backup from start to end and passes its pieces to `sink` in order.
+/// Reads a backup from start to end and passes its pieces to `sink` in order, except for the end.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if anything differs from what was written, [`StoreError::Newer`] for a later version,
@@ -270,10 +234,13 @@ pub fn read(
         chain.push(&buffer[..bytes]);
         if bytes == 0 {
             chain.finish().map_err(rejected)?;
-            return sink(Piece::End);
+            return Ok(());
         }
         while let Some(frame) = chain.next().map_err(rejected)? {
-            if let Some(piece) = order.take(frame).map_err(damaged)? {
+            let piece =
+                postcard::from_bytes(frame.payload).map_err(|_| damaged("a piece can't be decoded"))?;
+            order.check(&piece).map_err(damaged)?;
+            if !matches!(piece, Piece::End(_)) {
                 sink(piece)?;
             }
         }
@@ -284,51 +251,42 @@ pub fn read(
 #[derive(Default)]
 struct Order {
     has_begun: bool,
-    /// The chunks that are missing.
-    chunks: VecDeque<(SectionId, u32)>,
+    /// The sections of the chunks that are missing.
+    chunks: VecDeque<SectionId>,
     /// The position that was reached.
     seq: Seq,
 }
 
 impl Order {
-    fn take<'a>(&mut self, frame: Frame<'a>) -> Result<Option<Piece<'a>>, &'static str> {
+    fn check(&mut self, piece: &Piece<'_>) -> Result<(), &'static str> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
-        let payload = frame.payload;
-        let piece = match frame.kind {
-            MANIFEST if is_first => {
-                let manifest: Manifest = decode(payload).ok_or("its manifest can't be decoded")?;
+        match piece {
+            Piece::Manifest(manifest) if is_first => {
                 let sections = manifest.sections.iter();
-                self.chunks = sections
-                    .flat_map(|section| (0..section.chunks).map(|index| (section.key, index)))
-                    .collect();
+                let chunks = sections.map(|section| repeat_n(section.key, section.chunks as usize));
+                self.chunks = chunks.flatten().collect();
                 self.seq = manifest.seq;
-                Piece::Manifest(manifest)
             }
-            CHUNK => {
-                let (key, index) = self.chunks.pop_front().ok_or("it has too many chunks")?;
-                Piece::Chunk { key, index, bytes: payload }
-            }
-            EVENTS => Piece::Events(EventPack::decode(payload).map_err(|_| "events can't be decoded")?),
-            LOG if self.chunks.is_empty() => {
-                let (head, payload) =
-                    postcard::take_from_bytes(payload).map_err(|_| "its log can't be decoded")?;
-                let (first, count): (Seq, u32) = head;
-                if first != self.seq.next() || count == 0 {
+            Piece::Chunk { key, .. } if self.chunks.pop_front() == Some(*key) => {}
+            Piece::Events(pack) => pack.check()?,
+            Piece::Entries { first, count, .. } if self.chunks.is_empty() => {
+                if *first != self.seq.next() || *count == 0 {
                     return Err("its log has a gap");
                 }
-                self.seq = Seq(self.seq.0.saturating_add(count.into()));
-                Piece::Entries { first, count, payload }
+                self.seq = Seq(self.seq.0.saturating_add(u64::from(*count)));
             }
             // The caller checks first that nothing follows.
-            END if self.chunks.is_empty() && decode(payload) == Some(self.seq) => return Ok(None),
-            _ => return Err("it lacks chunks or entries"),
-        };
-        Ok(Some(piece))
+            Piece::End(last) if self.chunks.is_empty() && *last == self.seq => {}
+            Piece::Manifest(_) | Piece::Chunk { .. } | Piece::Entries { .. } | Piece::End(_) => {
+                return Err("it lacks chunks or entries, or has too many");
+            }
+        }
+        Ok(())
     }
 }
 
 /// The content of an image's record.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ImageBody {
     /// What the image begins with.
     Head(Box<FilterHead>),
@@ -361,13 +319,8 @@ pub struct ImageWriter {
 impl ImageWriter {
     /// The record with this content. A head comes first, an end last.
     pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
-        let (kind, payload) = match body {
-            ImageBody::Head(head) => (HEAD, encode(head)),
-            ImageBody::Part(part) => (PART, encode(part)),
-            ImageBody::End { redemptions } => (END, encode(redemptions)),
-        };
         let mut record = Vec::new();
-        self.checksum = IMAGE.seal(kind, self.checksum, &payload, &mut record);
+        seal(IMAGE, &mut self.checksum, body, matches!(body, ImageBody::End { .. }), &mut record);
         record
     }
 }
@@ -383,15 +336,7 @@ impl ImageRecord {
     }
 
     fn of(frame: Frame<'_>) -> Result<Self, ImageFault> {
-        fn content<T: DeserializeOwned>(frame: &Frame<'_>) -> Result<T, ImageFault> {
-            decode(frame.payload).ok_or(ImageFault::Contradiction)
-        }
-        let body = match frame.kind {
-            HEAD => ImageBody::Head(content(&frame)?),
-            PART => ImageBody::Part(content(&frame)?),
-            END => ImageBody::End { redemptions: content(&frame)? },
-            _ => return Err(ImageFault::Contradiction),
-        };
+        let body = decode(frame.payload).ok_or(ImageFault::Contradiction)?;
         Ok(Self { before: frame.before, checksum: frame.checksum, body })
     }
 }
@@ -418,10 +363,9 @@ impl ImageReader {
     pub fn next_record(&mut self) -> Result<Option<ImageRecord>, ImageFault> {
         let is_first = self.0.checksum == 0;
         let Some(frame) = self.0.next()? else { return Ok(None) };
-        if (frame.kind == HEAD) != is_first {
-            return Err(ImageFault::Order);
-        }
-        ImageRecord::of(frame).map(Some)
+        let record = ImageRecord::of(frame)?;
+        let is_head = matches!(record.body, ImageBody::Head(_));
+        if is_head == is_first { Ok(Some(record)) } else { Err(ImageFault::Order) }
     }
 
     /// Validates what has arrived once nothing more does.

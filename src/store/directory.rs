@@ -1,10 +1,14 @@
-//! The data directory as files: its format and identity, the lock that keeps other processes out, and permissions.
+//! The data directory as files: its format and identity, the lock that keeps other processes out, permissions, and the last trusted reading
+//! of the clocks.
 
 use super::{StoreError, layout};
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use crate::domain::{ClockReading, Timestamp};
+use crate::frame::{self, decode};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MAGIC: &str = "cuckood data directory";
 
@@ -148,52 +152,28 @@ pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> R
     })
 }
 
-/// Removes other users' access to the directory and our files in it. Files that belong to another user stay as they are: a volume
-/// may be shared with this process on purpose.
+/// Removes other users' access to the directory, and so to everything in it. One that belongs to another user stays as it is: a volume may
+/// be shared with this process on purpose.
 fn close_to_others(path: &Path) {
-    let closed = close_one(path).and_then(|own| {
-        let files = layout::OUR_FILES.iter().map(|name| close_all(&path.join(name)));
-        files.sum::<io::Result<usize>>().map(|files| usize::from(own) + files)
-    });
-    match closed {
-        Ok(0) => {}
-        Ok(files) => {
-            tracing::warn!(path = %path.display(), files, "other users had access to the data directory; it was removed")
+    let close = || {
+        let found = fs::metadata(path)?;
+        if found.mode() & OTHERS == 0 {
+            return Ok(false);
+        }
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it belongs to another user"));
+        }
+        fs::set_permissions(path, Permissions::from_mode(found.mode() & !OTHERS)).map(|()| true)
+    };
+    match close() {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::warn!(path = %path.display(), "other users had access to the data directory; it was removed")
         }
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "other users may have access to the data directory, and it can't be removed");
         }
     }
-}
-
-/// Closes a file, or a folder and everything in it, to other users. Returns how many files were open. Does not follow links.
-fn close_all(path: &Path) -> io::Result<usize> {
-    let found = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        found => found?,
-    };
-    if found.is_symlink() {
-        return Ok(0);
-    }
-    let mut closed = usize::from(close_one(path)?);
-    if found.is_dir() {
-        for entry in fs::read_dir(path)? {
-            closed += close_all(&entry?.path())?;
-        }
-    }
-    Ok(closed)
-}
-
-fn close_one(path: &Path) -> io::Result<bool> {
-    let found = fs::metadata(path)?;
-    if found.mode() & OTHERS == 0 {
-        return Ok(false);
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other(format!("{} belongs to another user", path.display())));
-    }
-    fs::set_permissions(path, Permissions::from_mode(found.mode() & !OTHERS))?;
-    Ok(true)
 }
 
 /// Refuses a directory that holds anything but cuckood's own files.
@@ -260,4 +240,100 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
 pub(crate) fn boot_id() -> u128 {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
+}
+
+const CLOCK: frame::Format = frame::Format { magic: *b"ckcl", version: 1, payload_max: 64 };
+
+/// The time of day and the time since the boot in milliseconds, and the boot.
+type ClockRecord = (Timestamp, u64, u128);
+
+/// A saved reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptClock {
+    /// What the clocks said.
+    pub reading: ClockReading,
+    /// Whether the machine has not been booted since, so that the monotonic clock has gone on.
+    pub same_boot: bool,
+}
+
+/// The file.
+pub(super) struct KeptClockFile {
+    path: PathBuf,
+    boot: u128,
+}
+
+impl KeptClockFile {
+    /// `boot` identifies the current boot of the machine; 0 if the system does not say.
+    pub(super) fn new(path: PathBuf, boot: u128) -> Self {
+        Self { path, boot }
+    }
+
+    /// The saved reading, if it can be read.
+    pub(super) fn load(&self) -> Option<KeptClock> {
+        // The rest of a longer record may follow.
+        let bytes = fs::read(&self.path).ok()?;
+        let (frame, _) = CLOCK.open(&bytes).ok()??;
+        let (wall, uptime, boot): ClockRecord = decode(frame.payload)?;
+        let reading = ClockReading { wall, uptime: Duration::from_millis(uptime) };
+        Some(KeptClock { reading, same_boot: boot == self.boot && boot != 0 })
+    }
+
+    /// Saves a reading in place of the last one.
+    pub(super) fn keep(&self, reading: ClockReading) -> io::Result<()> {
+        let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
+        file.write_all_at(&CLOCK.pack::<ClockRecord>(&(reading.wall, uptime, self.boot)), 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READING: ClockReading =
+        ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::from_millis(12_345) };
+
+    fn file(dir: &tempfile::TempDir, boot: u128) -> KeptClockFile {
+        KeptClockFile::new(dir.path().join("clock"), boot)
+    }
+
+    #[test]
+    fn record_tells_its_boot() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        file(&dir, 7).keep(READING).expect("written");
+        for (boot, same_boot) in [(7, true), (8, false), (0, false)] {
+            assert_eq!(file(&dir, boot).load(), Some(KeptClock { reading: READING, same_boot }));
+        }
+        file(&dir, 0).keep(READING).expect("written");
+        assert_eq!(file(&dir, 0).load(), Some(KeptClock { reading: READING, same_boot: false }));
+    }
+
+    #[test]
+    fn damaged_record_is_none() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = file(&dir, 7);
+        file.keep(READING).expect("written");
+        let record = fs::read(&file.path).expect("read");
+        for at in 0..record.len() {
+            let mut damaged = record.clone();
+            damaged[at] ^= 1;
+            fs::write(&file.path, damaged).expect("written");
+            assert_eq!(file.load(), None, "{at}");
+            fs::write(&file.path, &record[..at]).expect("written");
+            assert_eq!(file.load(), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn last_reading_is_kept() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(file(&dir, 7).load(), None);
+        let open = file(&dir, 7);
+        // The second one is shorter.
+        for seconds in [1 << 40, 2] {
+            let reading = ClockReading { wall: READING.wall.plus_seconds(seconds), ..READING };
+            open.keep(reading).expect("written");
+            assert_eq!(file(&dir, 7).load().map(|kept| kept.reading), Some(reading));
+        }
+    }
 }

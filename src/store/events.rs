@@ -157,12 +157,20 @@ impl EventPack {
     /// What is wrong with it.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
         let pack: Self = FORMAT.unpack(value).map_err(|error| error.to_string())?;
-        let bytes: usize = pack.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
-        let is_sound = pack.events().count() == pack.count as usize && bytes == pack.payload.len();
+        pack.check().map(|()| pack).map_err(str::to_owned)
+    }
+
+    /// Checks that it has as many events as it says, and numbers that can be right.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let bytes: usize = self.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
+        let is_sound = self.events().count() == self.count as usize && bytes == self.payload.len();
         let is_ordered =
-            pack.previous < pack.first && pack.first.checked_add(u64::from(pack.count)).is_some();
-        let is_right = is_sound && is_ordered && pack.count > 0;
-        is_right.then_some(pack).ok_or_else(|| "it contradicts itself".to_owned())
+            self.previous < self.first && self.first.checked_add(u64::from(self.count)).is_some();
+        let is_right = is_sound && is_ordered && self.count > 0;
+        is_right.then_some(()).ok_or("a pack of events contradicts itself")
     }
 }
 
@@ -274,7 +282,7 @@ impl EventStore<'_> {
         self.0.write(META_TREE, vec![Change::Remove(tree.size_key())])
     }
 
-    /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::removal::Removal).
+    /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::Removal).
     pub fn drop_tree(&self, tree: EventTree) -> Result<(), StoreError> {
         self.0.drop_tree(&tree.name())?;
         self.forget_size(tree)

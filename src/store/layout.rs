@@ -12,7 +12,7 @@
 //! tree meta               identity, log-base, migration/NNNN, events/FIRST, skipped/SEQ
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
 //! tree log-places         where snapshots lie in a replicated log (`journal/nats`); key: position
-//! tree manifests          key: generation, part
+//! tree manifests/GENERATION   key: part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
 //! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack (`events.rs`)
 //! ```
@@ -41,21 +41,6 @@ pub(crate) const ASIDE_DIR: &str = "sled.aside";
 /// The files whose existence says that a directory is not complete.
 pub(crate) const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
 
-/// Everything of ours in a data directory.
-pub(crate) const OUR_FILES: &[&str] = &[
-    LOCK_FILE,
-    FORMAT_FILE,
-    ACKNOWLEDGED_FILE,
-    CLOCK_FILE,
-    BALLAST_FILE,
-    INITIALISING_FILE,
-    RESTORING_FILE,
-    FILLING_FILE,
-    DIVERGED_FILE,
-    SLED_DIR,
-    ASIDE_DIR,
-];
-
 /// The longest value that is written. Longer ones could end up in sled's `blobs/`, which it never syncs.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 
@@ -69,12 +54,22 @@ pub(crate) const TREE_CHUNKS: u64 = 1024;
 pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
-pub(crate) const MANIFESTS_TREE: &str = "manifests";
 /// What the keys of skipped entries in [`META_TREE`] start with.
 pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
+const MANIFEST_TREES: &str = "manifests/";
 const CHUNK_TREES: &str = "chunks/";
 /// What the names of trees of events start with, and the keys of their sizes in [`META_TREE`].
 pub(crate) const EVENT_TREES: &str = "events/";
+
+/// The tree that holds the manifest of a generation.
+pub(crate) fn manifest_tree(generation: u64) -> String {
+    format!("{MANIFEST_TREES}{generation:016x}")
+}
+
+/// The generation whose manifest a tree holds; `None` if it holds none.
+pub(crate) fn manifest_of_tree(tree: &str) -> Option<u64> {
+    number(tree.strip_prefix(MANIFEST_TREES)?)
+}
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
@@ -88,7 +83,7 @@ pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
 }
 
-/// The key of a chunk, of the pack that begins with an event, or of an entry.
+/// The key of a chunk, of a part of a manifest, of the pack that begins with an event, or of an entry.
 pub(crate) fn number_key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }

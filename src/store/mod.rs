@@ -6,39 +6,34 @@
 
 pub mod archive;
 pub mod backing;
-mod copy;
 mod directory;
 mod error;
 mod events;
-mod kept_clock;
 mod layout;
-mod migrations;
 mod open;
-mod record_file;
-pub(crate) mod removal;
-mod skipped;
-mod sled_backing;
 mod snapshots;
 mod space;
-pub mod verify;
 
-pub use copy::StoreCopy;
+pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
+pub use directory::KeptClock;
 pub(crate) use directory::boot_id;
 pub use error::StoreError;
 pub use events::{EventPack, EventStore, EventTree, EventTreeSize};
-pub use kept_clock::KeptClock;
 pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
-pub use open::{RestoreTarget, is_unused};
-pub use record_file::{RECORD_BYTES_MAX, RECORD_SLOTS};
-pub use snapshots::{CHUNK_BYTES_MAX, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep};
+pub use open::{RestoreTarget, StoreCopy, is_unused};
+pub use snapshots::{
+    CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,
+};
+pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 
-use crate::domain::ClockReading;
+use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};
-use directory::Directory;
-use kept_clock::KeptClockFile;
+use directory::{Directory, KeptClockFile};
 use parking_lot::Mutex;
 use serde::Serialize;
 use space::Space;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -278,5 +273,40 @@ impl Store {
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Marks an entry as skipped, at this time by the machine's clock. The mark is durable on return, and is never removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    pub fn mark_skipped(&self, entry: Seq, at: Timestamp) -> Result<(), StoreError> {
+        let key = [layout::SKIPPED_KEYS, &layout::number_key(entry.0)].concat();
+        self.write(META_TREE, vec![Change::Put(key, at.0.to_le_bytes().to_vec())])?;
+        self.flush()?;
+        self.sync()
+    }
+
+    /// The marked entries, and when each was marked.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn skipped_entries(&self) -> Result<BTreeMap<Seq, Timestamp>, StoreError> {
+        let mut found = BTreeMap::new();
+        let mut is_damaged = false;
+        self.run(self.backing().scan(META_TREE, layout::SKIPPED_KEYS, &mut |key, value| {
+            let Some(entry) = key.strip_prefix(layout::SKIPPED_KEYS) else { return ControlFlow::Break(()) };
+            match (layout::number_of_key(entry), value.try_into().map(u64::from_le_bytes)) {
+                (Some(entry), Ok(at)) => drop(found.insert(Seq(entry), Timestamp(at))),
+                _ => is_damaged = true,
+            }
+            ControlFlow::Continue(())
+        }))?;
+        if is_damaged {
+            Err(self.damaged("tree meta: the mark of a skipped entry is damaged"))
+        } else {
+            Ok(found)
+        }
     }
 }

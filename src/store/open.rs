@@ -1,21 +1,25 @@
-//! Opening a data directory, step by step, so that a damaged directory is never mistaken for an empty one.
+//! Opening a data directory, step by step, so that a damaged directory is never mistaken for an empty one. Migrations bring its format up to
+//! date: each has its file under `migrations/`, is compiled in, and runs once. A directory that must not change is copied before it is
+//! opened: sled writes to what it opens.
 
-use super::backing::Backing;
-use super::directory::{self, Directory, Format};
-use super::kept_clock::KeptClockFile;
-use super::record_file::{self, RecordFile};
-use super::sled_backing::{OpenFault, SledBacking, open_sled};
+use super::backing::{self, Backing, Change, OpenFault, RecordFile, SledBacking, open_sled};
+use super::directory::{self, Directory, Format, KeptClockFile, refuse_foreign, refuse_locked};
 use super::space::Space;
-use super::{Store, StoreError, StoreOptions, copy, layout, migrations};
+use super::{Store, StoreError, StoreOptions, layout};
 use parking_lot::Mutex;
+use rustix::fs::{ioctl_ficlone, statvfs};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use tempfile::TempDir;
+
+#[path = "../../migrations/0001_first.rs"]
+mod step_0001;
 
 /// The purpose that a directory is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,7 +136,7 @@ fn open_locked(
         snapshot_bytes_written: AtomicU64::new(0),
         unsynced_chunk_bytes: AtomicU64::new(0),
     };
-    migrations::run(&store, format)?;
+    migrate(&store, format)?;
     store.space.restore_ballast();
     Ok(store)
 }
@@ -155,7 +159,7 @@ fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
         return Err(StoreError::Diverged { path: dir.to_owned(), why: why.trim_end().to_owned() });
     }
     let Some(format) = directory.format()? else { return Ok(None) };
-    migrations::refuse_unknown(dir, format.number)?;
+    refuse_unknown(dir, format.number)?;
     if !directory.file(layout::SLED_DIR).join("db").exists() {
         return Err(StoreError::damaged(dir, "sled/db is missing"));
     }
@@ -217,7 +221,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     }
     directory.remove(layout::SLED_DIR)?;
     let format = Format { number: 0, identity };
-    directory.write_file(layout::ACKNOWLEDGED_FILE, &record_file::new_file())?;
+    directory.write_file(layout::ACKNOWLEDGED_FILE, &backing::new_record_file())?;
     let sled_dir = directory.file(layout::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
@@ -265,7 +269,8 @@ fn open_guarded(
     let attempt = || {
         let mut tries = 0;
         loop {
-            match open_sled(sled_dir, options.cache_bytes, options.open_timeout) {
+            let StoreOptions { cache_bytes, open_timeout, free_space_min_bytes, .. } = *options;
+            match open_sled(directory, cache_bytes, open_timeout, free_space_min_bytes) {
                 Err(OpenFault::Busy) if tries < BUSY_TRIES_MAX => tries += 1,
                 result => return result,
             }
@@ -275,7 +280,7 @@ fn open_guarded(
     let why = match attempt() {
         Ok(opened) => return Ok(opened),
         Err(OpenFault::Corrupt(why)) => why,
-        Err(fault) => return Err(refusal(directory, options, fault)),
+        Err(fault) => return Err(refusal(directory, fault)),
     };
     let aside = directory.file(layout::ASIDE_DIR);
     if aside.exists() {
@@ -287,29 +292,184 @@ fn open_guarded(
         return Err(StoreError::damaged(path, what));
     }
     tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");
-    copy::copy(sled_dir, &aside)?;
+    copy(sled_dir, &aside)?;
     remove_snapshots(sled_dir, |_| true)?;
-    attempt().map_err(|fault| refusal(directory, options, fault))
+    attempt().map_err(|fault| refusal(directory, fault))
 }
 
-fn refusal(directory: &Directory, options: &StoreOptions, fault: OpenFault) -> StoreError {
-    let sled_dir = directory.file(layout::SLED_DIR);
-    let what = match fault {
-        OpenFault::Corrupt(why) => format!("{}: {why}", sled_dir.display()),
-        OpenFault::TimedOut => {
-            format!("{} did not open within {} s", sled_dir.display(), options.open_timeout.as_secs_f32())
+fn refusal(directory: &Directory, fault: OpenFault) -> StoreError {
+    let path = directory.path();
+    match fault {
+        OpenFault::Corrupt(why) => {
+            StoreError::damaged(path, format!("{}: {why}", directory.file(layout::SLED_DIR).display()))
         }
-        OpenFault::Busy => return StoreError::Locked { path: directory.path().to_owned() },
-        OpenFault::Full => {
-            return StoreError::DiskFull {
-                path: directory.path().to_owned(),
-                free_bytes: 0,
-                needed_bytes: options.free_space_min_bytes,
-            };
+        OpenFault::Busy => StoreError::Locked { path: path.to_owned() },
+        OpenFault::Other(error) => error,
+    }
+}
+
+/// What a migration may use.
+pub(super) struct Step {
+    number: u32,
+    run: fn(&Store) -> Result<(), StoreError>,
+}
+
+const STEPS: &[Step] = &[Step { number: 1, run: step_0001::run }];
+
+/// The format number that this program writes.
+pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
+
+/// Rejects a directory whose format this version does not know.
+///
+/// # Errors
+/// [`StoreError::Newer`], and [`StoreError::Damaged`] for format 0: a `format` file is written after the first migration only.
+fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
+    match found {
+        0 => Err(StoreError::damaged(path, "the format file says format 0, which does not exist")),
+        1..=FORMAT => Ok(()),
+        _ => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT }),
+    }
+}
+
+/// Runs the migrations that the directory has not had, in order. Each is durable before the `format` file records it. If this is
+/// interrupted, the next start repeats the migration that was not recorded.
+fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
+    let mut format = format;
+    for step in STEPS {
+        let key = layout::migration_key(step.number);
+        let mut record = Vec::new();
+        let recorded = store.run(store.backing().read(layout::META_TREE, &key, &mut record))?;
+        if step.number <= format.number {
+            if !recorded {
+                let what = format!("tree meta: there is no record of migration {}", step.number);
+                return Err(store.damaged(what));
+            }
+            continue;
         }
-        OpenFault::Other(why) => {
-            return StoreError::io(&sled_dir, "open")(io::Error::other(why));
+        if !recorded {
+            (step.run)(store)?;
+            let version = env!("CARGO_PKG_VERSION").as_bytes().to_vec();
+            store.write(layout::META_TREE, vec![Change::Put(key, version)])?;
         }
-    };
-    StoreError::damaged(directory.path(), what)
+        store.flush()?;
+        store.sync()?;
+        format.number = step.number;
+        store.directory.write_format(format)?;
+    }
+    let mut identity = Vec::new();
+    store.run(store.backing().read(layout::META_TREE, layout::IDENTITY_KEY, &mut identity))?;
+    if identity != store.identity {
+        return Err(store.damaged("sled's files belong to another directory than the format file"));
+    }
+    Ok(())
+}
+
+/// A copy of a data directory. It is removed when dropped.
+pub struct StoreCopy {
+    original: PathBuf,
+    copy: TempDir,
+    // Keeps servers from opening the original meanwhile: findings about the copy would no longer hold.
+    _lock: Option<File>,
+}
+
+impl StoreCopy {
+    /// Copies a data directory that no server has open into `scratch`. Without `scratch` the copy goes beside the original, where
+    /// the file system may share the blocks, or else into the directory for temporary files.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no room for the copy;
+    /// [`StoreError::Io`], also if there is no data directory.
+    pub fn of(dir: &Path, scratch: Option<&Path>) -> Result<StoreCopy, StoreError> {
+        refuse_foreign(dir)?;
+        let lock = lock(dir)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".cuckood-verify-");
+        let beside = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let copy = match scratch {
+            Some(scratch) => builder.tempdir_in(scratch).map_err(StoreError::io(scratch, "make a folder in")),
+            None => builder
+                .tempdir_in(beside)
+                .or_else(|_| builder.tempdir())
+                .map_err(StoreError::io(beside, "make a folder in")),
+        }?;
+        let this = StoreCopy { original: dir.to_owned(), copy, _lock: lock };
+        this.fill()?;
+        Ok(this)
+    }
+
+    /// Opens the copy.
+    ///
+    /// # Errors
+    /// As [`Store::open`]. [`StoreCopy::of_original`] makes the message name the original.
+    pub fn open(&self, options: &StoreOptions) -> Result<Store, StoreError> {
+        Store::open(self.copy.path(), options)
+    }
+
+    /// Rewrites a message about the copy so that it names the original.
+    pub fn of_original(&self, text: &str) -> String {
+        text.replace(&*self.copy.path().to_string_lossy(), &self.original.to_string_lossy())
+    }
+
+    fn fill(&self) -> Result<(), StoreError> {
+        let judged = [layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE, layout::SLED_DIR];
+        let there = |name: &&&str| self.original.join(name).exists();
+        let found: Vec<_> = layout::MARKERS.iter().chain(&judged).filter(there).collect();
+        // Opening judges which files may be missing, but there must be at least one.
+        if found.is_empty() {
+            let format = self.original.join(layout::FORMAT_FILE);
+            return Err(StoreError::io(&format, "read")(io::ErrorKind::NotFound.into()));
+        }
+        found
+            .into_iter()
+            .try_for_each(|name| copy(&self.original.join(name), &self.copy.path().join(name)))?;
+        // Its contents don't matter, only that it exists.
+        if self.original.join(layout::ASIDE_DIR).exists() {
+            let aside = self.copy.path().join(layout::ASIDE_DIR);
+            fs::create_dir(&aside).map_err(StoreError::io(&aside, "make"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies a file, or a folder and everything in it, without permissions: the copy must be writable. It must not exist yet.
+fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    if from.is_dir() {
+        fs::create_dir(to).map_err(StoreError::io(to, "make"))?;
+        for entry in fs::read_dir(from).map_err(StoreError::io(from, "list"))? {
+            let name = entry.map_err(StoreError::io(from, "list"))?.file_name();
+            copy(&from.join(&name), &to.join(&name))?;
+        }
+        return Ok(());
+    }
+    let mut source = File::open(from).map_err(StoreError::io(from, "open"))?;
+    let mut target = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to)
+        .map_err(StoreError::io(to, "make"))?;
+    if ioctl_ficlone(&target, &source).is_ok() {
+        return Ok(());
+    }
+    let needed_bytes = source.metadata().map_err(StoreError::io(from, "measure"))?.len();
+    let there = statvfs(to).map_err(|error| StoreError::io(to, "ask for free space of")(error.into()))?;
+    let free_bytes = there.f_bavail.saturating_mul(there.f_frsize);
+    if free_bytes < needed_bytes {
+        return Err(StoreError::DiskFull { path: to.to_owned(), free_bytes, needed_bytes });
+    }
+    io::copy(&mut source, &mut target).map_err(StoreError::io(to, "copy to"))?;
+    Ok(())
+}
+
+/// Locks a data directory for reading, without writing to it.
+fn lock(dir: &Path) -> Result<Option<File>, StoreError> {
+    let path = dir.join(layout::LOCK_FILE);
+    match File::open(&path) {
+        Ok(lock) => {
+            refuse_locked(dir, lock.try_lock_shared())?;
+            Ok(Some(lock))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io(&path, "open")(error)),
+    }
 }

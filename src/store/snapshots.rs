@@ -5,14 +5,18 @@
 //! left them. Chunks are durable before the manifest that names them is written, so a manifest that can be read proves that its
 //! snapshot is complete. The two newest manifests are kept, with the chunks that they or a running backup name; the rest is
 //! removed in small steps.
+//!
+//! sled reads each leaf of a tree that it drops. A segment of the log with small commits has a thousand, which takes a tenth of a second. So
+//! a tree that is removed is first read into sled's cache, a little at a time. Dropping it then only marks its pages as free, which takes
+//! some microseconds each.
 
 use super::backing::Change;
-use super::removal::{Removal, Traversal};
 use super::{Store, StoreError, layout};
 use crate::domain::{SectionId, Seq, Timestamp};
 use crate::frame::Format;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Display;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::Xxh3;
@@ -46,8 +50,6 @@ pub struct SectionRef {
     pub first_chunk: u64,
     /// Number of chunks.
     pub chunks: u32,
-    /// The position of the snapshot that wrote it.
-    pub written_at: Seq,
     /// The generation that wrote it.
     pub generation: u64,
 }
@@ -76,9 +78,8 @@ pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
     events_last: u64,
-    sections: Vec<SectionRef>,
-    /// Sections that have begun: the number of the first chunk, and how many chunks there are.
-    open: BTreeMap<SectionId, (u64, u32)>,
+    sections: BTreeMap<SectionId, SectionRef>,
+    /// Chunks written so far.
     chunks: u64,
     /// Bytes that were free on the file system when it started.
     free_before: u64,
@@ -100,28 +101,18 @@ impl SnapshotWriter {
         self.events_last = last;
     }
 
-    /// Writes a chunk of at most [`CHUNK_BYTES_MAX`]. The chunks of a section come in order, one section after the other.
+    /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. One section comes after the other.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] for a longer chunk or one out of order, [`StoreError::DiskFull`] before anything is written,
-    /// [`StoreError::Failed`] otherwise.
-    pub fn put_chunk(
-        &mut self,
-        store: &Store,
-        key: SectionId,
-        index: u32,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        if bytes.len() > CHUNK_BYTES_MAX {
-            return Err(StoreError::Misuse(format!("a chunk of {} bytes", bytes.len())));
-        }
+    /// [`StoreError::DiskFull`] before anything is written, [`StoreError::Failed`] otherwise.
+    pub fn put_chunk(&mut self, store: &Store, key: SectionId, bytes: &[u8]) -> Result<(), StoreError> {
+        debug_assert!(bytes.len() <= CHUNK_BYTES_MAX, "a chunk of {} bytes", bytes.len());
         store.space.check_snapshot(self.free_before)?;
-        let (first_chunk, count) = self.open.entry(key).or_insert((self.chunks, 0));
-        let chunk = *first_chunk + u64::from(index);
-        if chunk != self.chunks {
-            return Err(StoreError::Misuse(format!("chunk {index} of section {key:?} is out of order")));
-        }
-        *count += 1;
+        let chunk = self.chunks;
+        let section = self.section(key);
+        let index = section.chunks;
+        debug_assert_eq!(section.first_chunk + u64::from(index), chunk, "sections follow each other");
+        section.chunks += 1;
         self.chunks += 1;
         self.shape_leaves(store, chunk)?;
         let mut value = Vec::with_capacity(bytes.len() + CHECKSUM_BYTES);
@@ -156,56 +147,42 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Ends a section once its `chunks` chunks, numbered from 0, are written.
-    ///
-    /// # Errors
-    /// [`StoreError::Misuse`] if another number of chunks was written.
-    pub fn end_section(&mut self, key: SectionId, changes: u64, chunks: u32) -> Result<(), StoreError> {
-        let (first_chunk, written) = self.open.remove(&key).unwrap_or((self.chunks, 0));
-        if written != chunks {
-            return Err(StoreError::Misuse(format!("section {key:?} has {written} chunks, not {chunks}")));
-        }
-        let (written_at, generation) = (self.seq, self.generation);
-        self.sections.push(SectionRef { key, changes, first_chunk, chunks, written_at, generation });
-        Ok(())
+    /// Ends a section, all chunks of which are written.
+    pub fn end_section(&mut self, key: SectionId, changes: u64) {
+        self.section(key).changes = changes;
+    }
+
+    fn section(&mut self, key: SectionId) -> &mut SectionRef {
+        let (first_chunk, generation) = (self.chunks, self.generation);
+        let empty = SectionRef { key, changes: 0, first_chunk, chunks: 0, generation };
+        self.sections.entry(key).or_insert(empty)
     }
 
     /// Shares a section with the snapshot before; nothing is written.
     pub fn carry_over(&mut self, section: &SectionRef) {
-        self.sections.push(*section);
+        self.sections.insert(section.key, *section);
     }
 
     /// Makes the chunks and the events durable. Then writes the manifest and makes it durable. From then on this is the newest snapshot, and [`Store::sweep`] removes what no snapshot names any more.
     ///
     /// # Errors
-    /// [`StoreError::Misuse`] if a section has not ended or is there twice.
-    pub fn finish(
-        mut self,
-        store: &Store,
-        taken_at: Timestamp,
-        meta: Vec<u8>,
-    ) -> Result<Manifest, StoreError> {
-        self.sections.sort_unstable_by_key(|section| section.key);
-        let twice = self.sections.windows(2).find(|pair| pair[0].key == pair[1].key).map(|pair| pair[0].key);
-        if let Some(key) = twice.or(self.open.keys().next().copied()) {
-            return Err(StoreError::Misuse(format!("section {key:?} is there twice or has not ended")));
-        }
+    /// [`StoreError::DiskFull`] and [`StoreError::Failed`].
+    pub fn finish(self, store: &Store, taken_at: Timestamp, meta: Vec<u8>) -> Result<Manifest, StoreError> {
         let Self { generation, seq, events_last, sections, .. } = self;
+        let sections = sections.into_values().collect();
         let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
         store.space.check_reserve(0)?;
         store.make_durable()?;
         let bytes = MANIFEST.pack(&manifest);
         store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
-        let keys = (0..=u16::MAX).map(|part| layout::part_key(manifest.generation, part).to_vec());
-        let parts = bytes.chunks(layout::VALUE_BYTES_MAX).map(<[u8]>::to_vec);
-        let changes = keys.zip(parts).map(|(key, part)| Change::Put(key, part)).collect();
-        store.write(layout::MANIFESTS_TREE, changes)?;
+        let parts = (0..).zip(bytes.chunks(layout::VALUE_BYTES_MAX));
+        let changes =
+            parts.map(|(part, bytes)| Change::Put(layout::number_key(part).to_vec(), bytes.to_vec()));
+        store.write(&layout::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
-        let stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
-        for generation in stale {
-            forget(store, generation)?;
-        }
+        let mut stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
+        stale.try_for_each(|generation| store.drop_tree(&layout::manifest_tree(generation)))?;
         Ok(manifest)
     }
 }
@@ -222,15 +199,8 @@ impl Store {
         let pinned = self.pinned.lock().iter().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.writing.store(generation, Relaxed);
-        Ok(SnapshotWriter {
-            generation,
-            seq,
-            events_last: 0,
-            sections: Vec::new(),
-            open: BTreeMap::new(),
-            chunks: 0,
-            free_before,
-        })
+        let sections = BTreeMap::new();
+        Ok(SnapshotWriter { generation, seq, events_last: 0, sections, chunks: 0, free_before })
     }
 
     /// Leaves the snapshot that was begun last incomplete: [`Self::sweep`] removes its chunks.
@@ -253,7 +223,7 @@ impl Store {
 
     /// Removes a damaged snapshot, so that it does not count as one of the two that are kept.
     pub fn forget_snapshot(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        forget(self, manifest.generation)?;
+        self.drop_tree(&layout::manifest_tree(manifest.generation))?;
         self.make_durable()
     }
 
@@ -327,12 +297,12 @@ pub struct Sweep {
     current: Option<Swept>,
 }
 
-/// How a tree is swept.
-enum Swept {
-    /// No chunk in it is named: the whole tree goes.
-    Whole(Removal),
-    /// Some chunks are named; the number is their generation.
-    Partly(Traversal, u64),
+/// A tree that is being swept.
+struct Swept {
+    traversal: Traversal,
+    generation: u64,
+    /// Whether no chunk in it is named: then the whole tree goes.
+    is_whole: bool,
 }
 
 impl Sweep {
@@ -340,22 +310,19 @@ impl Sweep {
     /// more to do.
     pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
         let Some(mut current) = self.current.take().or_else(|| self.next()) else { return Ok(false) };
-        let goes_on = match &mut current {
-            Swept::Whole(removal) => removal.step(store, budget)?,
-            Swept::Partly(progress, generation) => {
-                let mut changes = Vec::new();
-                let whole = progress.step(store, budget, |key| {
-                    if !layout::number_of_key(key).is_some_and(|chunk| self.is_named(*generation, chunk)) {
-                        changes.push(Change::Remove(key.to_vec()));
-                    }
-                })?;
-                if !changes.is_empty() {
-                    store.write(progress.tree(), changes)?;
-                }
-                !whole
+        let mut changes = Vec::new();
+        let is_done = current.traversal.step(store, budget, |key| {
+            let is_named = |chunk| self.is_named(current.generation, chunk);
+            if !current.is_whole && !layout::number_of_key(key).is_some_and(is_named) {
+                changes.push(Change::Remove(key.to_vec()));
             }
-        };
-        self.current = goes_on.then_some(current);
+        })?;
+        if is_done && current.is_whole {
+            store.drop_tree(&current.traversal.tree)?;
+        } else if !changes.is_empty() {
+            store.write(&current.traversal.tree, changes)?;
+        }
+        self.current = (!is_done).then_some(current);
         Ok(true)
     }
 
@@ -364,10 +331,9 @@ impl Sweep {
         loop {
             let tree = self.trees.pop_front()?;
             let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
-            match self.named_in(generation, &in_tree) {
-                0 => return Some(Swept::Whole(Removal::new(tree))),
-                layout::TREE_CHUNKS => {}
-                _ => return Some(Swept::Partly(Traversal::new(tree), generation)),
+            let named = self.named_in(generation, &in_tree);
+            if named < layout::TREE_CHUNKS {
+                return Some(Swept { traversal: Traversal::new(tree), generation, is_whole: named == 0 });
             }
         }
     }
@@ -386,54 +352,31 @@ impl Sweep {
     }
 }
 
-/// The generations that have a manifest, damaged or not, in order. Only the first part of each manifest is read: with ten
-/// thousand filters a manifest takes megabytes.
+/// The generations that have a manifest, damaged or not, in order.
 pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     let mut generations = Vec::new();
-    let mut from = Vec::new();
-    loop {
-        let mut found = None;
-        store.run(store.backing().scan(layout::MANIFESTS_TREE, &from, &mut |key, _| {
-            found = layout::part_of_key(key).map(|(generation, _)| generation);
-            // Keys that are not ours are skipped.
-            if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }))?;
-        let Some(generation) = found else { return Ok(generations) };
-        generations.push(generation);
-        let Some(next) = generation.checked_add(1) else { return Ok(generations) };
-        from = layout::part_key(next, 0).to_vec();
-    }
-}
-
-/// Visits the keys and the parts of a manifest, in order.
-fn visit_parts(
-    store: &Store,
-    generation: u64,
-    mut visit: impl FnMut(&[u8], &[u8]),
-) -> Result<(), StoreError> {
-    let first = layout::part_key(generation, 0);
-    store.run(store.backing().scan(layout::MANIFESTS_TREE, &first, &mut |key, part| {
-        if layout::part_of_key(key).is_none_or(|(at, _)| at != generation) {
-            return ControlFlow::Break(());
+    for tree in store.backing().tree_names() {
+        // A tree stays empty if the process died before the manifest was written.
+        if let Some(generation) = layout::manifest_of_tree(&tree)
+            && store.run(store.backing().last_key(&tree, None))?.is_some()
+        {
+            generations.push(generation);
         }
-        visit(key, part);
-        ControlFlow::Continue(())
-    }))
-}
-
-fn forget(store: &Store, generation: u64) -> Result<(), StoreError> {
-    let mut changes = Vec::new();
-    visit_parts(store, generation, |key, _| changes.push(Change::Remove(key.to_vec())))?;
-    if changes.is_empty() { Ok(()) } else { store.write(layout::MANIFESTS_TREE, changes) }
+    }
+    generations.sort_unstable();
+    Ok(generations)
 }
 
 fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, StoreError> {
     let mut bytes = Vec::new();
-    visit_parts(store, generation, |_, part| bytes.extend_from_slice(part))?;
+    store.run(store.backing().scan(&layout::manifest_tree(generation), &[], &mut |_, part| {
+        bytes.extend_from_slice(part);
+        ControlFlow::Continue(())
+    }))?;
     let manifest: Result<Manifest, _> = MANIFEST.unpack(&bytes).map_err(|error| error.to_string());
     Ok(manifest.and_then(|manifest| match manifest.generation == generation {
         true => Ok(manifest),
-        false => Err("it is stored under the wrong key".to_owned()),
+        false => Err("it is stored under the wrong number".to_owned()),
     }))
 }
 
@@ -446,4 +389,161 @@ fn chunk_checksum(generation: u64, key: SectionId, index: u32, bytes: &[u8]) -> 
     hash.update(&index.to_le_bytes());
     hash.update(bytes);
     hash.digest128()
+}
+
+/// The cost of visiting a key, expressed in bytes of values that could be read in the same time.
+pub(crate) const KEY_COST_BYTES: u64 = 4 << 10;
+
+/// How far a tree has been read.
+pub(super) struct Traversal {
+    tree: String,
+    from: Vec<u8>,
+}
+
+impl Traversal {
+    pub(super) fn new(tree: String) -> Traversal {
+        Traversal { tree, from: Vec::new() }
+    }
+
+    /// Visits the next keys, at least one, until `budget` bytes are spent; `true` once no key is left.
+    pub(super) fn step(
+        &mut self,
+        store: &Store,
+        budget: u64,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<bool, StoreError> {
+        let (mut spent, mut whole) = (0, true);
+        let from = std::mem::take(&mut self.from);
+        store.run(store.backing().scan(&self.tree, &from, &mut |key, value| {
+            visit(key);
+            spent += value.len() as u64 + KEY_COST_BYTES;
+            if spent < budget {
+                return ControlFlow::Continue(());
+            }
+            whole = false;
+            // The smallest key after this one.
+            self.from = [key, &[0]].concat();
+            ControlFlow::Break(())
+        }))?;
+        Ok(whole)
+    }
+}
+
+/// A tree that is being removed.
+pub(crate) struct Removal(Traversal);
+
+impl Removal {
+    pub(crate) fn new(tree: String) -> Removal {
+        Removal(Traversal::new(tree))
+    }
+
+    /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
+    pub(crate) fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
+        if !self.0.step(store, budget, |_| ())? {
+            return Ok(true);
+        }
+        store.drop_tree(&self.0.tree)?;
+        Ok(false)
+    }
+}
+
+/// The result of a check.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// What there is, one line each.
+    pub notes: Vec<String>,
+    /// What is wrong, one line each; empty if nothing is.
+    pub faults: Vec<String>,
+}
+
+impl Findings {
+    /// Takes the result of a check. A check that fails is a fault, and has no result.
+    pub fn take<T, E: Display>(&mut self, checked: Result<T, E>) -> Option<T> {
+        checked.map_err(|error| self.faults.push(error.to_string())).ok()
+    }
+}
+
+/// Reads every chunk of every snapshot and checks its checksum. `log_first` is the first position that the log still has;
+/// `log_is_whole` says that it reaches back to the beginning.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the snapshots can't even be listed.
+pub fn check_snapshots(
+    store: &Store,
+    log_first: Seq,
+    log_is_whole: bool,
+    findings: &mut Findings,
+) -> Result<(), StoreError> {
+    let manifests = store.manifests()?;
+    let readable: BTreeSet<u64> = manifests.iter().map(|manifest| manifest.generation).collect();
+    for generation in super::snapshots::generations(store)? {
+        if !readable.contains(&generation) {
+            findings.faults.push(format!("snapshot {generation}: its manifest is damaged"));
+        }
+    }
+    let mut out = Vec::new();
+    for manifest in &manifests {
+        let (mut chunks, mut bytes) = (0u64, manifest.meta.len() as u64);
+        for section in &manifest.sections {
+            for index in 0..section.chunks {
+                if findings.take(store.read_chunk(section, index, &mut out)).is_some() {
+                    (chunks, bytes) = (chunks + 1, bytes + out.len() as u64);
+                }
+            }
+        }
+        let (generation, seq, sections) = (manifest.generation, manifest.seq.0, manifest.sections.len());
+        findings.notes.push(format!(
+            "snapshot {generation}: position {seq}, {sections} sections, {chunks} chunks, {bytes} bytes"
+        ));
+        if log_first.0 > seq + 1 {
+            findings.faults.push(format!("snapshot {generation}: the log begins after position {seq}"));
+        }
+    }
+    if manifests.is_empty() && !log_is_whole {
+        findings.faults.push("the beginning of the log is gone, and there is no snapshot".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreOptions;
+    use crate::store::backing::Change;
+
+    /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.
+    #[test]
+    fn a_tree_goes_in_small_steps() {
+        const TREE: &str = "log/0000000000000001";
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let key = |number: u64| number.to_be_bytes().to_vec();
+        let put = |number| Change::Put(key(number), vec![0; 100]);
+        store.write(TREE, (0..100).map(put).collect()).unwrap();
+        let visits = |budget| {
+            let (mut traversal, mut steps) = (Traversal::new(TREE.to_owned()), Vec::new());
+            let mut whole = false;
+            while !whole {
+                let mut visited = Vec::new();
+                whole = traversal.step(&store, budget, |key| visited.push(key.to_vec())).unwrap();
+                steps.push(visited);
+            }
+            steps
+        };
+        let all: Vec<Vec<u8>> = (0..100).map(key).collect();
+        for (budget, most) in [(0, 1), (1, 1), (2 * KEY_COST_BYTES, 2), (20 * KEY_COST_BYTES, 20)] {
+            let steps = visits(budget);
+            assert_eq!(steps.concat(), all);
+            assert!(steps.iter().all(|visited| visited.len() <= most));
+            assert!(steps.len() <= 100 / most + 1);
+        }
+        let mut removal = Removal::new(TREE.to_owned());
+        for _ in 0..100 {
+            assert!(store.backing().tree_names().contains(&TREE.to_owned()));
+            assert!(removal.step(&store, 1).unwrap());
+        }
+        assert!(!removal.step(&store, 1).unwrap());
+        assert!(!store.backing().tree_names().contains(&TREE.to_owned()));
+    }
 }

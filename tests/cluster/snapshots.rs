@@ -8,7 +8,7 @@ use cuckood::journal::{
     Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, Taken,
     check_shared, init_log,
 };
-use cuckood::store::archive::ArchiveWriter;
+use cuckood::store::archive::{ArchiveWriter, Piece};
 use cuckood::store::{Manifest, Store};
 use futures_util::StreamExt;
 use std::cell::Cell;
@@ -70,8 +70,9 @@ fn archive(seq: Seq) -> ArchiveWriter {
     let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
     let manifest =
         Manifest { generation: 1, seq, taken_at: Timestamp(1), events_last: 0, sections: Vec::new(), meta };
-    let mut archive = ArchiveWriter::begin(Some(&manifest));
-    archive.end(seq);
+    let mut archive = ArchiveWriter::default();
+    archive.push(&Piece::Manifest(manifest));
+    archive.push(&Piece::End(seq));
     archive
 }
 

@@ -52,9 +52,9 @@ fn prepare(dir: &Path) {
                     continue;
                 }
                 for index in 0..6 {
-                    writer.put_chunk(&store, key(filter), index, &chunk(filter, number, index)).unwrap();
+                    writer.put_chunk(&store, key(filter), &chunk(filter, number, index)).unwrap();
                 }
-                writer.end_section(key(filter), number, 6).unwrap();
+                writer.end_section(key(filter), number);
             }
             sections =
                 writer.finish(&store, Timestamp(number), vec![number as u8; 100_000]).unwrap().sections;

@@ -72,9 +72,9 @@ fn make_fixtures() {
     for number in 0..8 {
         if number == 4 {
             let mut writer = store.begin_snapshot(journal.last()).unwrap();
-            writer.put_chunk(&store, KEY, 0, b"first").unwrap();
-            writer.put_chunk(&store, KEY, 1, b"second").unwrap();
-            writer.end_section(KEY, 3, 2).unwrap();
+            writer.put_chunk(&store, KEY, b"first").unwrap();
+            writer.put_chunk(&store, KEY, b"second").unwrap();
+            writer.end_section(KEY, 3);
             store.events().put(EVENTS, &pack()).unwrap();
             writer.cover_events(2);
             writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();

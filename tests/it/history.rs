@@ -193,7 +193,7 @@ fn every_build_comes_to_the_same_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 171_200_887_105_094_388_108_926_659_697_354_010_091)
+        (Seq(54), 139_313_527_640_411_406_919_590_200_127_558_614_747)
     );
 }
 

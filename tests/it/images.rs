@@ -54,7 +54,7 @@ impl Machine {
         self.state.publish();
         while self.state.free_discarded(10_000) {}
         assert_eq!(self.state.sizes().images_loading, 0);
-        assert_eq!(self.state.view().len(), 0);
+        assert_eq!([Kind::Campaign, Kind::Coupon].map(|kind| self.state.view().count(kind)), [0, 0]);
         assert_eq!((self.state.sizes().tables_bytes, self.state.sizes().discarded_tables_bytes), (0, 0));
         assert_eq!(
             (self.state.sizes().redemptions, self.state.sizes().records_bytes),
@@ -243,7 +243,7 @@ fn nobody_sees_a_filter_before_its_image_is_whole() {
     for command in commands {
         assert_eq!(machine.apply(command), Outcome::ImageReceived);
         machine.state.publish();
-        assert!(machine.state.view().is_empty());
+        assert_eq!([Kind::Campaign, Kind::Coupon].map(|kind| machine.state.view().count(kind)), [0, 0]);
         assert_eq!(machine.state.sizes().images_loading, 1);
         // Not even for whoever knows its identity.
         let clear = Command::Clear { target: Target(FilterId(1)) };
@@ -251,9 +251,9 @@ fn nobody_sees_a_filter_before_its_image_is_whole() {
     }
     assert!(machine.state.sizes().tables_bytes > 0 && machine.state.sizes().redemptions > 0);
     let Outcome::Created(made) = machine.apply(end) else { panic!("it is whole") };
-    assert_eq!((made.id, made.name, made.kind), (FilterId(1), name.clone(), image.head.kind));
+    assert_eq!((made.id, made.name, made.kind), (FilterId(1), name.clone(), image.head.profile.kind));
     machine.state.publish();
-    assert!(machine.state.view().find(image.head.kind, &name).is_some());
+    assert!(machine.state.view().find(image.head.profile.kind, &name).is_some());
     assert_eq!(machine.state.sizes().images_loading, 0);
 }
 
@@ -263,7 +263,7 @@ fn a_name_that_is_taken_stays_whose_it_is() {
     let image = &images()[0];
     let name = Name::new("moved").unwrap();
     assert!(matches!(machine.load(image, 1, "moved"), Outcome::Created(_)));
-    let begin = image.command(0, UPLOAD, FilterId(2), image.head.kind, &name);
+    let begin = image.command(0, UPLOAD, FilterId(2), image.head.profile.kind, &name);
     assert_eq!(machine.apply(begin), Outcome::Refused(Refusal::NameTaken));
     // Taken on the way.
     let other = Name::new("other").unwrap();
@@ -299,7 +299,8 @@ fn images_of_one_key_are_limited() {
     let image = &images()[0];
     let mut begin = |number: u64, by: &str| {
         let name = Name::new(&format!("moved-{number}")).unwrap();
-        let command = image.command(0, UploadId(number.into()), FilterId(number), image.head.kind, &name);
+        let command =
+            image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name);
         let proposal = Proposal { by: Some(KeyName::new(by)), ..Proposal::new(machine.at, command) };
         machine.state.apply(Entry { seq: machine.state.applied().next(), proposal }).outcome
     };
@@ -318,7 +319,7 @@ fn images_are_few_and_do_not_stay_for_ever() {
     let image = &images()[0];
     let begin = |number: u64| {
         let name = Name::new(&format!("moved-{number}")).unwrap();
-        image.command(0, UploadId(number.into()), FilterId(number), image.head.kind, &name)
+        image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name)
     };
     for number in 1..=IMAGES_MAX as u64 {
         assert_eq!(machine.apply(begin(number)), Outcome::ImageReceived);
@@ -460,7 +461,7 @@ fn forged_image_is_rejected_or_works() {
     // Of each sort, the images with the most in them.
     let mut sorts: BTreeMap<_, Vec<&Image>> = BTreeMap::new();
     for image in images() {
-        let spec = &image.head.spec;
+        let spec = &image.head.profile.spec;
         sorts
             .entry((spec.mode == Mode::Strict, spec.forget.is_some(), spec.stock.is_some()))
             .or_default()

@@ -357,7 +357,7 @@ fn the_events_of_one_redemption_are_foreseen() {
     machine.state.take_events(&mut FreshEvents::default());
     machine.at += 11_000;
     let redemption = redeem_in(FilterId(2), crowd, 0);
-    let room = machine.state.sweep_events_bytes([&redemption], Timestamp(machine.at));
+    let room = machine.state.sweep_events_bytes(1, Timestamp(machine.at));
     machine.apply(redemption);
     let events = machine.state.events().fresh().iter().count() as u64;
     assert!(events > 2_000, "{events} events");

@@ -65,7 +65,7 @@ impl Image {
 
     /// All its commands.
     pub fn all(&self, upload: UploadId, id: FilterId, name: &Name) -> Vec<Command> {
-        let kind = self.head.kind;
+        let kind = self.head.profile.kind;
         (0..self.commands()).map(|number| self.command(number, upload, id, kind, name)).collect()
     }
 }
@@ -86,15 +86,20 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
     for Chunk(chunk) in &part.chunks {
         let mut rest = chunk.as_slice();
         while !rest.is_empty() {
-            let (values, after) = postcard::take_from_bytes::<Vec<Placed>>(&rest[8..]).unwrap();
-            all.extend(values);
-            rest = after;
+            let (taken, mut values) = rest.split_first_chunk().unwrap();
+            for _ in 0..u64::from_le_bytes(*taken).count_ones() {
+                let (value, after) = postcard::take_from_bytes::<Placed>(values).unwrap();
+                all.push(value);
+                values = after;
+            }
+            rest = values;
         }
     }
     change(&mut all);
     let pages = all.chunks(64).map(|values| {
         let taken = u64::MAX >> (64 - values.len());
-        Chunk(postcard::to_extend(&values, taken.to_le_bytes().to_vec()).unwrap())
+        let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
+        Chunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
     });
     part.chunks = pages.collect();
     true

@@ -302,7 +302,7 @@ impl RandomLog {
         const UPLOAD: UploadId = UploadId(1);
         let Some(mut image) = self.image.take() else {
             let which = (a % images().len() as u64) as usize;
-            let name = images()[which].head.name.as_str();
+            let name = images()[which].head.profile.name.as_str();
             let filter = name[1..].parse().expect("the names of filters end with their numbers");
             let id = FilterId(100_000 + self.serial);
             self.image = Some(ComingIn { which, next: 0, filter, id });

@@ -23,9 +23,9 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
     let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
     for &filter in fresh {
         for index in 0..5 {
-            writer.put_chunk(store, key(filter), index, &chunk(filter, round, index)).unwrap();
+            writer.put_chunk(store, key(filter), &chunk(filter, round, index)).unwrap();
         }
-        writer.end_section(key(filter), round, 5).unwrap();
+        writer.end_section(key(filter), round);
     }
     for section in before.iter().flat_map(|manifest| &manifest.sections) {
         if !fresh.contains(&section.key.owner) {
@@ -79,7 +79,7 @@ fn an_unfinished_snapshot_is_as_if_it_never_was() {
     let store = open(dir.path());
     let first = snapshot(&store, 1, 1, &[1, 2]);
     let mut writer = store.begin_snapshot(Seq(2)).unwrap();
-    writer.put_chunk(&store, key(1), 0, &chunk(1, 9, 0)).unwrap();
+    writer.put_chunk(&store, key(1), &chunk(1, 9, 0)).unwrap();
     sweep(&store, 1);
     drop((writer, store));
     let store = open(dir.path());
@@ -88,31 +88,6 @@ fn an_unfinished_snapshot_is_as_if_it_never_was() {
     assert_eq!(store.manifests().unwrap(), [second.clone(), first.clone()]);
     check(&store, &first);
     check(&store, &second);
-}
-
-#[test]
-fn a_section_must_be_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let mut writer = store.begin_snapshot(Seq(0)).unwrap();
-    writer.put_chunk(&store, key(1), 0, b"one").unwrap();
-    assert!(matches!(writer.end_section(key(1), 0, 2), Err(StoreError::Misuse(_))));
-    let mut writer = store.begin_snapshot(Seq(0)).unwrap();
-    writer.put_chunk(&store, key(1), 0, b"one").unwrap();
-    assert!(matches!(writer.finish(&store, Timestamp(0), Vec::new()), Err(StoreError::Misuse(_))));
-    assert!(store.manifests().unwrap().is_empty());
-}
-
-#[test]
-fn chunks_come_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    for (filter, index) in [(1, 0), (1, 2), (2, 1)] {
-        let mut writer = store.begin_snapshot(Seq(0)).unwrap();
-        writer.put_chunk(&store, key(1), 0, b"one").unwrap();
-        let put = writer.put_chunk(&store, key(filter), index, b"next");
-        assert!(matches!(put, Err(StoreError::Misuse(_))), "{filter}, {index}");
-    }
 }
 
 /// As they are where filters have many chunks: in several trees, which come and go.
@@ -127,9 +102,9 @@ fn many_small_chunks_come_back() {
         let mut writer = store.begin_snapshot(Seq(round)).unwrap();
         for filter in (0..3).filter(|filter| round == 0 || filter % 3 == round % 3) {
             for index in 0..CHUNKS {
-                writer.put_chunk(&store, key(filter), index, &small(round, filter, index)).unwrap();
+                writer.put_chunk(&store, key(filter), &small(round, filter, index)).unwrap();
             }
-            writer.end_section(key(filter), round, CHUNKS).unwrap();
+            writer.end_section(key(filter), round);
         }
         for section in before.iter().flat_map(|manifest| &manifest.sections) {
             if section.key.owner % 3 != round % 3 {

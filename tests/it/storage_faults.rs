@@ -70,10 +70,10 @@ const KEY: SectionId = SectionId { owner: 1, part: 2 };
 
 fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let mut writer = store.begin_snapshot(seq)?;
-    for index in 0..3 {
-        writer.put_chunk(store, KEY, index, &seq.0.to_le_bytes())?;
+    for _ in 0..3 {
+        writer.put_chunk(store, KEY, &seq.0.to_le_bytes())?;
     }
-    writer.end_section(KEY, seq.0, 3)?;
+    writer.end_section(KEY, seq.0);
     writer.finish(store, Timestamp(seq.0), vec![seq.0 as u8])?;
     if let Some(through) = store.prunable_through()? {
         assert!(through <= seq);

@@ -1,7 +1,7 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
-use crate::domain::forget::{FORGET_STEPS_DEFAULT, parse_time, write_time};
 use crate::domain::spec::STOCK_MAX;
+use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time, write_time};
 use crate::domain::{
     Description, Forget, ForgetError, Kind, Sizing, Spec, Stats, StepStats, Timestamp, Window,
 };
@@ -404,7 +404,7 @@ impl From<Description> for Filter {
             }
         };
         Self {
-            name: name.into(),
+            name: name.to_string(),
             capacity: spec.capacity,
             mode: spec.mode,
             error_rate,

@@ -5,7 +5,7 @@ mod log;
 
 use super::{Committed, Durability, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Entry, Proposal, Seq};
-use crate::store::removal::Removal;
+use crate::store::Removal;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
 use log::{Commit, Link, Tail};

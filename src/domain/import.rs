@@ -1,6 +1,6 @@
 //! Imports: long uploads, logged piece by piece, so that an interrupted one can be continued, and warnings about what looks wrong in one.
 
-use super::{FilterId, ItemOutcome, Kind, Name, Timestamp};
+use super::{FilterId, Invalid, ItemOutcome, Kind, Name, Timestamp};
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -23,16 +23,12 @@ pub const KEY_NAME_BYTES_MAX: usize = 128;
 #[serde(try_from = "Box<str>")]
 pub struct KeyName(Box<str>);
 
-/// The error for a name that no API key can have.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("the name of an API key is at most {KEY_NAME_BYTES_MAX} bytes")]
-pub struct InvalidKeyName;
-
 impl TryFrom<Box<str>> for KeyName {
-    type Error = InvalidKeyName;
+    type Error = Invalid;
 
-    fn try_from(name: Box<str>) -> Result<Self, InvalidKeyName> {
-        if name.len() <= KEY_NAME_BYTES_MAX { Ok(Self(name)) } else { Err(InvalidKeyName) }
+    fn try_from(name: Box<str>) -> Result<Self, Invalid> {
+        let is_short = name.len() <= KEY_NAME_BYTES_MAX;
+        is_short.then_some(Self(name)).ok_or(Invalid("the name of an API key: at most 128 bytes"))
     }
 }
 
@@ -54,23 +50,20 @@ impl KeyName {
 pub struct ImportId(Box<str>);
 
 impl TryFrom<Box<str>> for ImportId {
-    type Error = InvalidImportId;
+    type Error = Invalid;
 
-    fn try_from(text: Box<str>) -> Result<Self, InvalidImportId> {
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
         Self::new(&text)
     }
 }
 
-/// The error for a text that is not an [`ImportId`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("an import's id is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'")]
-pub struct InvalidImportId;
-
 impl ImportId {
     /// Parses an import's id.
-    pub fn new(text: &str) -> Result<Self, InvalidImportId> {
+    pub fn new(text: &str) -> Result<Self, Invalid> {
         let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        if well && (1..=128).contains(&text.len()) { Ok(Self(text.into())) } else { Err(InvalidImportId) }
+        let is_valid = well && (1..=128).contains(&text.len());
+        let invalid = Invalid("the ID of an import: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'");
+        is_valid.then(|| Self(text.into())).ok_or(invalid)
     }
 
     /// The id as text.
@@ -327,17 +320,12 @@ pub enum ImportWarning {
 pub struct Share(u32);
 
 impl TryFrom<u32> for Share {
-    type Error = InvalidShare;
+    type Error = Invalid;
 
-    fn try_from(millionths: u32) -> Result<Self, InvalidShare> {
-        (millionths <= WHOLE).then_some(Self(millionths)).ok_or(InvalidShare)
+    fn try_from(millionths: u32) -> Result<Self, Invalid> {
+        (millionths <= WHOLE).then_some(Self(millionths)).ok_or(Invalid("a share from 0 to 1"))
     }
 }
-
-/// The error for a number that is not a [`Share`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("a share is a number from 0 to 1")]
-pub struct InvalidShare;
 
 const WHOLE: u32 = 1_000_000;
 
@@ -345,12 +333,10 @@ impl Share {
     /// Creates a share, rounded to millionths.
     ///
     /// # Errors
-    /// [`InvalidShare`] for a number below 0, above 1 or NaN.
-    pub fn new(share: f64) -> Result<Self, InvalidShare> {
-        if !(0.0..=1.0).contains(&share) {
-            return Err(InvalidShare);
-        }
-        Ok(Self((share * f64::from(WHOLE)).round() as u32))
+    /// [`Invalid`] for a number below 0, above 1 or NaN.
+    pub fn new(share: f64) -> Result<Self, Invalid> {
+        let millionths = Self((share * f64::from(WHOLE)).round() as u32);
+        (0.0..=1.0).contains(&share).then_some(millionths).ok_or(Invalid("a share from 0 to 1"))
     }
 
     /// Whether `after` is below `before` by more than this share of `before`.
@@ -492,7 +478,7 @@ mod tests {
         assert!(Share::new(0.0).unwrap().is_exceeded(10, 9) && !Share::new(1.0).unwrap().is_exceeded(10, 0));
         assert_eq!(share.to_string(), "0.2");
         for no_share in [-0.1, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert_eq!(Share::new(no_share), Err(InvalidShare));
+            assert_eq!(Share::new(no_share), Err(Invalid("a share from 0 to 1")));
         }
     }
 

@@ -14,6 +14,8 @@ pub mod redemption;
 pub mod spec;
 pub mod time;
 
+use thiserror::Error;
+
 pub use command::{
     Command, Entry, FORMAT_VERSION, IdempotencyKey, Proposal, Raise, STATE_HASH_EVERY, Seq, Settings,
     StateHash, Target,
@@ -32,6 +34,11 @@ pub use spec::{
     Description, Forget, ForgetError, Profile, Sizing, Spec, Stats, StepStats, Window, WindowPosition,
 };
 pub use time::{ClockReading, Timestamp};
+
+/// The error for a value that breaks the rule of its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("expected {0}")]
+pub struct Invalid(&'static str);
 
 /// The longest item (a user id or a code), in bytes of UTF-8.
 pub const ITEM_BYTES_MAX: usize = 512;

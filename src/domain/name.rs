@@ -1,9 +1,9 @@
 //! Names of campaigns and coupons, the ids that distinguish filters that have had the same name, and line-ups of campaigns.
 
-use derive_more::{AsRef, Display};
+use super::Invalid;
+use derive_more::{AsRef, Debug, Display};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
-use thiserror::Error;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -23,11 +23,6 @@ pub enum Kind {
 #[serde(try_from = "Box<str>")]
 pub struct Name(Box<str>);
 
-/// The error for a text that is not a [`Name`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("a name is 1 to {NAME_BYTES_MAX} of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit")]
-pub struct InvalidName;
-
 impl Name {
     /// Whether a text is a name.
     pub fn is_valid(text: &str) -> bool {
@@ -42,9 +37,11 @@ impl Name {
     /// Parses a name.
     ///
     /// # Errors
-    /// [`InvalidName`].
-    pub fn new(text: &str) -> Result<Self, InvalidName> {
-        if Self::is_valid(text) { Ok(Self(text.into())) } else { Err(InvalidName) }
+    /// [`Invalid`].
+    pub fn new(text: &str) -> Result<Self, Invalid> {
+        let invalid =
+            Invalid("a name: 1 to 128 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit");
+        Self::is_valid(text).then(|| Self(text.into())).ok_or(invalid)
     }
 
     /// The name as text.
@@ -54,9 +51,9 @@ impl Name {
 }
 
 impl TryFrom<Box<str>> for Name {
-    type Error = InvalidName;
+    type Error = Invalid;
 
-    fn try_from(text: Box<str>) -> Result<Self, InvalidName> {
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
         Self::new(&text)
     }
 }
@@ -71,9 +68,7 @@ impl Borrow<str> for Name {
 /// The identity of one filter, drawn at random when it is created and never reused. A command addresses the filter by this id. If
 /// the filter is deleted and created again under the same name, an older command can't reach the new one: its digests were made
 /// with another secret.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, Display, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
 #[debug("{_0:016x}")]
 #[display("{_0:016x}")]
 #[serde(transparent)]

@@ -1,11 +1,10 @@
 //! A redemption: one use of one code, under one reference.
 
-use super::Timestamp;
+use super::{Invalid, Timestamp};
 use crate::filter::Digest;
-use derive_more::Display;
+use derive_more::{Debug, Display};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
-use thiserror::Error;
 use utoipa::ToSchema;
 
 /// The longest time for which a code can be held, in seconds: one week.
@@ -15,27 +14,20 @@ pub const HOLD_SECONDS_MAX: u64 = 604_800;
 pub const REFERENCE_BYTES_MAX: usize = 128;
 
 /// A redemption's identity: 128 random bits, which can't be guessed. Written as 32 hexadecimal digits.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug, Display, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
 #[debug("{}", hex::encode(_0))]
 #[display("{}", hex::encode(_0))]
 pub struct RedemptionId(pub [u8; 16]);
 
-/// The error for a text that is not a [`RedemptionId`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("a redemption id is 32 hexadecimal digits")]
-pub struct InvalidRedemptionId;
-
 impl FromStr for RedemptionId {
-    type Err = InvalidRedemptionId;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Self, InvalidRedemptionId> {
+    fn from_str(text: &str) -> Result<Self, Invalid> {
         let mut bytes = [0; 16];
         let parsed = hex::decode_to_slice(text, &mut bytes);
         // An id has only one spelling.
         if parsed.is_err() || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            return Err(InvalidRedemptionId);
+            return Err(Invalid("the ID of a redemption: 32 hexadecimal digits"));
         }
         Ok(Self(bytes))
     }
@@ -47,24 +39,19 @@ impl FromStr for RedemptionId {
 pub struct Reference(Box<str>);
 
 impl TryFrom<Box<str>> for Reference {
-    type Error = InvalidReference;
+    type Error = Invalid;
 
-    fn try_from(text: Box<str>) -> Result<Self, InvalidReference> {
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
         match text.len() {
             1..=REFERENCE_BYTES_MAX => Ok(Self(text)),
-            _ => Err(InvalidReference),
+            _ => Err(Invalid("a reference of 1 to 128 bytes")),
         }
     }
 }
 
-/// The error for a text that is not a [`Reference`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("a reference has 1 to {REFERENCE_BYTES_MAX} bytes")]
-pub struct InvalidReference;
-
 impl Reference {
     /// Parses a reference.
-    pub fn new(text: &str) -> Result<Self, InvalidReference> {
+    pub fn new(text: &str) -> Result<Self, Invalid> {
         Box::<str>::from(text).try_into()
     }
 
@@ -163,7 +150,11 @@ mod tests {
         let id = RedemptionId([0xab; 16]);
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "ab", &"AB".repeat(16), &"+b".repeat(16), &"ab".repeat(17)] {
-            assert_eq!(bad.parse::<RedemptionId>(), Err(InvalidRedemptionId), "{bad}");
+            assert_eq!(
+                bad.parse::<RedemptionId>(),
+                Err(Invalid("the ID of a redemption: 32 hexadecimal digits")),
+                "{bad}"
+            );
         }
     }
 

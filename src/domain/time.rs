@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, date};
+use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, ToSchema)]
 #[schema(as = Time, value_type = String, format = DateTime, example = "2026-12-01T00:00:00Z")]
 pub struct Timestamp(pub u64);
+
+/// The date and the time to the second in RFC 3339, with 0 for each digit.
+const SECONDS: &str = "0000-00-00T00:00:00";
 
 /// The epoch of a [`Timestamp`].
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
@@ -72,50 +76,28 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 /// Parses RFC 3339 only; jiff would also accept other forms of ISO 8601.
 fn parse(text: &str) -> Option<Timestamp> {
-    let (local, offset) = match text.strip_suffix(['Z', 'z']) {
-        Some(local) => (local, SignedDuration::ZERO),
-        None => {
-            let (local, offset) = text.split_at_checked(text.len().checked_sub("+00:00".len())?)?;
-            (local, parse_offset(offset)?)
-        }
+    let shape: String =
+        text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c.to_ascii_uppercase() }).collect();
+    let rest = shape.strip_prefix(SECONDS)?;
+    let zone = match rest.strip_prefix('.') {
+        Some(fraction) if fraction.starts_with('0') => fraction.trim_start_matches('0'),
+        Some(_) => return None,
+        None => rest,
     };
-    let (seconds, fraction) = local.split_at_checked("0000-00-00T00:00:00".len())?;
-    let digits = if fraction.is_empty() { "0" } else { fraction.strip_prefix('.')? };
-    let is_fraction = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_shaped(seconds, "0000-00-00T00:00:00") || !is_fraction {
+    if !matches!(zone, "Z" | "+00:00" | "-00:00") {
         return None;
     }
+    let (local, zone) = text.split_at(text.len() - zone.len());
     // jiff reads nothing finer than nanoseconds.
-    let local = &local[..local.len().min(seconds.len() + ".000000000".len())];
-    let since_epoch = local.parse::<DateTime>().ok()?.duration_since(EPOCH) - offset;
-    let milliseconds = since_epoch.as_millis();
-    if since_epoch.is_negative() || milliseconds > i128::from(LAST_MILLISECOND) {
-        return None;
-    }
-    u64::try_from(milliseconds).ok().map(Timestamp)
-}
-
-/// How far a zone is ahead of UTC.
-fn parse_offset(text: &str) -> Option<SignedDuration> {
-    if !is_shaped(text.get(1..)?, "00:00") {
-        return None;
-    }
-    let (hours, minutes): (i64, i64) = (text[1..3].parse().ok()?, text[4..].parse().ok()?);
-    let ahead = (hours < 24 && minutes < 60).then(|| SignedDuration::from_mins(60 * hours + minutes))?;
-    match text.as_bytes()[0] {
-        b'+' => Some(ahead),
-        b'-' => Some(-ahead),
-        _ => None,
-    }
-}
-
-/// Whether a text has a digit wherever `shape` has `0`, and elsewhere `shape`'s own character, in either case.
-fn is_shaped(text: &str, shape: &str) -> bool {
-    let fits = |(byte, expected): (u8, u8)| match expected {
-        b'0' => byte.is_ascii_digit(),
-        expected => byte.eq_ignore_ascii_case(&expected),
-    };
-    text.len() == shape.len() && text.bytes().zip(shape.bytes()).all(fits)
+    let local = &local[..local.len().min(SECONDS.len() + ".000000000".len())];
+    let parsed = format!("{local}{zone}");
+    let pieces = Pieces::parse(&parsed).ok()?;
+    let offset = SignedDuration::from_secs(pieces.to_numeric_offset()?.seconds().into());
+    let since_epoch = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH) - offset;
+    let milliseconds = u64::try_from(since_epoch.as_millis()).ok()?;
+    let is_offset = offset.abs() < SignedDuration::from_hours(24);
+    (is_offset && !since_epoch.is_negative() && milliseconds <= LAST_MILLISECOND)
+        .then_some(Timestamp(milliseconds))
 }
 
 /// The readings of a machine's two clocks at one moment.

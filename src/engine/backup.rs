@@ -6,7 +6,7 @@ use super::{Engine, SubmitError};
 use crate::domain::{Chunk, FilterId, ImagePart, ImageSection, Seq};
 use crate::journal::{Journal, JournalError, Taken};
 use crate::state::Export;
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, Piece, PinnedManifest};
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, Piece};
 use crate::store::{Manifest, SectionRef, Store, StoreError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub const PART_BYTES_MAX: usize = 1 << 20;
 
 /// A running backup. Its snapshot, and the log after that, are kept until it is dropped. No tree of events may be removed meanwhile.
 pub struct ArchiveSource {
-    snapshot: Option<PinnedManifest>,
+    snapshot: Option<Arc<Manifest>>,
     archive: ArchiveWriter,
     next: Step,
     through: Seq,
@@ -51,7 +51,7 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn begin(store: &Arc<Store>, through: Seq) -> Result<ArchiveSource, StoreError> {
-        Ok(ArchiveSource::over(PinnedManifest::newest(store)?, through))
+        Ok(ArchiveSource::over(store.pin_newest()?, through))
     }
 
     /// Begins an archive of the newest snapshot alone, without the log after it. `None` if there is no snapshot.
@@ -59,7 +59,7 @@ impl ArchiveSource {
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot can't be read.
     pub fn of_newest_snapshot(store: &Arc<Store>) -> Result<Option<ArchiveSource>, StoreError> {
-        let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
+        let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
         let through = snapshot.seq;
         Ok(Some(ArchiveSource::over(Some(snapshot), through)))
     }
@@ -69,7 +69,7 @@ impl ArchiveSource {
         self.snapshot.as_deref()
     }
 
-    fn over(snapshot: Option<PinnedManifest>, through: Seq) -> ArchiveSource {
+    fn over(snapshot: Option<Arc<Manifest>>, through: Seq) -> ArchiveSource {
         let mut archive = ArchiveWriter::default();
         let next = match snapshot.as_deref() {
             Some(manifest) => {
@@ -168,7 +168,7 @@ type Records = Box<dyn Iterator<Item = Result<Vec<u8>, StoreError>> + Send>;
 /// # Errors
 /// [`StoreError::Damaged`] if the snapshot can't be read. The image of records that can't be read lacks its end.
 fn image(store: &Arc<Store>, filter: FilterId) -> Result<Option<Records>, StoreError> {
-    let Some(snapshot) = PinnedManifest::newest(store)? else { return Ok(None) };
+    let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
     let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
     let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
     let find = |(kind, id)| {

@@ -40,7 +40,7 @@ pub struct EventLog {
     /// It was logged that events go before their retention is over.
     is_shortage_told: bool,
     /// The tree that is being removed.
-    removal: Option<(Removal, EventTree)>,
+    removal: Option<Removal>,
     fresh: FreshEvents,
 }
 
@@ -268,8 +268,6 @@ impl EventLog {
         let kept = self.from(store, last)?.filter(|pack| pack.first <= last);
         self.drop_trees_after(store, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
         if let Some((tree, size)) = self.trees.back_mut() {
-            // It may have been noted when a later tree began.
-            store.events().forget_size(*tree)?;
             store.events().remove_from(*tree, last + 1)?;
             *size = store.events().count(*tree)?;
         }
@@ -405,9 +403,8 @@ impl EventLog {
     /// # Errors
     /// As for [`Self::take`].
     pub fn remove_old(&mut self, store: &Store, now: Timestamp, budget: u64) -> Result<(), StoreError> {
-        if let Some((removal, tree)) = &mut self.removal {
+        if let Some(removal) = &mut self.removal {
             if !removal.step(store, budget)? {
-                store.events().forget_size(*tree)?;
                 self.removal = None;
             }
         } else if self.is_all_old(now) {
@@ -416,7 +413,7 @@ impl EventLog {
             && let Some((tree, _)) = self.trees.pop_front()
         {
             self.tell_shortage(now);
-            self.removal = Some((Removal::new(tree.name()), tree));
+            self.removal = Some(Removal::new(tree.name()));
         }
         Ok(())
     }

@@ -3,13 +3,11 @@
 //! A snapshot *freezes* a container. That takes a reference to each page and copies none. A page that a snapshot still refers to is copied
 //! before it changes, so the contents do not depend on snapshots.
 
-mod numbers;
 mod queue;
 mod slab;
 
-pub use numbers::Numbers;
 pub use queue::{ALIGNMENT, Extent, PAGE_BYTES, Queue, stored_bytes};
-pub use slab::Slab;
+pub use slab::{Numbers, Slab};
 
 use std::collections::VecDeque;
 use std::sync::Arc;

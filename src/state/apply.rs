@@ -438,7 +438,7 @@ mod tests {
             entries_max: 10,
         });
         assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
-        assert_eq!((machine.state.sizes().tables_bytes, machine.state.shared.totals.kept_bytes), (0, 0));
+        assert_eq!((machine.state.sizes().tables_bytes, machine.state.shared.totals.records_bytes), (0, 0));
     }
 
     proptest! {

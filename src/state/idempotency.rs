@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Bytes of the time in a record: its milliseconds last until the year 10889.
-const TIME_BYTES: usize = 6;
+/// Maximum size of a record before its answer, in bytes: the time, the owner, the hash of the request, and the key.
+const HEAD_BYTES: usize = 7 + 3 + 7 + size_of::<u128>();
 
-/// Bytes of a record before its answer: the time when it was stored, the owner, the hash of the request, and the key.
-const HEADER_BYTES: usize = TIME_BYTES + size_of::<Owner>() + REQUEST_BYTES + size_of::<u128>();
+/// The latest time in a record, in the year 19809: its encoding has seven bytes.
+const TIME_MAX: u64 = (1 << 49) - 1;
 
-/// Bytes of a request's hash in a record. It tells a repeat from a client's mistake, so 48 bits are enough.
-const REQUEST_BYTES: usize = 6;
+/// Bits of a request's hash in a record: its encoding has seven bytes. It tells a repeat from a client's mistake, so they are enough.
+const REQUEST_BITS: u32 = 48;
 
 /// The parts of the space that the shares add up to, in sixteenths: the rest is lost at the ends of pages.
 const SHARED_SIXTEENTHS: u64 = 14;
@@ -65,7 +65,7 @@ pub struct Bounds {
 }
 
 /// The API key that a record counts for, by a hash of its name. Keys whose hashes are equal share a share.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Owner(u16);
 
 impl Owner {
@@ -91,67 +91,41 @@ pub struct Records {
     bytes_of: BTreeMap<Owner, u64>,
 }
 
-/// A record of the queue, decoded.
-#[derive(Clone, Copy)]
-struct Record<'a> {
+/// What a record begins with. Its answer follows.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Head {
     stored_at: Timestamp,
     owner: Owner,
     request: u64,
-    key: u128,
-    answer: &'a [u8],
+    key: [u8; 16],
 }
 
 /// The key under which a record is found. It has the filter's id in it: a filter that was deleted and created again is another one.
-fn record_key(filter: FilterId, key: &IdempotencyKey) -> u128 {
+fn record_key(filter: FilterId, key: &IdempotencyKey) -> [u8; 16] {
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&filter.0.to_le_bytes());
     bytes[8..].copy_from_slice(&key.scope.to_le_bytes());
-    xxh3_128(&bytes)
+    xxh3_128(&bytes).to_le_bytes()
 }
 
 /// A request's hash as a record can store it.
 fn stored_request(key: &IdempotencyKey) -> u64 {
-    key.request & ((1 << (8 * REQUEST_BYTES)) - 1)
+    key.request & ((1 << REQUEST_BITS) - 1)
 }
 
 /// A time as a record can store it.
 fn stored(now: Timestamp) -> Timestamp {
-    Timestamp(now.0.min((1 << (8 * TIME_BYTES)) - 1))
+    Timestamp(now.0.min(TIME_MAX))
 }
 
-impl<'a> Record<'a> {
-    fn read(bytes: &'a [u8]) -> Option<Self> {
-        let (stored_at, rest) = bytes.split_first_chunk::<TIME_BYTES>()?;
-        let (owner, rest) = rest.split_first_chunk()?;
-        let (request, rest) = rest.split_first_chunk::<REQUEST_BYTES>()?;
-        let (key, answer) = rest.split_first_chunk()?;
-        let number =
-            |bytes: &[u8; 6]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        Some(Self {
-            stored_at: Timestamp(number(stored_at)),
-            owner: Owner(u16::from_le_bytes(*owner)),
-            request: number(request),
-            key: u128::from_le_bytes(*key),
-            answer,
-        })
-    }
+/// Reads a record: what it begins with, and the answer.
+fn read(bytes: &[u8]) -> Option<(Head, &[u8])> {
+    postcard::take_from_bytes(bytes).ok()
+}
 
-    fn header(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        let (time, rest) = bytes.split_at_mut(TIME_BYTES);
-        let (owner, rest) = rest.split_at_mut(size_of::<Owner>());
-        let (request, key) = rest.split_at_mut(REQUEST_BYTES);
-        owner.copy_from_slice(&self.owner.0.to_le_bytes());
-        time.copy_from_slice(&self.stored_at.0.to_le_bytes()[..TIME_BYTES]);
-        request.copy_from_slice(&self.request.to_le_bytes()[..REQUEST_BYTES]);
-        key.copy_from_slice(&self.key.to_le_bytes());
-        bytes
-    }
-
-    /// Bytes that it counts for its owner.
-    fn bytes(&self) -> u64 {
-        stored_bytes(HEADER_BYTES + self.answer.len()) as u64 + PLACE_BYTES
-    }
+/// Bytes that a record counts for its owner.
+fn counted_bytes(record: &[u8]) -> u64 {
+    stored_bytes(record.len()) as u64 + PLACE_BYTES
 }
 
 impl Records {
@@ -159,9 +133,9 @@ impl Records {
     pub fn restore(queue: Queue) -> Option<Self> {
         let (mut index, mut bytes_of) = (Index::default(), BTreeMap::new());
         for (position, bytes) in queue.iter() {
-            let record = Record::read(bytes)?;
-            index.append(record.key, position);
-            *bytes_of.entry(record.owner).or_default() += record.bytes();
+            let (head, _) = read(bytes)?;
+            index.append(u128::from_le_bytes(head.key), position);
+            *bytes_of.entry(head.owner).or_default() += counted_bytes(bytes);
         }
         index.sort();
         Some(Self { queue, index, bytes_of })
@@ -180,7 +154,7 @@ impl Records {
 
     /// The most memory that the record of a command can take, in bytes.
     pub fn bytes_max(command: &Command) -> u64 {
-        stored_bytes(HEADER_BYTES + answer_bytes_max(command)) as u64 + PLACE_BYTES
+        stored_bytes(HEAD_BYTES + answer_bytes_max(command)) as u64 + PLACE_BYTES
     }
 
     /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
@@ -200,16 +174,16 @@ impl Records {
         forgotten: Option<Timestamp>,
     ) -> Lookup {
         let wanted = record_key(filter, key);
-        let head = self.queue.head();
-        let found = self.index.find(wanted, head).filter_map(|position| {
-            Some((position, Record::read(self.queue.get(position)?).filter(|record| record.key == wanted)?))
+        let found = self.index.find(u128::from_le_bytes(wanted), self.queue.head()).filter_map(|position| {
+            let (head, answer) = read(self.queue.get(position)?)?;
+            (head.key == wanted).then_some((position, head, answer))
         });
         // An older record with the same key may be waiting to be forgotten.
-        let newest = found.max_by_key(|(position, _)| *position).map(|(_, record)| record);
-        match newest.filter(|record| Some(record.stored_at) > forgotten) {
+        let newest = found.max_by_key(|(position, ..)| *position);
+        match newest.filter(|(_, head, _)| Some(head.stored_at) > forgotten) {
             None => Lookup::New,
-            Some(record) if record.request == stored_request(key) => {
-                unpack(record.answer, command, record.stored_at).map_or(Lookup::Reused, Lookup::Answered)
+            Some((_, head, answer)) if head.request == stored_request(key) => {
+                unpack(answer, command, head.stored_at).map_or(Lookup::Reused, Lookup::Answered)
             }
             Some(_) => Lookup::Reused,
         }
@@ -228,25 +202,27 @@ impl Records {
         let stored_at = stored(now);
         let answer = pack(command, outcome, stored_at);
         let (request, key) = (stored_request(key), record_key(filter, key));
-        self.push(&Record { stored_at, owner, request, key, answer: &answer });
+        self.push(&Head { stored_at, owner, request, key }, &answer);
     }
 
-    fn push(&mut self, record: &Record<'_>) {
-        let position = self.queue.push(&record.header(), record.answer);
-        self.index.insert(record.key, position);
-        *self.bytes_of.entry(record.owner).or_default() += record.bytes();
+    fn push(&mut self, head: &Head, answer: &[u8]) {
+        let mut buffer = [0; HEAD_BYTES];
+        let encoded = postcard::to_slice(head, &mut buffer).expect("it has a maximum size");
+        let bytes = stored_bytes(encoded.len() + answer.len()) as u64 + PLACE_BYTES;
+        let position = self.queue.push(encoded, answer);
+        self.index.insert(u128::from_le_bytes(head.key), position);
+        *self.bytes_of.entry(head.owner).or_default() += bytes;
     }
 
     /// Turns the time back: records from after `now` are stored again as of `now`, in the same order. The times inside an answer count
     /// from when it was stored, so they move with it.
     pub fn turn_back(&mut self, now: Timestamp) {
-        let now = stored(now);
         for _ in 0..self.len() {
-            let Some(record) = self.queue.front().and_then(Record::read) else { break };
-            let (answer, record) = (record.answer.to_vec(), Record { answer: &[], ..record });
-            let record = Record { stored_at: record.stored_at.min(now), answer: &answer, ..record };
+            let Some((head, answer)) = self.queue.front().and_then(read) else { break };
+            let head = Head { stored_at: head.stored_at.min(now), ..head };
+            let answer = answer.to_vec();
             self.forget_oldest();
-            self.push(&record);
+            self.push(&head, &answer);
         }
     }
 
@@ -305,14 +281,14 @@ impl Records {
     }
 
     fn oldest(&self) -> Option<Timestamp> {
-        self.queue.front().and_then(Record::read).map(|record| record.stored_at)
+        self.queue.front().and_then(read).map(|(head, _)| head.stored_at)
     }
 
     fn forget_oldest(&mut self) {
-        if let Some(record) = self.queue.front().and_then(Record::read) {
-            self.index.remove(record.key, self.queue.head());
-            let (owner, bytes) = (record.owner, record.bytes());
-            self.queue.pop();
+        let Some(record) = self.queue.front() else { return };
+        let bytes = counted_bytes(record);
+        if let Some((Head { key, owner, .. }, _)) = read(record) {
+            self.index.remove(u128::from_le_bytes(key), self.queue.head());
             if let Some(used) = self.bytes_of.get_mut(&owner) {
                 *used -= bytes;
                 if *used == 0 {
@@ -320,6 +296,7 @@ impl Records {
                 }
             }
         }
+        self.queue.pop();
     }
 
     /// The queue, for a snapshot.

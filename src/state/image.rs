@@ -8,7 +8,7 @@ use super::idempotency::Records;
 use super::imports::Imports;
 use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, RECORDS, Section, Sections};
+use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, Section, Sections};
 use super::tables::{Staging, Tables};
 use super::view::FilterView;
 use crate::domain::{
@@ -123,7 +123,7 @@ impl State {
 fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> Extent {
     // A page only grows: its length tells its contents.
     sections.extend(queue.freeze(copied).map(|(number, length, mut page)| {
-        Section::new(SectionId::page(epoch, number), length, move |out| page.next_chunk(out))
+        Section::new(SectionId::new(epoch, number), length, move |out| page.next_chunk(out))
     }));
     queue.extent()
 }
@@ -134,7 +134,7 @@ impl Tables {
         let epoch = self.epoch;
         let (image, tables) = self.filter.freeze(copied);
         sections.extend(tables.into_iter().map(|mut table| {
-            let id = SectionId::table(epoch, table.id());
+            let id = SectionId::new(epoch, table.id().0);
             Section::new(id, table.changes(), move |out| table.next_chunk(out))
         }));
         (epoch, image)
@@ -179,11 +179,11 @@ impl Export {
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
         let found = read_head(head)?.filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
         let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
-        let ids = head.tables.tables().map(|(table, ..)| SectionId::table(tables, table));
+        let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
-            let ordinals = ledger.ordinals_changes.map(|_| SectionId::ordinals(ledger.epoch));
-            let redemptions = SectionId::redemptions(ledger.epoch);
+            let ordinals = ledger.ordinals_changes.map(|_| SectionId::new(ledger.epoch, ORDINALS));
+            let redemptions = SectionId::new(ledger.epoch, REDEMPTIONS);
             let ordinals = ordinals.map(|id| (ImageSection::Ordinals, id));
             ordinals.into_iter().chain([(ImageSection::Redemptions, redemptions)])
         });
@@ -241,7 +241,14 @@ fn restore_filter<S: Sections>(
         .transpose()?
         .map(Box::new);
     let retention = &state.shared.view.redemptions_retention;
-    let view = Arc::new(FilterView::of(id, &head, tables.filter.reader(), ledger, retention));
+    let view = Arc::new(FilterView::new(
+        id,
+        head.profile,
+        (head.adds, head.removes),
+        tables.filter.reader(),
+        ledger,
+        retention,
+    ));
     if !is_hidden {
         state.shared.show(view.clone());
     }
@@ -262,11 +269,11 @@ fn restore_ledger<S: Sections>(
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
     let damaged = || RestoreStateError::Damaged("a ledger can't be read");
     if ordinals_changes.is_some() {
-        for_each_chunk(sections, SectionId::ordinals(epoch), |chunk| {
+        for_each_chunk(sections, SectionId::new(epoch, ORDINALS), |chunk| {
             ledger.load_ordinals(chunk).then_some(()).ok_or_else(damaged)
         })?;
     }
-    for_each_chunk(sections, SectionId::redemptions(epoch), |chunk| {
+    for_each_chunk(sections, SectionId::new(epoch, REDEMPTIONS), |chunk| {
         ledger.load(chunk, |_: &Redemption| true).then_some(()).ok_or_else(damaged)
     })?;
     ledger.resume(changes, ordinals_changes);
@@ -293,7 +300,7 @@ fn restore_tables<S: Sections>(
     filled: Option<Filled>,
     sections: &mut S,
 ) -> Result<Tables, RestoreStateError<S::Error>> {
-    let mut load = |table: &Restoring<'_>| sections.table(SectionId::table(epoch, table.id()), table);
+    let mut load = |table: &Restoring<'_>| sections.table(SectionId::new(epoch, table.id().0), table);
     if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
             "a filter forgets in other steps than its spec says",
@@ -313,7 +320,7 @@ fn restore_queue<S: Sections>(
     for number in extent.first..extent.first.saturating_add(extent.pages) {
         sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
         let mut page = Vec::new();
-        for_each_chunk(sections, SectionId::page(epoch, number), |chunk| {
+        for_each_chunk(sections, SectionId::new(epoch, number), |chunk| {
             page.extend_from_slice(chunk);
             Ok(())
         })?;

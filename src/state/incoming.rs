@@ -48,9 +48,10 @@ impl State {
         let tables = Tables { epoch: shared.next_epoch(), filter };
         let ledger = shared.empty_ledger(kind, &head.profile.spec, Change(head.last_change));
         let retention = &shared.view.redemptions_retention;
-        let mut view = FilterView::of(id, head, tables.filter.reader(), ledger, retention);
-        view.profile.name = name.clone();
-        view.profile.created_at = head.profile.created_at.min(shared.now);
+        let created_at = head.profile.created_at.min(shared.now);
+        let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
+        let counts = (head.adds, head.removes);
+        let view = FilterView::new(id, profile, counts, tables.filter.reader(), ledger, retention);
         shared.images.0.insert(upload, Arriving::begun(id, by, head, checksum, shared.now));
         let mut filter = FilterState::new(Arc::new(view), tables, None, true);
         shared.note(&mut filter);

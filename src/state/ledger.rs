@@ -6,7 +6,7 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::section::{Epoch, Section};
+use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Redemption, RedemptionId, Reference, SectionId, Status, Timestamp};
 use crate::filter::Digest;
@@ -478,10 +478,10 @@ impl Ledger {
     /// Adds sections for the redemptions and the ordinals.
     pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
         let (epoch, redemptions, memory_bytes) = (self.epoch, self.redemptions.len(), self.memory_bytes());
-        let changes = freeze(SectionId::redemptions(epoch), &mut self.redemptions, copied, sections);
+        let changes = freeze(SectionId::new(epoch, REDEMPTIONS), &mut self.redemptions, copied, sections);
         let ordinals = self.ordinals.as_deref_mut();
         let ordinals_changes =
-            ordinals.map(|ordinals| freeze(SectionId::ordinals(epoch), ordinals, copied, sections));
+            ordinals.map(|ordinals| freeze(SectionId::new(epoch, ORDINALS), ordinals, copied, sections));
         LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
 }

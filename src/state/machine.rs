@@ -118,10 +118,8 @@ impl Sizes {
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
-    /// Memory of ledgers.
-    pub(super) ledgers_bytes: u64,
-    /// Memory of the changes kept for imports that build aside.
-    pub(super) kept_bytes: u64,
+    /// Memory of ledgers, and of the changes kept for imports that build aside.
+    pub(super) records_bytes: u64,
     /// Imports that build tables aside.
     pub(super) staged: u64,
     pub(super) redemptions: u64,
@@ -256,14 +254,11 @@ impl State {
     /// Its sizes.
     pub fn sizes(&self) -> Sizes {
         let shared = &self.shared;
-        let imports_bytes = shared.view.imports.read().memory_bytes() + shared.totals.kept_bytes;
-        let others_bytes = shared.line_ups_bytes + shared.events.memory_bytes();
+        let imports_bytes = shared.view.imports.read().memory_bytes();
+        let others_bytes = shared.line_ups_bytes + shared.events.memory_bytes() + imports_bytes;
         Sizes {
             tables_bytes: shared.totals.tables_bytes,
-            records_bytes: shared.totals.ledgers_bytes
-                + self.records.memory_bytes()
-                + imports_bytes
-                + others_bytes,
+            records_bytes: shared.totals.records_bytes + self.records.memory_bytes() + others_bytes,
             discarded_tables_bytes: shared.discarded.tables.memory_bytes(),
             discarded_records_bytes: shared.discarded.records_bytes(),
             redemptions: shared.totals.redemptions,
@@ -308,13 +303,13 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.kept_bytes = staging.kept_bytes();
+            totals.records_bytes = staging.kept_bytes();
             totals.staged = 1;
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
         }
         if view.kind == Kind::Coupon {
             let ledger = view.ledger.read();
-            totals.ledgers_bytes = ledger.memory_bytes();
+            totals.records_bytes += ledger.memory_bytes();
             totals.redemptions = ledger.len() as u64;
             if !self.is_hidden {
                 totals.holds = ledger.holds_len() as u64;

@@ -1,7 +1,7 @@
 //! Sections: the parts that a snapshot of the state stores by themselves, each in chunks.
 
 use crate::domain::SectionId;
-use crate::filter::{RestoreError, Restoring, TableId};
+use crate::filter::{RestoreError, Restoring};
 use serde::{Deserialize, Serialize};
 
 /// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of
@@ -13,28 +13,18 @@ pub struct Epoch(pub u64);
 /// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
 pub(super) const RECORDS: Epoch = Epoch(0);
 
-/// Sections belong to an epoch. The part is the number of a table or a page; 1 for the ordinals of an open pool, 0 for the redemptions of
-/// a ledger.
+/// Sections belong to an epoch. The part is the number of a table or a page, [`REDEMPTIONS`] or [`ORDINALS`].
 impl SectionId {
-    pub(super) fn table(epoch: Epoch, table: TableId) -> Self {
-        Self { owner: epoch.0, part: table.0 }
-    }
-
-    /// A page of stored answers, or of the changes that are kept for an import.
-    pub(super) fn page(epoch: Epoch, number: u64) -> Self {
-        Self { owner: epoch.0, part: number }
-    }
-
-    /// The redemptions of a ledger.
-    pub(super) fn redemptions(epoch: Epoch) -> Self {
-        Self { owner: epoch.0, part: 0 }
-    }
-
-    /// The ordinals of the open pool with this ledger.
-    pub(super) fn ordinals(epoch: Epoch) -> Self {
-        Self { owner: epoch.0, part: 1 }
+    pub(super) fn new(epoch: Epoch, part: u64) -> Self {
+        Self { owner: epoch.0, part }
     }
 }
+
+/// The part of a ledger with its redemptions.
+pub(super) const REDEMPTIONS: u64 = 0;
+
+/// The part of the ledger of an open pool with its ordinals.
+pub(super) const ORDINALS: u64 = 1;
 
 /// Replaces the bytes by the next chunk; `false` after the last one.
 type Chunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;

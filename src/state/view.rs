@@ -280,23 +280,18 @@ impl FilterView {
         self.reader.view(0).memory_bytes()
     }
 
-    /// The filter of a head, with these tables and this ledger.
-    pub(super) fn of(
+    /// A filter with these tables and this ledger, after so many adds and removes.
+    pub(super) fn new(
         id: FilterId,
-        head: &FilterHead,
+        profile: Profile,
+        (adds, removes): (u64, u64),
         reader: Reader,
         ledger: Arc<RwLock<Ledger>>,
         redemptions_retention: &Arc<AtomicU64>,
     ) -> Self {
-        let counters = Counters { adds: head.adds.into(), removes: head.removes.into() };
-        Self {
-            id,
-            profile: head.profile.clone(),
-            reader,
-            counters: Arc::new(counters),
-            ledger,
-            redemptions_retention: redemptions_retention.clone(),
-        }
+        let counters = Arc::new(Counters { adds: adds.into(), removes: removes.into() });
+        let redemptions_retention = redemptions_retention.clone();
+        Self { id, profile, reader, counters, ledger, redemptions_retention }
     }
 
     /// Its head, with the image of its tables.
@@ -337,30 +332,21 @@ impl FilterView {
         if current.is_some_and(|current| current.reference == *reference || current.has_run_out(now)) {
             return None;
         }
+        // Only an entry moves the time past the end of the window for good: a clock may be set back.
+        let is_inactive = self.window.position(now) == WindowPosition::Before
+            || self.window.position(logged) == WindowPosition::After;
         match (state, self.spec.stock) {
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
             (Some(SlotState::Held), _) => {
                 current.filter(|current| current.status == Status::Held).map(|_| Refusal::CodeHeld)
             }
-            (Some(SlotState::Available), _) | (None, Some(_)) if self.is_certainly_inactive(logged, now) => {
-                Some(Refusal::OutsideWindow)
-            }
+            (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => Some(Refusal::OutsideWindow),
             // Holds that have run out make room.
             (None, Some(stock)) if ledger.taken() >= stock && ledger.overdue(now).is_none() => {
-                self.is_certainly_active(logged, now).then_some(Refusal::SoldOut)
+                let is_active = self.window.contains(logged) && self.window.contains(now);
+                is_active.then_some(Refusal::SoldOut)
             }
             _ => None,
         }
-    }
-
-    /// Whether the coupon is outside its window from `logged` to `now`. Only an entry moves the time past the end for good: a clock may be set
-    /// back.
-    fn is_certainly_inactive(&self, logged: Timestamp, now: Timestamp) -> bool {
-        self.window.position(now) == WindowPosition::Before
-            || self.window.position(logged) == WindowPosition::After
-    }
-
-    fn is_certainly_active(&self, logged: Timestamp, now: Timestamp) -> bool {
-        self.window.contains(logged) && self.window.contains(now)
     }
 }

@@ -5,9 +5,9 @@
 //!
 //! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.
 
+use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::Manifest;
-use super::{Store, StoreError};
 use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId, Seq};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::iter::repeat_n;
-use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 
 /// A manifest is the largest payload: about half a kilobyte for each filter.
 const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: 1 << 30 };
@@ -154,41 +152,6 @@ impl ArchiveWriter {
     pub fn take(&mut self, bytes_max: usize) -> Vec<u8> {
         let length = self.pending.len().min(bytes_max);
         self.pending.drain(..length).collect()
-    }
-}
-
-/// A snapshot that is protected from removal, with all its chunks, until this is dropped.
-pub struct PinnedManifest {
-    store: Arc<Store>,
-    manifest: Arc<Manifest>,
-}
-
-impl PinnedManifest {
-    /// Protects the newest snapshot, if there is one.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] if the manifests can't be read.
-    pub fn newest(store: &Arc<Store>) -> Result<Option<Self>, StoreError> {
-        let Some(manifest) = store.manifests()?.into_iter().next().map(Arc::new) else { return Ok(None) };
-        store.pinned.lock().push(manifest.clone());
-        Ok(Some(Self { store: store.clone(), manifest }))
-    }
-}
-
-impl Deref for PinnedManifest {
-    type Target = Manifest;
-
-    fn deref(&self) -> &Manifest {
-        &self.manifest
-    }
-}
-
-impl Drop for PinnedManifest {
-    fn drop(&mut self) {
-        let mut pinned = self.store.pinned.lock();
-        if let Some(at) = pinned.iter().position(|pinned| Arc::ptr_eq(pinned, &self.manifest)) {
-            pinned.swap_remove(at);
-        }
     }
 }
 

@@ -11,14 +11,12 @@
 
 use super::directory::Directory;
 use super::error::is_full;
-use super::{StoreError, layout};
+use super::{StoreError, directory};
 use parking_lot::RwLock;
-use rustix::fs::RawDir;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,7 +85,8 @@ pub(super) enum OpenFault {
 
 /// sled, open.
 pub(super) struct SledBacking {
-    blobs: Blobs,
+    /// The folder of values that are too large for sled's file.
+    blobs: PathBuf,
     /// Our own descriptor of sled's file: what `fdatasync` is called on.
     file: File,
     record: RecordFile,
@@ -104,10 +103,10 @@ pub(super) fn open_sled(
     timeout: Duration,
     free_bytes_min: u64,
 ) -> Result<(sled::Db, BTreeMap<String, sled::Tree>), OpenFault> {
-    let dir = directory.file(layout::SLED_DIR);
+    let dir = directory.file(directory::SLED_DIR);
     let config = sled::Config::new()
         .path(&dir)
-        .segment_size(layout::SLED_SEGMENT_BYTES)
+        .segment_size(directory::SLED_SEGMENT_BYTES)
         .cache_capacity(cache_bytes)
         // sled compacts segments that hold little: one page with each page that it writes, and all that it can in its flusher.
         // After a start the flusher may never finish: a segment that waits to be freed counts neither as free nor as used, so
@@ -170,8 +169,7 @@ impl SledBacking {
         record: RecordFile,
     ) -> io::Result<SledBacking> {
         let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
-        let blobs = Blobs::open(dir.join("blobs"))?;
-        Ok(SledBacking { blobs, file, record, trees: RwLock::new(trees), db })
+        Ok(SledBacking { blobs: dir.join("blobs"), file, record, trees: RwLock::new(trees), db })
     }
 
     fn tree(&self, name: &str) -> Option<sled::Tree> {
@@ -259,8 +257,9 @@ impl Backing for SledBacking {
     fn sync(&self) -> Result<(), Fault> {
         let doing = "syncing";
         self.file.sync_data().map_err(|error| fault(doing, &error))?;
-        if !self.blobs.are_none().map_err(|error| fault(doing, &error))? {
-            let detail = format!("{} holds a file, and sled never syncs those", self.blobs.path.display());
+        let mut blobs = fs::read_dir(&self.blobs).map_err(|error| fault(doing, &error))?;
+        if blobs.next().is_some() {
+            let detail = format!("{} holds a file, and sled never syncs those", self.blobs.display());
             return Err(Fault { doing, detail });
         }
         Ok(())
@@ -276,33 +275,6 @@ impl Backing for SledBacking {
 
     fn sync_record(&self) -> Result<(), Fault> {
         self.record.sync().map_err(|error| fault("syncing the record", &error))
-    }
-}
-
-/// sled's folder of values that are too large for its file. It stays open: each commit checks it, and must not depend on a free
-/// descriptor.
-struct Blobs {
-    path: PathBuf,
-    folder: File,
-}
-
-impl Blobs {
-    fn open(path: PathBuf) -> io::Result<Blobs> {
-        Ok(Blobs { folder: File::open(&path)?, path })
-    }
-
-    /// Whether the folder is empty. Only one thread at a time may ask, as the descriptor has one position.
-    fn are_none(&self) -> io::Result<bool> {
-        rustix::fs::seek(&self.folder, rustix::fs::SeekFrom::Start(0))?;
-        // Room for the longest name, so that every entry fits.
-        let mut buffer = [MaybeUninit::uninit(); 1024];
-        let mut entries = RawDir::new(&self.folder, &mut buffer);
-        while let Some(entry) = entries.next() {
-            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 }
 
@@ -359,20 +331,15 @@ impl RecordFile {
         Ok(RecordFile { file, failed, written })
     }
 
-    /// Reads a slot into `record`; bytes beyond the end of the file read as zeros.
+    /// Reads a slot into `record`; a slot that the file has not got is all zeros.
     pub(super) fn read(&self, slot: u64, record: &mut [u8]) -> io::Result<()> {
-        record.fill(0);
-        let mut filled = 0;
-        while filled < record.len() {
-            let offset = slot * RECORD_BYTES_MAX as u64 + filled as u64;
-            match self.file.read_at(&mut record[filled..], offset) {
-                Ok(0) => return Ok(()),
-                Ok(bytes) => filled += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        match self.file.read_exact_at(record, slot * RECORD_BYTES_MAX as u64) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                record.fill(0);
+                Ok(())
             }
+            read => read,
         }
-        Ok(())
     }
 
     /// Writes a record into a slot.

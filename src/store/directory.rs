@@ -1,13 +1,39 @@
-//! The data directory as files: its format and identity, the lock that keeps other processes out, permissions, and the last trusted reading
-//! of the clocks.
+//! The data directory as files: its format and identity, the lock that keeps other processes out, permissions, the last trusted reading of
+//! the clocks, and free space. And the names of files, trees and keys, and the size limits of values.
+//!
+//! ```text
+//! DIR/lock           held while a process has the directory open
+//! DIR/format         magic, format number, identity of the directory
+//! DIR/acknowledged   a small record beside sled: the last acknowledged position
+//! DIR/clock          what the clocks said when they were last trusted
+//! DIR/ballast        space that is given up so that a full disk can be opened
+//! DIR/diverged       why a node over this directory has stopped
+//! DIR/sled/          sled's own files
+//!
+//! tree meta               identity, log-base, migration/NNNN, skipped/SEQ
+//! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
+//! tree log-places         where snapshots lie in a replicated log (`journal/nats`); key: position
+//! tree manifests/GENERATION   key: part
+//! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
+//! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack, or empty (`events.rs`)
+//! ```
+//!
+//! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
+//!
+//! There is a watermark for free space, and a ballast file that is deleted when the disk is full, because sled needs space to open. Below
+//! the watermark only operations that free space are written. They have a reserve there, and the ballast. A snapshot must leave a part of
+//! the reserve to deletions, unless it fits into free space inside sled's file, which the file system does not show.
 
-use super::{StoreError, layout};
+use super::StoreError;
 use crate::domain::{ClockReading, Timestamp};
 use crate::frame::{self, decode};
+use derive_more::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MAGIC: &str = "cuckood data directory";
@@ -16,7 +42,8 @@ const MAGIC: &str = "cuckood data directory";
 const OTHERS: u32 = 0o077;
 
 /// Contents of the `format` file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
+#[display("{MAGIC}\nformat {number}\nidentity {:032x}\n", u128::from_be_bytes(*identity))]
 pub(crate) struct Format {
     /// The number of the last migration.
     pub(crate) number: u32,
@@ -25,10 +52,6 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    fn text(self) -> String {
-        format!("{MAGIC}\nformat {}\nidentity {:032x}\n", self.number, u128::from_be_bytes(self.identity))
-    }
-
     fn parse(text: &str) -> Option<Format> {
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
@@ -62,7 +85,7 @@ impl Directory {
     pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
         refuse_foreign(path)?;
-        let lock_path = path.join(layout::LOCK_FILE);
+        let lock_path = path.join(LOCK_FILE);
         let lock = File::options()
             .write(true)
             .create(true)
@@ -89,8 +112,8 @@ impl Directory {
 
     /// Reads the `format` file; `None` if there is none yet.
     pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
-        let Some(text) = self.text(layout::FORMAT_FILE)? else { return Ok(None) };
-        let path = self.file(layout::FORMAT_FILE);
+        let Some(text) = self.text(FORMAT_FILE)? else { return Ok(None) };
+        let path = self.file(FORMAT_FILE);
         let damaged = || StoreError::damaged(&self.path, format!("{} can't be read", path.display()));
         Format::parse(&text).map(Some).ok_or_else(damaged)
     }
@@ -107,7 +130,7 @@ impl Directory {
 
     /// Writes the `format` file atomically.
     pub(crate) fn write_format(&self, format: Format) -> Result<(), StoreError> {
-        self.write_file(layout::FORMAT_FILE, format.text().as_bytes())
+        self.write_file(FORMAT_FILE, format.to_string().as_bytes())
     }
 
     /// Creates an empty file and makes it durable, if it does not exist yet.
@@ -148,7 +171,7 @@ impl Directory {
 pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> Result<(), StoreError> {
     attempt.map_err(|error| match error {
         TryLockError::WouldBlock => StoreError::Locked { path: path.to_owned() },
-        TryLockError::Error(error) => StoreError::io(&path.join(layout::LOCK_FILE), "lock")(error),
+        TryLockError::Error(error) => StoreError::io(&path.join(LOCK_FILE), "lock")(error),
     })
 }
 
@@ -179,25 +202,25 @@ fn close_to_others(path: &Path) {
 /// Refuses a directory that holds anything but cuckood's own files.
 pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     let not_ours = |found: String| StoreError::NotOurs { path: path.to_owned(), found };
-    let format = path.join(layout::FORMAT_FILE);
+    let format = path.join(FORMAT_FILE);
     match fs::read(&format) {
         Ok(bytes) if bytes.starts_with(MAGIC.as_bytes()) => return Ok(()),
         // Our other files are there, so the directory is ours and damaged; `format()` reports that.
-        Ok(_) if path.join(layout::ACKNOWLEDGED_FILE).exists() => return Ok(()),
+        Ok(_) if path.join(ACKNOWLEDGED_FILE).exists() => return Ok(()),
         Ok(_) => return Err(not_ours(format!("{} is not a format file of cuckood", format.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(StoreError::io(&format, "read")(error)),
     }
-    if layout::MARKERS.iter().any(|marker| path.join(marker).exists()) {
+    if MARKERS.iter().any(|marker| path.join(marker).exists()) {
         return Ok(());
     }
-    if path.join(layout::ACKNOWLEDGED_FILE).exists() && path.join(layout::SLED_DIR).exists() {
+    if path.join(ACKNOWLEDGED_FILE).exists() && path.join(SLED_DIR).exists() {
         return Err(StoreError::damaged(path, format!("{} is missing", format.display())));
     }
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
         // A fresh volume has lost+found; an interrupted first start leaves the rest.
-        let harmless = ["lost+found", layout::LOCK_FILE];
+        let harmless = ["lost+found", LOCK_FILE];
         if !harmless.iter().any(|harmless| name == *harmless) {
             return Err(not_ours(format!("it holds {}", name.display())));
         }
@@ -286,6 +309,254 @@ impl KeptClockFile {
     }
 }
 
+pub(crate) const LOCK_FILE: &str = "lock";
+pub(crate) const FORMAT_FILE: &str = "format";
+pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
+pub(crate) const CLOCK_FILE: &str = "clock";
+pub(crate) const BALLAST_FILE: &str = "ballast";
+/// Exists while a new directory is being created; the files beside it hold nothing yet.
+pub(crate) const INITIALISING_FILE: &str = "initialising";
+/// Exists while a restore runs. Such a directory must never be served.
+pub(crate) const RESTORING_FILE: &str = "restoring";
+/// Exists while a directory is filled from a snapshot that nodes share. Such a directory must never be served, and can be filled again.
+pub(crate) const FILLING_FILE: &str = "filling";
+/// Exists if the state is not that of the other nodes; it says how that showed. Such a directory is not served again.
+pub(crate) const DIVERGED_FILE: &str = "diverged";
+pub(crate) const SLED_DIR: &str = "sled";
+/// A copy of a damaged `sled` folder, made before a repair is tried.
+pub(crate) const ASIDE_DIR: &str = "sled.aside";
+
+/// The files whose existence says that a directory is not complete.
+pub(crate) const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
+
+/// The longest value that is written. Longer ones could end up in sled's `blobs/`, which it never syncs.
+pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// sled's segment size. It determines the largest leaf that stays out of `blobs/`.
+pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+
+/// Chunks in a tree: usually 8 MB of them. A tree must fit into sled's cache while it is dropped. Creating a tree costs sled as
+/// much time as writing many chunks.
+pub(crate) const TREE_CHUNKS: u64 = 1024;
+
+pub(crate) const META_TREE: &str = "meta";
+pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
+pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
+/// What the keys of skipped entries in [`META_TREE`] start with.
+pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
+const MANIFEST_TREES: &str = "manifests/";
+const CHUNK_TREES: &str = "chunks/";
+/// What the names of trees of events start with.
+pub(crate) const EVENT_TREES: &str = "events/";
+
+/// The tree that holds the manifest of a generation.
+pub(crate) fn manifest_tree(generation: u64) -> String {
+    format!("{MANIFEST_TREES}{generation:016x}")
+}
+
+/// The generation whose manifest a tree holds; `None` if it holds none.
+pub(crate) fn manifest_of_tree(tree: &str) -> Option<u64> {
+    number(tree.strip_prefix(MANIFEST_TREES)?)
+}
+
+/// The tree that holds a chunk of a generation; chunks are numbered across all sections.
+pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
+    format!("{CHUNK_TREES}{generation:016x}/{:016x}", chunk / TREE_CHUNKS)
+}
+
+/// The generation and the chunk numbers of a tree; `None` if it holds no chunks.
+pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
+    let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
+    let first = number(piece)?.checked_mul(TREE_CHUNKS)?;
+    Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
+}
+
+/// The key of a chunk, of a part of a manifest, of the pack that begins with an event, or of an entry.
+pub(crate) fn number_key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// The inverse of [`number_key`].
+pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// A number in the name of a tree.
+pub(crate) fn number(digits: &str) -> Option<u64> {
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// The key of one part of a value that is split into several: its position, then the number of the part.
+pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&position.to_be_bytes());
+    key[8..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// The inverse of [`part_key`].
+pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
+    let (position, part) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
+}
+
+pub(crate) fn migration_key(number: u32) -> Vec<u8> {
+    format!("migration/{number:04}").into_bytes()
+}
+
+/// Bytes that stay free whatever is written: two of sled's segments.
+const SPARE_BYTES: u64 = 16 << 20;
+
+/// Bytes beyond those that any snapshot leaves to deletions.
+const DELETIONS_BYTES: u64 = 16 << 20;
+
+/// Bytes beyond those at which a snapshot stops that makes sled's file longer.
+const GROWTH_BYTES: u64 = 24 << 20;
+
+/// What a snapshot takes of the file system even if it fits into free space inside sled's file: the rest of a segment.
+const SEGMENT_BYTES: u64 = SLED_SEGMENT_BYTES as u64;
+
+/// Watches the free space of the file system that holds a data directory.
+pub(crate) struct Space {
+    dir: PathBuf,
+    ballast: PathBuf,
+    free_bytes_min: u64,
+    ballast_bytes: u64,
+    /// Whether free space was below the watermark at the last check.
+    is_full: AtomicBool,
+    /// The ballast does not exist, as far as is known.
+    is_ballast_missing: AtomicBool,
+}
+
+impl Space {
+    pub(crate) fn new(dir: &Path, ballast: PathBuf, free_bytes_min: u64, ballast_bytes: u64) -> Space {
+        let (is_full, is_ballast_missing) = (AtomicBool::new(false), AtomicBool::new(true));
+        Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes, is_full, is_ballast_missing }
+    }
+
+    /// Bytes that this user may still write.
+    pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
+        // By path, because that needs no descriptor.
+        let stat = rustix::fs::statvfs(&self.dir)
+            .map_err(|error| StoreError::io(&self.dir, "ask for free space of")(error.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Refuses below the watermark. Logs once when that begins and once when it ends.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let free_bytes = self.free_bytes()?;
+        let is_full = free_bytes < self.free_bytes_min;
+        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
+            let (path, needed_bytes) = (self.dir.display(), self.free_bytes_min);
+            match is_full {
+                true => {
+                    tracing::warn!(%path, free_bytes, needed_bytes, "the disk is full: writes are rejected")
+                }
+                false => tracing::info!(%path, free_bytes, "the disk has room again: writes go on"),
+            }
+        }
+        self.check_free(free_bytes, self.free_bytes_min)
+    }
+
+    /// Refuses unless so many bytes are free beyond the watermark.
+    pub(crate) fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
+        self.check()?;
+        self.check_free(self.free_bytes()?, self.free_bytes_min.saturating_add(bytes))
+    }
+
+    /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark. Deletes the ballast if that helps.
+    pub(crate) fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
+        let needed_bytes = self.spare_bytes().saturating_add(bytes);
+        if self.free_bytes()? < needed_bytes && self.ballast.exists() {
+            self.delete_ballast()?;
+        }
+        self.check_free(self.free_bytes()?, needed_bytes)
+    }
+
+    /// Rejects the next chunk of a snapshot, before which `free_before` bytes were free. Near the end of the reserve it continues only
+    /// while the file system has hardly less free than before: then sled reuses space inside its file.
+    pub(crate) fn check_snapshot(&self, free_before: u64) -> Result<(), StoreError> {
+        let deletions_bytes = DELETIONS_BYTES.min(self.free_bytes_min / 4);
+        self.check_reserve(deletions_bytes)?;
+        let growth_bytes = GROWTH_BYTES.min(self.free_bytes_min / 2);
+        let needed_bytes = free_before.saturating_sub(SEGMENT_BYTES).min(self.spare_bytes() + growth_bytes);
+        self.check_free(self.free_bytes()?, needed_bytes)
+    }
+
+    fn spare_bytes(&self) -> u64 {
+        SPARE_BYTES.min(self.free_bytes_min / 2)
+    }
+
+    fn check_free(&self, free_bytes: u64, needed_bytes: u64) -> Result<(), StoreError> {
+        if free_bytes < needed_bytes {
+            return Err(StoreError::DiskFull { path: self.dir.clone(), free_bytes, needed_bytes });
+        }
+        Ok(())
+    }
+
+    fn delete_ballast(&self) -> Result<(), StoreError> {
+        fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
+        self.is_ballast_missing.store(true, Ordering::Relaxed);
+        tracing::warn!(path = %self.ballast.display(), "the disk is full: the ballast was deleted");
+        Ok(())
+    }
+
+    /// Deletes the ballast if the disk is too full to open sled: below the watermark or, where that is lower, below the ballast's size.
+    pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
+        if self.free_bytes()? < self.free_bytes_min.max(self.ballast_bytes) && self.ballast.exists() {
+            self.delete_ballast()?;
+        }
+        Ok(())
+    }
+
+    /// Creates the ballast again if it is missing and there is space for it above the watermark. A later start needs it, so a failure
+    /// now is only logged.
+    pub(crate) fn restore_ballast(&self) {
+        if !self.is_ballast_missing.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.try_to_restore_ballast() {
+            self.is_ballast_missing.store(false, Ordering::Relaxed);
+            tracing::warn!(%error, "failed to create the ballast; the next start retries");
+        }
+    }
+
+    fn try_to_restore_ballast(&self) -> Result<(), StoreError> {
+        let held = fs::metadata(&self.ballast).map(|found| found.len()).unwrap_or(0);
+        if held < self.ballast_bytes {
+            if self.free_bytes()?.saturating_add(held)
+                < self.free_bytes_min.saturating_add(self.ballast_bytes)
+            {
+                return Ok(());
+            }
+            let reserved = reserve(&self.ballast, self.ballast_bytes);
+            if reserved.is_err() {
+                // An incomplete ballast is useless.
+                let _ = fs::remove_file(&self.ballast);
+            }
+            reserved.map_err(StoreError::io(&self.ballast, "reserve"))?;
+        }
+        self.is_ballast_missing.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Creates a file of the given length whose blocks are really allocated.
+fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    file.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,5 +606,30 @@ mod tests {
             open.keep(reading).expect("written");
             assert_eq!(file(&dir, 7).load().map(|kept| kept.reading), Some(reading));
         }
+    }
+
+    /// sled needs space to open, whatever the watermark for writes.
+    #[test]
+    fn ballast_is_deleted_on_full_disk_without_watermark() {
+        let dir = tempfile::tempdir().unwrap();
+        let ballast = dir.path().join("ballast");
+        fs::write(&ballast, "ballast").unwrap();
+        let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), 0, ballast_bytes);
+        space(7).give_up_ballast_if_full().unwrap();
+        assert!(ballast.exists(), "there is space");
+        // No disk has so much.
+        space(u64::MAX).give_up_ballast_if_full().unwrap();
+        assert!(!ballast.exists());
+    }
+
+    #[test]
+    fn what_is_asked_beyond_the_watermark_must_be_free_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::new(dir.path(), dir.path().join("ballast"), 0, 0);
+        space.check_beyond(0).unwrap();
+        let refused = space.check_beyond(u64::MAX).unwrap_err();
+        assert!(matches!(refused, StoreError::DiskFull { needed_bytes: u64::MAX, .. }), "{refused}");
+        // That is about one batch, and no reason to say that the disk is full.
+        assert!(!space.is_full.load(Ordering::Relaxed));
     }
 }

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! `previous` is the number of the event before the pack, so a missing pack is noticed although numbers may jump. `since` is the time
-//! of the first event. In the tree `meta`, `events/FIRST` has the size of a tree that gets no more packs.
+//! of the first event. Under an empty key is the size of a tree that gets no more packs.
 //!
 //! What the events mean, and when they go, is up to the engine.
 
 use super::backing::Change;
-use super::{META_TREE, Store, StoreError, layout};
+use super::{Store, StoreError, directory};
 use crate::domain::Timestamp;
 use crate::domain::event::EVENT_BYTES_MAX;
 use crate::frame::{FRAME_BYTES, Format, decode, encode};
@@ -20,16 +20,19 @@ use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 const FORMAT: Format =
-    Format { magic: *b"ckev", version: 1, payload_max: layout::VALUE_BYTES_MAX - FRAME_BYTES };
+    Format { magic: *b"ckev", version: 1, payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES };
 
 /// Maximum size of a value besides its events, in bytes.
 const HEAD_BYTES: usize = FRAME_BYTES + 40;
+
+/// The key of a tree's size, before all packs.
+const SIZE_KEY: &[u8] = &[];
 
 /// Bytes of a full pack's payload: one more event always fits into the value.
 const FULL_BYTES: usize = 48 << 10;
 
 const _: () =
-    assert!(FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= layout::VALUE_BYTES_MAX);
+    assert!(FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= directory::VALUE_BYTES_MAX);
 
 /// A tree of events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,20 +48,15 @@ pub struct EventTree {
 impl EventTree {
     /// The tree's name.
     pub(crate) fn name(self) -> String {
-        format!("{}{:016x}/{:016x}/{:016x}", layout::EVENT_TREES, self.first, self.after.0, self.since.0)
+        format!("{}{:016x}/{:016x}/{:016x}", directory::EVENT_TREES, self.first, self.after.0, self.since.0)
     }
 
     /// The tree of this name, if it has events.
     fn named(name: &str) -> Option<Self> {
-        let (first, times) = name.strip_prefix(layout::EVENT_TREES)?.split_once('/')?;
+        let (first, times) = name.strip_prefix(directory::EVENT_TREES)?.split_once('/')?;
         let (after, since) = times.split_once('/')?;
-        let time = |digits| layout::number(digits).map(Timestamp);
-        Some(Self { first: layout::number(first)?, after: time(after)?, since: time(since)? })
-    }
-
-    /// The key of its size in the tree `meta`.
-    fn size_key(self) -> Vec<u8> {
-        format!("{}{:016x}", layout::EVENT_TREES, self.first).into_bytes()
+        let time = |digits| directory::number(digits).map(Timestamp);
+        Some(Self { first: directory::number(first)?, after: time(after)?, since: time(since)? })
     }
 }
 
@@ -210,7 +208,7 @@ impl EventStore<'_> {
     /// proposes commands asks for what they may make by expiring holds; the events of what a command itself does take a
     /// few times less.
     pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
-        let key = layout::number_key(pack.first).to_vec();
+        let key = directory::number_key(pack.first).to_vec();
         self.0.write(&tree.name(), vec![Change::Put(key, pack.encode())])
     }
 
@@ -221,7 +219,7 @@ impl EventStore<'_> {
     pub fn find_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
         let at = trees.partition_point(|tree| tree.first <= number).saturating_sub(1);
         for tree in trees.iter().skip(at) {
-            let (key, mut found) = (layout::number_key(number), None);
+            let (key, mut found) = (directory::number_key(number), None);
             let before = self.0.run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
             let from = before.unwrap_or(key.to_vec());
             self.scan(*tree, &from, |pack| {
@@ -252,7 +250,7 @@ impl EventStore<'_> {
     /// The size of a tree that gets no more packs: as it was noted. If it was not, it is read and noted now.
     pub fn size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
         let mut noted = Vec::new();
-        self.0.run(self.0.backing().read(META_TREE, &tree.size_key(), &mut noted))?;
+        self.0.run(self.0.backing().read(&tree.name(), SIZE_KEY, &mut noted))?;
         if let Some(size) = decode(&noted) {
             return Ok(size);
         }
@@ -274,24 +272,18 @@ impl EventStore<'_> {
 
     /// Notes the size of a tree that gets no more packs.
     pub fn note_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
-        self.0.write(META_TREE, vec![Change::Put(tree.size_key(), encode(&size))])
-    }
-
-    /// Forgets the size of a tree that is gone.
-    pub fn forget_size(&self, tree: EventTree) -> Result<(), StoreError> {
-        self.0.write(META_TREE, vec![Change::Remove(tree.size_key())])
+        self.0.write(&tree.name(), vec![Change::Put(SIZE_KEY.to_vec(), encode(&size))])
     }
 
     /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::Removal).
     pub fn drop_tree(&self, tree: EventTree) -> Result<(), StoreError> {
-        self.0.drop_tree(&tree.name())?;
-        self.forget_size(tree)
+        self.0.drop_tree(&tree.name())
     }
 
     /// Removes the packs of a tree that begin with the event of this number or a later one.
     pub fn remove_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
         let mut changes = Vec::new();
-        self.0.run(self.0.backing().scan(&tree.name(), &layout::number_key(number), &mut |key, _| {
+        self.0.run(self.0.backing().scan(&tree.name(), &directory::number_key(number), &mut |key, _| {
             changes.push(Change::Remove(key.to_vec()));
             ControlFlow::Continue(())
         }))?;
@@ -313,7 +305,7 @@ impl EventStore<'_> {
     ) -> Result<(), StoreError> {
         let (name, mut damaged) = (tree.name(), None);
         self.0.run(self.0.backing().scan(&name, from, &mut |key, value| {
-            let Some(number) = layout::number_of_key(key) else { return visit(None) };
+            let Some(number) = directory::number_of_key(key) else { return visit(None) };
             let pack = EventPack::decode(value).and_then(|pack| match pack.first == number {
                 true => Ok(pack),
                 false => Err("it is stored under the wrong key".to_owned()),

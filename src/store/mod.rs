@@ -9,17 +9,14 @@ pub mod backing;
 mod directory;
 mod error;
 mod events;
-mod layout;
 mod open;
 mod snapshots;
-mod space;
 
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use directory::KeptClock;
-pub(crate) use directory::boot_id;
+pub(crate) use directory::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, boot_id, part_key, part_of_key};
 pub use error::StoreError;
 pub use events::{EventPack, EventStore, EventTree, EventTreeSize};
-pub(crate) use layout::{LOG_BASE_KEY, META_TREE, VALUE_BYTES_MAX, part_key, part_of_key};
 pub use open::{RestoreTarget, StoreCopy, is_unused};
 pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,
@@ -28,15 +25,14 @@ pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 
 use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};
-use directory::{Directory, KeptClockFile};
+use directory::{Directory, KeptClockFile, Space};
 use parking_lot::Mutex;
 use serde::Serialize;
-use space::Space;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -99,7 +95,8 @@ pub struct Store {
     identity: [u8; 16],
     clock: KeptClockFile,
     poison: OnceLock<String>,
-    pinned: Mutex<Vec<Arc<Manifest>>>,
+    /// Snapshots that are protected from removal for as long as a reader has them.
+    pinned: Mutex<Vec<Weak<Manifest>>>,
     writing: AtomicU64,
     /// Counted by the journal.
     pub(crate) wal_bytes_written: AtomicU64,
@@ -139,8 +136,8 @@ impl Store {
 
     /// Marks a restored directory as complete.
     pub fn seal(&self) -> Result<(), StoreError> {
-        self.directory.remove(layout::RESTORING_FILE)?;
-        self.directory.remove(layout::FILLING_FILE)
+        self.directory.remove(directory::RESTORING_FILE)?;
+        self.directory.remove(directory::FILLING_FILE)
     }
 
     /// The data directory.
@@ -219,7 +216,7 @@ impl Store {
 
     /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
-        layout::MARKERS.iter().any(|marker| self.directory.has(marker))
+        directory::MARKERS.iter().any(|marker| self.directory.has(marker))
     }
 
     /// Notes why the state in the directory must not be served again.
@@ -227,12 +224,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] or [`StoreError::NoSpace`].
     pub(crate) fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
-        self.directory.write_file(layout::DIVERGED_FILE, format!("{why}\n").as_bytes())
+        self.directory.write_file(directory::DIVERGED_FILE, format!("{why}\n").as_bytes())
     }
 
     /// Marks the directory as used: from here on a missing part is damage.
     pub(crate) fn begin_use(&self) -> Result<(), StoreError> {
-        self.directory.remove(layout::INITIALISING_FILE)
+        self.directory.remove(directory::INITIALISING_FILE)
     }
 
     pub(crate) fn backing(&self) -> &dyn Backing {
@@ -282,7 +279,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Failed`].
     pub fn mark_skipped(&self, entry: Seq, at: Timestamp) -> Result<(), StoreError> {
-        let key = [layout::SKIPPED_KEYS, &layout::number_key(entry.0)].concat();
+        let key = [directory::SKIPPED_KEYS, &directory::number_key(entry.0)].concat();
         self.write(META_TREE, vec![Change::Put(key, at.0.to_le_bytes().to_vec())])?;
         self.flush()?;
         self.sync()
@@ -295,9 +292,11 @@ impl Store {
     pub fn skipped_entries(&self) -> Result<BTreeMap<Seq, Timestamp>, StoreError> {
         let mut found = BTreeMap::new();
         let mut is_damaged = false;
-        self.run(self.backing().scan(META_TREE, layout::SKIPPED_KEYS, &mut |key, value| {
-            let Some(entry) = key.strip_prefix(layout::SKIPPED_KEYS) else { return ControlFlow::Break(()) };
-            match (layout::number_of_key(entry), value.try_into().map(u64::from_le_bytes)) {
+        self.run(self.backing().scan(META_TREE, directory::SKIPPED_KEYS, &mut |key, value| {
+            let Some(entry) = key.strip_prefix(directory::SKIPPED_KEYS) else {
+                return ControlFlow::Break(());
+            };
+            match (directory::number_of_key(entry), value.try_into().map(u64::from_le_bytes)) {
                 (Some(entry), Ok(at)) => drop(found.insert(Seq(entry), Timestamp(at))),
                 _ => is_damaged = true,
             }

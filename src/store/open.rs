@@ -3,9 +3,8 @@
 //! opened: sled writes to what it opens.
 
 use super::backing::{self, Backing, Change, OpenFault, RecordFile, SledBacking, open_sled};
-use super::directory::{self, Directory, Format, KeptClockFile, refuse_foreign, refuse_locked};
-use super::space::Space;
-use super::{Store, StoreError, StoreOptions, layout};
+use super::directory::{self, Directory, Format, KeptClockFile, Space, refuse_foreign, refuse_locked};
+use super::{Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 use rustix::fs::{ioctl_ficlone, statvfs};
 use std::collections::BTreeMap;
@@ -59,7 +58,7 @@ impl RestoreTarget {
         if found_format(&directory)?.is_some() {
             return Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() });
         }
-        directory.mark(layout::RESTORING_FILE)?;
+        directory.mark(directory::RESTORING_FILE)?;
         Ok(Self { directory, is_new })
     }
 
@@ -76,10 +75,10 @@ impl RestoreTarget {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn abandon(self) -> Result<(), StoreError> {
-        self.directory.remove(layout::RESTORING_FILE)?;
+        self.directory.remove(directory::RESTORING_FILE)?;
         let dir = self.directory.path();
         if self.is_new {
-            let lock = self.directory.file(layout::LOCK_FILE);
+            let lock = self.directory.file(directory::LOCK_FILE);
             fs::remove_file(&lock).map_err(StoreError::io(&lock, "remove"))?;
             fs::remove_dir(dir).map_err(StoreError::io(dir, "remove"))?;
         }
@@ -90,9 +89,9 @@ impl RestoreTarget {
 /// Whether a directory holds nothing that was ever served: it is absent, empty or new, or was to be filled.
 pub fn is_unused(dir: &Path) -> bool {
     let has = |name: &str| dir.join(name).exists();
-    let is_empty = || !has(layout::ACKNOWLEDGED_FILE) && !has(layout::SLED_DIR);
-    let is_begun = || !has(layout::FORMAT_FILE) && (has(layout::INITIALISING_FILE) || is_empty());
-    has(layout::FILLING_FILE) || is_begun()
+    let is_empty = || !has(directory::ACKNOWLEDGED_FILE) && !has(directory::SLED_DIR);
+    let is_begun = || !has(directory::FORMAT_FILE) && (has(directory::INITIALISING_FILE) || is_empty());
+    has(directory::FILLING_FILE) || is_begun()
 }
 
 fn open_locked(
@@ -103,7 +102,7 @@ fn open_locked(
 ) -> Result<Store, StoreError> {
     let space = Space::new(
         directory.path(),
-        directory.file(layout::BALLAST_FILE),
+        directory.file(directory::BALLAST_FILE),
         options.free_space_min_bytes,
         options.ballast_bytes,
     );
@@ -121,7 +120,7 @@ fn open_locked(
     };
     space.give_up_ballast_if_full()?;
     let backing = open_backing(&directory, &space, options, is_new)?;
-    let clock = KeptClockFile::new(directory.file(layout::CLOCK_FILE), directory::boot_id());
+    let clock = KeptClockFile::new(directory.file(directory::CLOCK_FILE), directory::boot_id());
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
@@ -145,9 +144,9 @@ fn open_locked(
 fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
     let dir = directory.path();
     let interrupted = [
-        (layout::RESTORING_FILE, "a restore into it was interrupted: empty it, then restore again"),
+        (directory::RESTORING_FILE, "a restore into it was interrupted: empty it, then restore again"),
         (
-            layout::FILLING_FILE,
+            directory::FILLING_FILE,
             "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it",
         ),
     ];
@@ -155,12 +154,12 @@ fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
     }
-    if let Some(why) = directory.text(layout::DIVERGED_FILE)? {
+    if let Some(why) = directory.text(directory::DIVERGED_FILE)? {
         return Err(StoreError::Diverged { path: dir.to_owned(), why: why.trim_end().to_owned() });
     }
     let Some(format) = directory.format()? else { return Ok(None) };
     refuse_unknown(dir, format.number)?;
-    if !directory.file(layout::SLED_DIR).join("db").exists() {
+    if !directory.file(directory::SLED_DIR).join("db").exists() {
         return Err(StoreError::damaged(dir, "sled/db is missing"));
     }
     Ok(Some(format))
@@ -174,11 +173,11 @@ fn open_backing(
     is_new: bool,
 ) -> Result<SledBacking, StoreError> {
     let dir = directory.path();
-    let record_path = directory.file(layout::ACKNOWLEDGED_FILE);
+    let record_path = directory.file(directory::ACKNOWLEDGED_FILE);
     if !record_path.exists() {
         return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
     }
-    let sled_dir = directory.file(layout::SLED_DIR);
+    let sled_dir = directory.file(directory::SLED_DIR);
     // Those that sled was still writing when the process died: sled 0.34 would read them (spacejam/sled #1533).
     remove_snapshots(&sled_dir, |name| name.ends_with(".generating"))?;
     let (db, trees) = open_guarded(directory, &sled_dir, options)?;
@@ -203,26 +202,26 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     getrandom::fill(&mut identity)
         .map_err(|error| StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error)))?;
     let marker = match purpose {
-        Purpose::Serve => layout::INITIALISING_FILE,
-        Purpose::Restore => layout::RESTORING_FILE,
-        Purpose::Fill => layout::FILLING_FILE,
+        Purpose::Serve => directory::INITIALISING_FILE,
+        Purpose::Restore => directory::RESTORING_FILE,
+        Purpose::Fill => directory::FILLING_FILE,
     };
     directory.mark(marker)?;
     if purpose == Purpose::Fill {
         // The format first: without it nothing takes the directory for a used one.
         let old = [
-            layout::FORMAT_FILE,
-            layout::INITIALISING_FILE,
-            layout::RESTORING_FILE,
-            layout::CLOCK_FILE,
-            layout::ASIDE_DIR,
+            directory::FORMAT_FILE,
+            directory::INITIALISING_FILE,
+            directory::RESTORING_FILE,
+            directory::CLOCK_FILE,
+            directory::ASIDE_DIR,
         ];
         old.iter().try_for_each(|name| directory.remove(name))?;
     }
-    directory.remove(layout::SLED_DIR)?;
+    directory.remove(directory::SLED_DIR)?;
     let format = Format { number: 0, identity };
-    directory.write_file(layout::ACKNOWLEDGED_FILE, &backing::new_record_file())?;
-    let sled_dir = directory.file(layout::SLED_DIR);
+    directory.write_file(directory::ACKNOWLEDGED_FILE, &backing::new_record_file())?;
+    let sled_dir = directory.file(directory::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
     Ok(format)
@@ -232,9 +231,9 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
 /// metadata as none, and sled takes a segment of zeros for a free one. The segment that sled has begun is not touched.
 fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(path)?;
-    let segment = layout::SLED_SEGMENT_BYTES as u64;
+    let segment = directory::SLED_SEGMENT_BYTES as u64;
     let begun = file.metadata()?.len().max(1).div_ceil(segment);
-    let zeros = vec![0; layout::SLED_SEGMENT_BYTES];
+    let zeros = vec![0; directory::SLED_SEGMENT_BYTES];
     (begun..bytes / segment).try_for_each(|at| file.write_all_at(&zeros, at * segment))?;
     file.sync_all()
 }
@@ -282,7 +281,7 @@ fn open_guarded(
         Err(OpenFault::Corrupt(why)) => why,
         Err(fault) => return Err(refusal(directory, fault)),
     };
-    let aside = directory.file(layout::ASIDE_DIR);
+    let aside = directory.file(directory::ASIDE_DIR);
     if aside.exists() {
         let what = format!(
             "{}: {why}; {} has a copy of the files as they were",
@@ -301,7 +300,7 @@ fn refusal(directory: &Directory, fault: OpenFault) -> StoreError {
     let path = directory.path();
     match fault {
         OpenFault::Corrupt(why) => {
-            StoreError::damaged(path, format!("{}: {why}", directory.file(layout::SLED_DIR).display()))
+            StoreError::damaged(path, format!("{}: {why}", directory.file(directory::SLED_DIR).display()))
         }
         OpenFault::Busy => StoreError::Locked { path: path.to_owned() },
         OpenFault::Other(error) => error,
@@ -336,9 +335,9 @@ fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
 fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
     let mut format = format;
     for step in STEPS {
-        let key = layout::migration_key(step.number);
+        let key = directory::migration_key(step.number);
         let mut record = Vec::new();
-        let recorded = store.run(store.backing().read(layout::META_TREE, &key, &mut record))?;
+        let recorded = store.run(store.backing().read(directory::META_TREE, &key, &mut record))?;
         if step.number <= format.number {
             if !recorded {
                 let what = format!("tree meta: there is no record of migration {}", step.number);
@@ -349,7 +348,7 @@ fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
         if !recorded {
             (step.run)(store)?;
             let version = env!("CARGO_PKG_VERSION").as_bytes().to_vec();
-            store.write(layout::META_TREE, vec![Change::Put(key, version)])?;
+            store.write(directory::META_TREE, vec![Change::Put(key, version)])?;
         }
         store.flush()?;
         store.sync()?;
@@ -357,7 +356,7 @@ fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
         store.directory.write_format(format)?;
     }
     let mut identity = Vec::new();
-    store.run(store.backing().read(layout::META_TREE, layout::IDENTITY_KEY, &mut identity))?;
+    store.run(store.backing().read(directory::META_TREE, directory::IDENTITY_KEY, &mut identity))?;
     if identity != store.identity {
         return Err(store.damaged("sled's files belong to another directory than the format file"));
     }
@@ -411,20 +410,20 @@ impl StoreCopy {
     }
 
     fn fill(&self) -> Result<(), StoreError> {
-        let judged = [layout::FORMAT_FILE, layout::ACKNOWLEDGED_FILE, layout::SLED_DIR];
+        let judged = [directory::FORMAT_FILE, directory::ACKNOWLEDGED_FILE, directory::SLED_DIR];
         let there = |name: &&&str| self.original.join(name).exists();
-        let found: Vec<_> = layout::MARKERS.iter().chain(&judged).filter(there).collect();
+        let found: Vec<_> = directory::MARKERS.iter().chain(&judged).filter(there).collect();
         // Opening judges which files may be missing, but there must be at least one.
         if found.is_empty() {
-            let format = self.original.join(layout::FORMAT_FILE);
+            let format = self.original.join(directory::FORMAT_FILE);
             return Err(StoreError::io(&format, "read")(io::ErrorKind::NotFound.into()));
         }
         found
             .into_iter()
             .try_for_each(|name| copy(&self.original.join(name), &self.copy.path().join(name)))?;
         // Its contents don't matter, only that it exists.
-        if self.original.join(layout::ASIDE_DIR).exists() {
-            let aside = self.copy.path().join(layout::ASIDE_DIR);
+        if self.original.join(directory::ASIDE_DIR).exists() {
+            let aside = self.copy.path().join(directory::ASIDE_DIR);
             fs::create_dir(&aside).map_err(StoreError::io(&aside, "make"))?;
         }
         Ok(())
@@ -463,7 +462,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
 
 /// Locks a data directory for reading, without writing to it.
 fn lock(dir: &Path) -> Result<Option<File>, StoreError> {
-    let path = dir.join(layout::LOCK_FILE);
+    let path = dir.join(directory::LOCK_FILE);
     match File::open(&path) {
         Ok(lock) => {
             refuse_locked(dir, lock.try_lock_shared())?;

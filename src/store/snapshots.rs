@@ -11,14 +11,15 @@
 //! some microseconds each.
 
 use super::backing::Change;
-use super::{Store, StoreError, layout};
+use super::{Store, StoreError, directory};
 use crate::domain::{SectionId, Seq, Timestamp};
-use crate::frame::Format;
+use crate::frame::{Format, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The longest chunk, in bytes.
@@ -119,8 +120,8 @@ impl SnapshotWriter {
         value.extend_from_slice(bytes);
         value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
         let written = value.len() as u64;
-        let change = Change::Put(layout::number_key(chunk).to_vec(), value);
-        store.write(&layout::chunk_tree(self.generation, chunk), vec![change])?;
+        let change = Change::Put(directory::number_key(chunk).to_vec(), value);
+        store.write(&directory::chunk_tree(self.generation, chunk), vec![change])?;
         store.snapshot_bytes_written.fetch_add(written, Relaxed);
         if store.unsynced_chunk_bytes.fetch_add(written, Relaxed) + written >= SYNC_EVERY_BYTES {
             store.make_durable()?;
@@ -132,16 +133,16 @@ impl SnapshotWriter {
     /// after ten changes. A leaf that gets keys and chunks together is written four times over while it fills, and commits wait
     /// for that. A leaf that was split before has nine keys, takes one chunk for each, and is left alone.
     fn shape_leaves(&self, store: &Store, chunk: u64) -> Result<(), StoreError> {
-        let place = chunk % layout::TREE_CHUNKS;
+        let place = chunk % directory::TREE_CHUNKS;
         if !place.is_multiple_of(KEYS_AHEAD) {
             return Ok(());
         }
-        let tree = layout::chunk_tree(self.generation, chunk);
+        let tree = directory::chunk_tree(self.generation, chunk);
         let from = if place == 0 { 0 } else { KEYS_AHEAD };
-        let to = (2 * KEYS_AHEAD).min(layout::TREE_CHUNKS - place);
+        let to = (2 * KEYS_AHEAD).min(directory::TREE_CHUNKS - place);
         for ahead in from..to {
             // One by one: sled applies a batch in no particular order, and the leaves would be split anywhere.
-            let key = layout::number_key(chunk + ahead).to_vec();
+            let key = directory::number_key(chunk + ahead).to_vec();
             store.write(&tree, vec![Change::Put(key, Vec::new())])?;
         }
         Ok(())
@@ -175,14 +176,14 @@ impl SnapshotWriter {
         store.make_durable()?;
         let bytes = MANIFEST.pack(&manifest);
         store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
-        let parts = (0..).zip(bytes.chunks(layout::VALUE_BYTES_MAX));
+        let parts = (0..).zip(bytes.chunks(directory::VALUE_BYTES_MAX));
         let changes =
-            parts.map(|(part, bytes)| Change::Put(layout::number_key(part).to_vec(), bytes.to_vec()));
-        store.write(&layout::manifest_tree(generation), changes.collect())?;
+            parts.map(|(part, bytes)| Change::Put(directory::number_key(part).to_vec(), bytes.to_vec()));
+        store.write(&directory::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
         let mut stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
-        stale.try_for_each(|generation| store.drop_tree(&layout::manifest_tree(generation)))?;
+        stale.try_for_each(|generation| store.drop_tree(&directory::manifest_tree(generation)))?;
         Ok(manifest)
     }
 }
@@ -195,8 +196,8 @@ impl Store {
         // A number that no snapshot has, nor any chunk that still exists.
         let trees = self.backing().tree_names();
         let used =
-            trees.iter().filter_map(|tree| layout::chunks_of_tree(tree)).map(|(generation, _)| generation);
-        let pinned = self.pinned.lock().iter().map(|manifest| manifest.generation).max();
+            trees.iter().filter_map(|tree| directory::chunks_of_tree(tree)).map(|(generation, _)| generation);
+        let pinned = self.pinned().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.writing.store(generation, Relaxed);
         let sections = BTreeMap::new();
@@ -221,9 +222,25 @@ impl Store {
         Ok(manifests)
     }
 
+    /// The newest snapshot, if there is one. It is protected from removal, with all its chunks, until this is dropped.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the manifests can't be read.
+    pub fn pin_newest(&self) -> Result<Option<Arc<Manifest>>, StoreError> {
+        let newest = self.manifests()?.into_iter().next().map(Arc::new);
+        self.pinned.lock().extend(newest.as_ref().map(Arc::downgrade));
+        Ok(newest)
+    }
+
+    fn pinned(&self) -> impl Iterator<Item = Arc<Manifest>> {
+        let mut pinned = self.pinned.lock();
+        pinned.retain(|manifest| manifest.strong_count() > 0);
+        pinned.iter().filter_map(Weak::upgrade).collect::<Vec<_>>().into_iter()
+    }
+
     /// Removes a damaged snapshot, so that it does not count as one of the two that are kept.
     pub fn forget_snapshot(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        self.drop_tree(&layout::manifest_tree(manifest.generation))?;
+        self.drop_tree(&directory::manifest_tree(manifest.generation))?;
         self.make_durable()
     }
 
@@ -236,7 +253,7 @@ impl Store {
         }
         manifests.truncate(GENERATIONS_KEPT);
         let kept = manifests.iter().map(|manifest| manifest.seq).min();
-        let pinned = self.pinned.lock().iter().map(|manifest| manifest.seq).min();
+        let pinned = self.pinned().map(|manifest| manifest.seq).min();
         Ok([kept, pinned].into_iter().flatten().min())
     }
 
@@ -247,8 +264,8 @@ impl Store {
     pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
         out.clear();
         let chunk = section.first_chunk + u64::from(index);
-        let tree = layout::chunk_tree(section.generation, chunk);
-        self.run(self.backing().read(&tree, &layout::number_key(chunk), out))?;
+        let tree = directory::chunk_tree(section.generation, chunk);
+        self.run(self.backing().read(&tree, &directory::number_key(chunk), out))?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
             // The key may have been written ahead of its chunk.
             _ if out.is_empty() => "is missing",
@@ -280,9 +297,9 @@ impl Store {
                 name(&manifest);
             }
         }
-        self.pinned.lock().iter().for_each(|manifest| name(manifest));
+        self.pinned().for_each(|manifest| name(&manifest));
         let trees = self.backing().tree_names().into_iter().filter(|tree| {
-            layout::chunks_of_tree(tree)
+            directory::chunks_of_tree(tree)
                 .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
         });
         Ok(Sweep { trees: trees.collect(), named, current: None })
@@ -294,46 +311,41 @@ pub struct Sweep {
     trees: VecDeque<String>,
     /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
     named: BTreeMap<(u64, u64), u64>,
-    current: Option<Swept>,
-}
-
-/// A tree that is being swept.
-struct Swept {
-    traversal: Traversal,
-    generation: u64,
-    /// Whether no chunk in it is named: then the whole tree goes.
-    is_whole: bool,
+    /// The tree that is being swept, its generation, and whether no chunk in it is named: then the whole tree goes.
+    current: Option<(Traversal, u64, bool)>,
 }
 
 impl Sweep {
     /// Continues with one tree: reads about `budget` bytes of it and removes chunks that are not named. `true` if there may be
     /// more to do.
     pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
-        let Some(mut current) = self.current.take().or_else(|| self.next()) else { return Ok(false) };
+        let Some((mut traversal, generation, is_whole)) = self.current.take().or_else(|| self.next()) else {
+            return Ok(false);
+        };
         let mut changes = Vec::new();
-        let is_done = current.traversal.step(store, budget, |key| {
-            let is_named = |chunk| self.is_named(current.generation, chunk);
-            if !current.is_whole && !layout::number_of_key(key).is_some_and(is_named) {
+        let is_done = traversal.step(store, budget, |key| {
+            let is_named = |chunk| self.is_named(generation, chunk);
+            if !is_whole && !directory::number_of_key(key).is_some_and(is_named) {
                 changes.push(Change::Remove(key.to_vec()));
             }
         })?;
-        if is_done && current.is_whole {
-            store.drop_tree(&current.traversal.tree)?;
+        if is_done && is_whole {
+            store.drop_tree(&traversal.tree)?;
         } else if !changes.is_empty() {
-            store.write(&current.traversal.tree, changes)?;
+            store.write(&traversal.tree, changes)?;
         }
-        self.current = (!is_done).then_some(current);
+        self.current = (!is_done).then_some((traversal, generation, is_whole));
         Ok(true)
     }
 
     /// The next tree with chunks that are not named.
-    fn next(&mut self) -> Option<Swept> {
+    fn next(&mut self) -> Option<(Traversal, u64, bool)> {
         loop {
             let tree = self.trees.pop_front()?;
-            let Some((generation, in_tree)) = layout::chunks_of_tree(&tree) else { continue };
+            let Some((generation, in_tree)) = directory::chunks_of_tree(&tree) else { continue };
             let named = self.named_in(generation, &in_tree);
-            if named < layout::TREE_CHUNKS {
-                return Some(Swept { traversal: Traversal::new(tree), generation, is_whole: named == 0 });
+            if named < directory::TREE_CHUNKS {
+                return Some((Traversal::new(tree), generation, named == 0));
             }
         }
     }
@@ -357,7 +369,7 @@ pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     let mut generations = Vec::new();
     for tree in store.backing().tree_names() {
         // A tree stays empty if the process died before the manifest was written.
-        if let Some(generation) = layout::manifest_of_tree(&tree)
+        if let Some(generation) = directory::manifest_of_tree(&tree)
             && store.run(store.backing().last_key(&tree, None))?.is_some()
         {
             generations.push(generation);
@@ -369,7 +381,7 @@ pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
 
 fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, StoreError> {
     let mut bytes = Vec::new();
-    store.run(store.backing().scan(&layout::manifest_tree(generation), &[], &mut |_, part| {
+    store.run(store.backing().scan(&directory::manifest_tree(generation), &[], &mut |_, part| {
         bytes.extend_from_slice(part);
         ControlFlow::Continue(())
     }))?;
@@ -383,10 +395,7 @@ fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, Stor
 /// Binds a chunk to its place, so that a chunk in the wrong place is noticed.
 fn chunk_checksum(generation: u64, key: SectionId, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
-    hash.update(&generation.to_le_bytes());
-    hash.update(&key.owner.to_le_bytes());
-    hash.update(&key.part.to_le_bytes());
-    hash.update(&index.to_le_bytes());
+    hash.update(&encode(&(generation, key, index)));
     hash.update(bytes);
     hash.digest128()
 }

@@ -11,9 +11,11 @@ pub use sections::{
 };
 pub use values::{Bytes, Period, Room, Share, machine_memory};
 
-use crate::access::{AuthOptions, Entry, GuessingOptions, RateLimitOptions};
+use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::filter::layout::CAPACITY_MAX;
 use crate::http::options::MetricsOptions;
+use crate::resp::KeyRule;
+use anyhow::{anyhow, bail, ensure};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -122,72 +124,60 @@ impl Config {
             merge(&mut merged, variable(known, value)?);
             origins.push(known.to_owned());
         }
-        let config: Config = serde_path_to_error::deserialize(with_times_as_texts(Value::Table(merged)))
+        let mut merged = Value::Table(merged);
+        stringify_times(&mut merged);
+        let config: Config = serde_path_to_error::deserialize(merged)
             .map_err(|fault| invalid(&origins, &told(&fault.path().to_string(), fault.inner().message())))?;
-        if let Some(fault) = config.fault() {
-            return Err(invalid(&origins, &fault));
-        }
-        Entry::new(&config.auth, &config.rate_limit).map_err(|fault| invalid(&origins, &fault))?;
+        config.check().map_err(|fault| invalid(&origins, &fault))?;
+        let keys = Keys::new(&config.auth, &config.rate_limit, &Keys::default());
+        keys.map_err(|fault| invalid(&origins, &fault))?;
         Ok(Config { ignored, ..config })
     }
 
-    /// Returns the first rule that the settings break.
-    fn fault(&self) -> Option<String> {
-        let Self { server, resp, storage, limits, guessing, nats, cluster, .. } = self;
+    /// Checks the rules that concern more than the type of a setting.
+    fn check(&self) -> anyhow::Result<()> {
+        let Self { server, resp, storage, limits, nats, cluster, snapshots, .. } = self;
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
-        let unknown_key = |names: &[String]| {
-            let keys = &self.auth.keys;
-            names.iter().find(|name| !keys.iter().any(|key| key.name == **name)).cloned().unwrap_or_default()
-        };
-        let (trusted, unlimited) =
-            (unknown_key(&guessing.trusted_keys), unknown_key(&guessing.unlimited_keys));
-        let head_max = server.header_bytes_max.0;
-        let no_connection = "connections_max is 0; use a number such as 10000";
-        let no_key = "is not the name of a key in auth.keys";
-        let mut rules = vec![
-            (
-                is_empty(&server.tls_cert) != is_empty(&server.tls_key),
-                "server.tls_cert and server.tls_key go together".to_owned(),
-            ),
-            (
-                head_max < HEADER_BYTES_MIN,
-                format!(
-                    "server.header_bytes_max is {head_max} bytes; use at least {HEADER_BYTES_MIN}, such as \"16KiB\""
-                ),
-            ),
-            (server.connections_max == 0, format!("server.{no_connection}")),
-            (resp.listen.is_some() && resp.connections_max == 0, format!("resp.{no_connection}")),
-            (
-                !(1..=CAPACITY_MAX).contains(&resp.default_capacity),
-                format!("resp.default_capacity must be between 1 and {CAPACITY_MAX}"),
-            ),
-            (is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"".to_owned()),
-            (limits.body.0 == 0, "limits.body is 0; use a size such as \"32MiB\"".to_owned()),
-            (limits.filters == 0, "limits.filters is 0; use a number such as 10000".to_owned()),
-            (!trusted.is_empty(), format!("guessing.trusted_keys: `{trusted}` {no_key}")),
-            (!unlimited.is_empty(), format!("guessing.unlimited_keys: `{unlimited}` {no_key}")),
-            (
-                self.snapshots.log_min > self.snapshots.log_max,
-                "snapshots.log_min is more than snapshots.log_max".to_owned(),
-            ),
-        ];
-        if self.journal.kind == JournalKind::Nats {
-            let address = nats.options(cluster).fault();
-            rules.extend([
-                (nats.servers.is_empty(), "nats.servers is empty".to_owned()),
-                (address.is_some(), address.unwrap_or_default()),
-                (!(1..=5).contains(&nats.replicas), "nats.replicas must be between 1 and 5".to_owned()),
-                (
-                    is_empty(&nats.tls_cert) != is_empty(&nats.tls_key),
-                    "nats.tls_cert and nats.tls_key go together".to_owned(),
-                ),
-                (
-                    cluster.snapshot_interval.0 < SNAPSHOT_INTERVAL_MIN,
-                    format!("cluster.snapshot_interval must be at least {SNAPSHOT_INTERVAL_MIN:?}"),
-                ),
-            ]);
+        let is_pair = |cert, key| is_empty(cert) == is_empty(key);
+        let (head, capacities) = (server.header_bytes_max.0, 1..=CAPACITY_MAX);
+        ensure!(is_pair(&server.tls_cert, &server.tls_key), "server.tls_cert and server.tls_key go together");
+        ensure!(
+            head >= HEADER_BYTES_MIN,
+            "server.header_bytes_max is {head} bytes; use at least {HEADER_BYTES_MIN}, such as \"16KiB\""
+        );
+        ensure!(server.connections_max > 0, "server.connections_max is 0; use a number such as 10000");
+        let has_places = resp.listen.is_none() || resp.connections_max > 0;
+        ensure!(has_places, "resp.connections_max is 0; use a number such as 10000");
+        ensure!(
+            capacities.contains(&resp.default_capacity),
+            "resp.default_capacity must be between 1 and {CAPACITY_MAX}"
+        );
+        if let Some(KeyRule { key, filter }) = resp.keys.iter().find(|rule| !rule.is_valid()) {
+            let example = r#"{ key = "ads:*:seen", filter = "campaign:ads.*.seen" }"#;
+            bail!("resp.keys: `{key}` can't be mapped to `{filter}`, expected a rule such as {example}");
         }
-        rules.into_iter().find_map(|(is_broken, fault)| is_broken.then_some(fault))
+        ensure!(!is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"");
+        ensure!(limits.body.0 > 0, "limits.body is 0; use a size such as \"32MiB\"");
+        ensure!(limits.filters > 0, "limits.filters is 0; use a number such as 10000");
+        let Self { guessing: GuessingOptions { trusted_keys, unlimited_keys, .. }, auth, .. } = self;
+        for (setting, names) in [("trusted_keys", trusted_keys), ("unlimited_keys", unlimited_keys)] {
+            for name in names {
+                let is_known = auth.keys.iter().any(|key| key.name == *name);
+                ensure!(is_known, "guessing.{setting}: `{name}` is not the name of a key in auth.keys");
+            }
+        }
+        ensure!(snapshots.log_min <= snapshots.log_max, "snapshots.log_min is more than snapshots.log_max");
+        if self.journal.kind == JournalKind::Nats {
+            ensure!(!nats.servers.is_empty(), "nats.servers is empty");
+            nats.options(cluster).fault().map_or(Ok(()), |fault| Err(anyhow!(fault)))?;
+            ensure!((1..=5).contains(&nats.replicas), "nats.replicas must be between 1 and 5");
+            ensure!(is_pair(&nats.tls_cert, &nats.tls_key), "nats.tls_cert and nats.tls_key go together");
+            ensure!(
+                cluster.snapshot_interval.0 >= SNAPSHOT_INTERVAL_MIN,
+                "cluster.snapshot_interval must be at least {SNAPSHOT_INTERVAL_MIN:?}"
+            );
+        }
+        Ok(())
     }
 
     /// Returns what is suspicious, but allowed.
@@ -217,15 +207,13 @@ fn merge(under: &mut Table, over: Table) {
     }
 }
 
-/// The same value, with TOML times turned into texts.
-fn with_times_as_texts(value: Value) -> Value {
+/// Turns TOML times into strings.
+fn stringify_times(value: &mut Value) {
     match value {
-        Value::Datetime(time) => Value::String(time.to_string()),
-        Value::Array(values) => Value::Array(values.into_iter().map(with_times_as_texts).collect()),
-        Value::Table(table) => {
-            table.into_iter().map(|(key, value)| (key, with_times_as_texts(value))).collect::<Table>().into()
-        }
-        value => value,
+        Value::Datetime(time) => *value = Value::String(time.to_string()),
+        Value::Array(values) => values.iter_mut().for_each(stringify_times),
+        Value::Table(table) => table.iter_mut().for_each(|(_, value)| stringify_times(value)),
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => {}
     }
 }
 

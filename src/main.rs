@@ -45,7 +45,8 @@ enum Command {
     Verify(cli::verify::Args),
     #[command(subcommand)]
     Cluster(cli::cluster::Args),
-    Openapi(cli::print::Openapi),
+    /// Print the OpenAPI document.
+    Openapi,
     Plan(cli::plan::Args),
     #[command(subcommand)]
     Bench(cli::bench::Args),
@@ -84,7 +85,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Repair(args)) => cli::repair::run(&args),
         Some(Command::Verify(args)) => cli::verify::run(&args),
         Some(Command::Cluster(args)) => cli::cluster::run(&args),
-        Some(Command::Openapi(_)) => cli::print::openapi(),
+        Some(Command::Openapi) => cli::print::openapi(),
         Some(Command::Plan(args)) => cli::plan::run(&args),
         Some(Command::Bench(args)) => cli::bench::run(&args),
         Some(Command::Key(args)) => cli::key::run(&args),

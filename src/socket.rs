@@ -46,9 +46,12 @@ pub struct Vitals {
     phase: AtomicU32,
     bytes_written: AtomicU64,
     is_blocked: AtomicBool,
-    is_body_unread: AtomicBool,
-    has_finished: AtomicBool,
-    holds_head: AtomicBool,
+    /// Whether the client may send bytes that no handler will read.
+    pub is_body_unread: AtomicBool,
+    /// Whether a request was accepted and finished.
+    pub has_finished: AtomicBool,
+    /// Whether an unfinished head takes a share of the budget.
+    pub holds_head: AtomicBool,
 }
 
 /// A connection's record at one moment.
@@ -80,21 +83,6 @@ impl Vitals {
         }
         let changes = (self.phase.load(Relaxed) >> PHASE_BITS).wrapping_add(1);
         self.phase.store(changes << PHASE_BITS | phase as u32, Relaxed);
-    }
-
-    /// Returns whether a request was accepted and finished.
-    pub fn has_finished(&self) -> bool {
-        self.has_finished.load(Relaxed)
-    }
-
-    /// Returns whether an unfinished head takes a share of the budget.
-    pub fn holds_head(&self) -> bool {
-        self.holds_head.load(Relaxed)
-    }
-
-    /// Records whether the client may send bytes that no handler will read.
-    pub fn note_body_unread(&self, is_unread: bool) {
-        self.is_body_unread.store(is_unread, Relaxed);
     }
 
     /// Returns the record. The values may stem from different moments, each a little later than the one before.

@@ -1,6 +1,7 @@
 //! The log on standard error. Successful requests are logged at `debug` only.
 
 use crate::config::{Log, LogFormat};
+use anyhow::{Context, bail};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -10,31 +11,29 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// # Errors
 /// If `log.level` is not a valid filter, or this was called before.
-pub fn init(log: &Log) -> Result<(), String> {
+pub fn init(log: &Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(filter);
-    match log.format {
+    Ok(match log.format {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json()).try_init(),
-    }
-    .map_err(|error| error.to_string())
+    }?)
 }
 
 /// The filter for a level. It applies to our own lines; other crates log warnings only, unless they are named.
-fn filter(level: &str) -> Result<Targets, String> {
+fn filter(level: &str) -> anyhow::Result<Targets> {
     const OURS: &str = env!("CARGO_CRATE_NAME");
     // A word that is no level would be taken for a module, and nothing of ours would be logged.
     let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
     let is_known = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level).trim());
     if let Some(unknown) = level.split(',').find(|part| !is_known(part)) {
-        return Err(format!(
+        bail!(
             "invalid configuration: log.level: `{unknown}` is neither a level (error, warn, info, debug, trace) nor MODULE=LEVEL"
-        ));
+        );
     }
-    let asked: Targets =
-        level.parse().map_err(|error| format!("invalid configuration: log.level: {error}"))?;
+    let asked: Targets = level.parse().context("invalid configuration: log.level")?;
     let Some(level) = asked.default_level() else { return Ok(asked) };
     let is_named = asked.iter().any(|(target, _)| target == OURS);
     let filter = asked.with_default(level.min(LevelFilter::WARN));
@@ -67,7 +66,7 @@ mod tests {
             assert_eq!(tells(level, target, at), wanted, "{level}: {target} {at}");
         }
         for unknown in ["cuckood=loud", "loud", "info,loud", "info,", "", "cuckood::http"] {
-            let error = filter(unknown).unwrap_err();
+            let error = filter(unknown).unwrap_err().to_string();
             assert!(error.contains("log.level"), "{unknown}: {error}");
         }
     }

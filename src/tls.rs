@@ -15,16 +15,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// Accepts TLS connections with the newest certificate that could be read.
-pub struct Tls {
-    now: ArcSwap<Presented>,
-}
+pub struct Tls(ArcSwap<Presented>);
 
-/// The certificate that new connections get.
-struct Presented {
-    config: Arc<ServerConfig>,
-    /// When the first certificate of its chain expires.
-    expires_at: Option<Timestamp>,
-}
+/// What new connections get, and when the first certificate of its chain expires.
+type Presented = (Arc<ServerConfig>, Option<Timestamp>);
 
 impl Tls {
     /// Reads certificate and key.
@@ -32,7 +26,7 @@ impl Tls {
     /// # Errors
     /// If a file can't be read, or the two don't match.
     pub fn new(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
-        Ok(Tls { now: ArcSwap::from_pointee(read(cert, key)?) })
+        Ok(Tls(ArcSwap::from_pointee(read(cert, key)?)))
     }
 
     /// Reads certificate and key again, for new connections.
@@ -40,21 +34,18 @@ impl Tls {
     /// # Errors
     /// As for [`Self::new`]; nothing has changed then.
     pub fn read(&self, cert: &Path, key: &Path) -> anyhow::Result<()> {
-        self.now.store(Arc::new(read(cert, key)?));
+        self.0.store(Arc::new(read(cert, key)?));
         Ok(())
     }
 
     /// When the first certificate of the chain expires.
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.now.load().expires_at
+        self.0.load().1
     }
 
     /// Runs the handshake of a new connection; `None` if it fails.
-    pub async fn accept<S>(&self, stream: S) -> Option<TlsStream<S>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        match TlsAcceptor::from(self.now.load().config.clone()).accept(stream).await {
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
+        match TlsAcceptor::from(self.0.load().0.clone()).accept(stream).await {
             Ok(stream) => Some(stream),
             Err(error) => {
                 tracing::debug!(%error, "TLS handshake failed");
@@ -75,7 +66,7 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .context("server.tls_cert and server.tls_key")?;
-    Ok(Presented { config: Arc::new(config), expires_at })
+    Ok((Arc::new(config), expires_at))
 }
 
 /// Returns the end of a certificate's validity (RFC 5280, 4.1).

@@ -15,9 +15,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The time over which invalid codes are counted, in nanoseconds.
-const MINUTE: u64 = 60_000_000_000;
-
 /// An end user, as a secret hash of the id that a trusted key gives, or else of the network address. A key is never an end user:
 /// a shop is one key with many end users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +22,8 @@ pub struct Client(u64);
 
 /// Counts the invalid codes of each end user.
 pub struct Guessing {
-    limit: Option<Limit>,
+    /// Invalid codes of each end user.
+    limit: Option<Sketch>,
     trusted_keys: Vec<String>,
     unlimited_keys: Vec<String>,
     hashing: RandomState,
@@ -35,24 +33,11 @@ pub struct Guessing {
     invalid: Counter,
 }
 
-/// Each invalid code uses its share of a minute.
-struct Limit {
-    codes: NonZeroU32,
-    used: Sketch,
-}
-
-impl Limit {
-    fn cost(&self, codes: u32) -> u64 {
-        MINUTE / u64::from(self.codes.get()) * u64::from(codes)
-    }
-}
-
 impl Guessing {
     /// Takes the limit from the configuration.
     pub fn new(options: &GuessingOptions) -> Self {
-        let limit = |codes| Limit { codes, used: Sketch::new() };
         Self {
-            limit: NonZeroU32::new(options.invalid_codes_per_minute).map(limit),
+            limit: NonZeroU32::new(options.invalid_codes_per_minute).map(Sketch::new),
             trusted_keys: options.trusted_keys.clone(),
             unlimited_keys: options.unlimited_keys.clone(),
             hashing: RandomState::new(),
@@ -91,8 +76,7 @@ impl Guessing {
     pub fn start(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesses<'_>, Denied> {
         let client = client.filter(|_| has_secrets);
         if let (Some(limit), Some(Client(hash))) = (&self.limit, client) {
-            let fits = limit.used.fits(hash, limit.cost(1), MINUTE, now());
-            fits.map_err(|wait| self.too_many(wait))?;
+            limit.take(hash, 0, now()).map_err(|wait| self.too_many(wait))?;
         }
         Ok(Guesses { guessing: self, has_secrets, client, count: 0, taken_at: 0 })
     }
@@ -134,12 +118,12 @@ impl Guesses<'_> {
     fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
         let mut guesses = Self { count: 0, taken_at: now, ..*self };
         if let (Some(limit), Some(Client(hash))) = (&self.guessing.limit, self.client) {
-            let most = limit.codes.get();
+            let most = limit.most.get();
             guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
                 self.guessing.refused.inc();
                 Denied::TooManyCodes { codes: items, most }
             })?;
-            let taken = limit.used.take(hash, limit.cost(guesses.count), MINUTE, now);
+            let taken = limit.take(hash, guesses.count, now);
             taken.map_err(|wait| self.guessing.too_many(wait))?;
         }
         Ok(guesses)
@@ -162,13 +146,14 @@ impl Guesses<'_> {
         }
         let rest = count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
         if let (Some(limit), Some(Client(hash)), 1..) = (&guessing.limit, client, rest) {
-            limit.used.give_back(hash, limit.cost(rest), taken_at, now);
+            limit.give_back(hash, rest, taken_at, now);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::limiter::MINUTE;
     use super::*;
     use proptest::prelude::*;
 

@@ -1,12 +1,12 @@
 //! Callers and what they may do: the keys in force, known by their SHA-256 only, and their rates. Both can change while requests
 //! arrive.
 
+use super::Access;
 use super::denied::Denied;
 use super::limiter::Limiter;
 use super::options::{AuthOptions, KeyOptions, RateLimitOptions, Scope};
 use crate::domain::import::KEY_NAME_BYTES_MAX;
 use crate::domain::{KeyName, Name, Timestamp};
-use arc_swap::ArcSwap;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub struct InvalidKey(String);
 
 /// The keys in force.
 #[derive(Default)]
-struct Keys {
+pub struct Keys {
     by_digest: HashMap<[u8; 32], Arc<Key>>,
     /// The rate of callers without a key.
     anonymous_rate: Option<Arc<Limiter>>,
@@ -123,7 +123,10 @@ struct Keys {
 
 impl Keys {
     /// Takes the keys from the configuration. A name that stays keeps its rate.
-    fn new(auth: &AuthOptions, rate: &RateLimitOptions, before: &Keys) -> Result<Self, InvalidKey> {
+    ///
+    /// # Errors
+    /// [`InvalidKey`].
+    pub fn new(auth: &AuthOptions, rate: &RateLimitOptions, before: &Keys) -> Result<Self, InvalidKey> {
         let limiter = || Arc::new(Limiter::new(rate.requests_per_second, Duration::from_secs(1)));
         let limiter = || (rate.requests_per_second > 0).then(limiter);
         let mut by_digest: HashMap<_, Arc<Key>> = HashMap::new();
@@ -144,38 +147,9 @@ impl Keys {
         Ok(Self { by_digest, anonymous_rate, generation: before.generation + 1 })
     }
 
-    fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
-        if self.by_digest.is_empty() {
-            return Ok(Caller { key: None, generation: self.generation });
-        }
-        // The time that the lookup takes depends on the digest, from which nothing about another key follows.
-        self.holder(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
-    }
-
     fn holder(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
         let key = self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?;
         Ok(Caller { key: Some(key), generation: self.generation })
-    }
-
-    /// Looks a caller up again if the keys have changed, and rejects an expired key.
-    fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        if caller.generation != self.generation {
-            *caller = match &caller.key {
-                None => self.caller(None)?,
-                Some(known) => self.holder(parse_sha256(&known.options.sha256).unwrap_or_default())?,
-            };
-        }
-        caller.require_unexpired(now)
-    }
-
-    /// Counts a request in the caller's rate.
-    fn count(&self, caller: &Caller) -> Result<(), Denied> {
-        let rate = match &caller.key {
-            Some(key) => &key.rate,
-            None => &self.anonymous_rate,
-        };
-        let taken = rate.as_ref().map_or(Ok(()), |rate| rate.take());
-        taken.map_err(|wait| Denied::TooManyRequests { wait })
     }
 }
 
@@ -208,26 +182,12 @@ fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 }
 
 /// Admission of callers.
-pub struct Entry {
-    rate_limit: RateLimitOptions,
-    keys: ArcSwap<Keys>,
-}
-
-impl Entry {
-    /// Takes keys and rates from the configuration.
-    ///
-    /// # Errors
-    /// [`InvalidKey`].
-    pub fn new(auth: &AuthOptions, rate_limit: &RateLimitOptions) -> Result<Self, InvalidKey> {
-        let keys = Keys::new(auth, rate_limit, &Keys::default())?;
-        Ok(Self { rate_limit: rate_limit.clone(), keys: ArcSwap::from_pointee(keys) })
-    }
-
+impl Access {
     /// Replaces the keys. A key's name keeps what it has used of its rate.
     ///
     /// # Errors
     /// [`InvalidKey`]; nothing has changed then.
-    pub fn replace(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
+    pub fn replace_keys(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
         let before = self.keys.load();
         let keys = Keys::new(auth, &self.rate_limit, &before)?;
         if keys.by_digest.is_empty() && !before.by_digest.is_empty() {
@@ -249,15 +209,28 @@ impl Entry {
     /// # Errors
     /// [`Denied::NoKey`], [`Denied::UnknownKey`].
     pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
-        self.keys.load().caller(presented)
+        let keys = self.keys.load();
+        if keys.by_digest.is_empty() {
+            return Ok(Caller { key: None, generation: keys.generation });
+        }
+        // The time that the lookup takes depends on the digest, from which nothing about another key follows.
+        keys.holder(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
     }
 
-    /// Looks a caller up again if the keys have changed: its scopes may be others by now. `now` is called only if the key can expire.
+    /// Looks a caller up again if the keys have changed: its scopes may be others by now. Rejects an expired key. `now` is called only if
+    /// the key can expire.
     ///
     /// # Errors
     /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`] if its key is gone, [`Denied::KeyExpired`].
     pub fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        self.keys.load().renew(caller, now)
+        let keys = self.keys.load();
+        if caller.generation != keys.generation {
+            *caller = match &caller.key {
+                None => self.caller(None)?,
+                Some(known) => keys.holder(parse_sha256(&known.options.sha256).unwrap_or_default())?,
+            };
+        }
+        caller.require_unexpired(now)
     }
 
     /// [`Self::renew`], and admits one more request.
@@ -265,17 +238,20 @@ impl Entry {
     /// # Errors
     /// As for [`Self::renew`], and [`Denied::TooManyRequests`].
     pub fn admit(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
-        let keys = self.keys.load();
-        keys.renew(caller, now)?;
-        keys.count(caller)
+        self.renew(caller, now)?;
+        self.count(caller)
     }
 
-    /// Counts a request that requires no key in the rate of the key that was presented before.
+    /// Counts a request in the caller's rate, also one that requires no key.
     ///
     /// # Errors
     /// [`Denied::TooManyRequests`].
     pub fn count(&self, caller: &Caller) -> Result<(), Denied> {
-        self.keys.load().count(caller)
+        let taken = match &caller.key {
+            Some(key) => key.rate.as_ref().map_or(Ok(()), |rate| rate.take()),
+            None => self.keys.load().anonymous_rate.as_ref().map_or(Ok(()), |rate| rate.take()),
+        };
+        taken.map_err(|wait| Denied::TooManyRequests { wait })
     }
 
     /// The keys that can expire, by name, and when they do.
@@ -291,6 +267,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use super::super::GuessingOptions;
     use super::*;
 
     fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
@@ -304,12 +281,12 @@ mod tests {
         }
     }
 
-    fn keys(keys: &[KeyOptions]) -> Result<Entry, InvalidKey> {
+    fn keys(keys: &[KeyOptions]) -> Result<Access, InvalidKey> {
         let auth = AuthOptions { keys: keys.to_vec(), allow_anonymous: false };
-        Entry::new(&auth, &RateLimitOptions::default())
+        Access::new(&auth, &RateLimitOptions::default(), &GuessingOptions::default())
     }
 
-    fn two() -> Entry {
+    fn two() -> Access {
         keys(&[key("reader", &[Scope::Read], "eu-"), key("root", &[Scope::Admin], "")]).unwrap()
     }
 
@@ -402,14 +379,14 @@ mod tests {
     #[test]
     fn keys_change_and_what_was_used_up_stays_so() {
         let rate_limit = RateLimitOptions { requests_per_second: 1 };
-        let entry = Entry::new(&auth(&["old", "both"]), &rate_limit).unwrap();
+        let entry = Access::new(&auth(&["old", "both"]), &rate_limit, &GuessingOptions::default()).unwrap();
         let admit = |key: &str| {
             let mut caller = entry.caller(Some(key.as_bytes()))?;
             entry.admit(&mut caller, || Timestamp(0))
         };
         assert_eq!(admit("both"), Ok(()));
         assert_eq!(admit("new"), Err(Denied::UnknownKey));
-        entry.replace(&auth(&["both", "new"])).unwrap();
+        entry.replace_keys(&auth(&["both", "new"])).unwrap();
         assert_eq!(admit("old"), Err(Denied::UnknownKey));
         assert_eq!(admit("new"), Ok(()));
         assert!(matches!(admit("both"), Err(Denied::TooManyRequests { .. })));
@@ -422,51 +399,64 @@ mod tests {
             auth.keys[0].scopes = scopes.to_vec();
             auth
         };
-        let entry = Entry::new(&with_scopes("shop", &[Scope::Read]), &RateLimitOptions::default()).unwrap();
+        let entry = Access::new(
+            &with_scopes("shop", &[Scope::Read]),
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         let shop = &mut entry.caller(Some(b"shop")).unwrap();
         let early = || Timestamp(0);
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(!shop.may(Scope::Write));
-        entry.replace(&with_scopes("shop", &[Scope::Write])).unwrap();
+        entry.replace_keys(&with_scopes("shop", &[Scope::Write])).unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(shop.may(Scope::Write));
         let mut expires = with_scopes("shop", &[Scope::Read]);
         expires.keys[0].expires_at = Some(Timestamp(10));
-        entry.replace(&expires).unwrap();
+        entry.replace_keys(&expires).unwrap();
         assert_eq!(entry.renew(shop, || Timestamp(9)), Ok(()));
         assert_eq!(entry.renew(shop, || Timestamp(10)), Err(Denied::KeyExpired(Timestamp(10))));
-        entry.replace(&auth(&["other"])).unwrap();
+        entry.replace_keys(&auth(&["other"])).unwrap();
         for _ in 0..2 {
             assert_eq!(entry.renew(shop, early), Err(Denied::UnknownKey));
         }
-        entry.replace(&with_scopes("shop", &[Scope::Redeem])).unwrap();
+        entry.replace_keys(&with_scopes("shop", &[Scope::Redeem])).unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(shop.may(Scope::Redeem));
-        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
+        let open =
+            Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
         let anybody = &mut open.caller(None).unwrap();
         assert_eq!(open.renew(anybody, early), Ok(()));
-        open.replace(&auth(&["first"])).unwrap();
+        open.replace_keys(&auth(&["first"])).unwrap();
         assert_eq!(open.renew(anybody, early), Err(Denied::NoKey));
     }
 
     #[test]
     fn keys_that_can_not_be_change_nothing() {
-        let entry = Entry::new(&auth(&["old"]), &RateLimitOptions::default()).unwrap();
-        let refused = |names: &[&str]| entry.replace(&auth(names)).unwrap_err().to_string();
+        let entry =
+            Access::new(&auth(&["old"]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let refused = |names: &[&str]| entry.replace_keys(&auth(names)).unwrap_err().to_string();
         assert_eq!(refused(&["new", "new"]), "auth.keys: two keys have the name `new`");
         let last = "auth.keys is empty: reloading would disable authentication; restart to apply";
         assert_eq!(refused(&[]), last);
         assert_eq!(entry.caller(Some(b"old")).unwrap().name(), "old");
-        let open = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
-        assert!(open.is_open() && open.replace(&auth(&["first"])).is_ok() && !open.is_open());
+        let open =
+            Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        assert!(open.is_open() && open.replace_keys(&auth(&["first"])).is_ok() && !open.is_open());
     }
 
     #[test]
     fn rate_is_off_unless_set() {
-        let off = Entry::new(&auth(&[]), &RateLimitOptions::default()).unwrap();
-        let admit = |entry: &Entry| entry.admit(&mut Caller::anybody(), || Timestamp(0));
+        let off = Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let admit = |entry: &Access| entry.admit(&mut Caller::anybody(), || Timestamp(0));
         assert!((0..1_000).all(|_| admit(&off).is_ok()));
-        let on = Entry::new(&auth(&[]), &RateLimitOptions { requests_per_second: 1 }).unwrap();
+        let on = Access::new(
+            &auth(&[]),
+            &RateLimitOptions { requests_per_second: 1 },
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         assert_eq!(admit(&on), Ok(()));
         let refused = (0..1_000).find_map(|_| admit(&on).err());
         assert!(matches!(refused, Some(Denied::TooManyRequests { wait }) if !wait.is_zero()));

@@ -7,6 +7,7 @@
 //! once, some seem to have used more than they did.
 
 use parking_lot::Mutex;
+use std::num::NonZeroU32;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -17,11 +18,8 @@ const LINES_PER_MINUTE: u32 = 10;
 /// Returns the time since the process first asked.
 pub(super) fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    nanoseconds(START.elapsed())
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    // Enough for five centuries.
+    START.elapsed().as_nanos() as u64
 }
 
 /// Returns the time at which all use will have been returned, after another one.
@@ -46,7 +44,7 @@ pub struct Limiter {
 impl Limiter {
     /// Allows `count` uses in any `time`; all of them immediately if it has been unused before.
     pub fn new(count: u32, time: Duration) -> Self {
-        let most = nanoseconds(time);
+        let most = time.as_nanos() as u64;
         Self { cost: most / u64::from(count.max(1)), most, until: AtomicU64::new(0) }
     }
 
@@ -59,14 +57,9 @@ impl Limiter {
     }
 
     fn take_at(&self, now: u64) -> Result<(), u64> {
-        let mut until = self.until.load(Relaxed);
-        loop {
-            let next = used_until(until, self.cost, self.most, now)?;
-            match self.until.compare_exchange_weak(until, next, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(current) => until = current,
-            }
-        }
+        let used = |until| used_until(until, self.cost, self.most, now);
+        let taken = self.until.fetch_update(Relaxed, Relaxed, |until| used(until).ok());
+        taken.or_else(used).map(drop)
     }
 }
 
@@ -104,56 +97,54 @@ const COLUMN_BITS: usize = 12;
 /// Bits of a hash that choose a shard, which has its own lock.
 const SHARD_BITS: usize = 6;
 
-/// The sketch. All times are in nanoseconds.
-pub(super) struct Sketch(Box<[Mutex<Shard>]>);
+/// The time over which uses are counted, in nanoseconds.
+pub(super) const MINUTE: u64 = 60_000_000_000;
 
-/// The rows of a shard, one after the other.
-struct Shard(Box<[u64]>);
+/// The sketch: limits the uses of each client in a minute. All times are in nanoseconds.
+pub(super) struct Sketch {
+    /// Uses allowed per minute.
+    pub(super) most: NonZeroU32,
+    /// Each has its rows one after the other.
+    shards: Box<[Mutex<Box<[u64]>>]>,
+}
 
 impl Sketch {
     /// An empty sketch; 8 MiB.
-    pub(super) fn new() -> Self {
-        let shard = |_| Mutex::new(Shard(vec![0; ROWS << COLUMN_BITS].into_boxed_slice()));
-        Self((0..1 << SHARD_BITS).map(shard).collect())
+    pub(super) fn new(most: NonZeroU32) -> Self {
+        let shard = |_| Mutex::new(vec![0; ROWS << COLUMN_BITS].into_boxed_slice());
+        Self { most, shards: (0..1 << SHARD_BITS).map(shard).collect() }
     }
 
-    /// Uses `cost`, unless that would exceed `most`.
+    fn cost(&self, uses: u32) -> u64 {
+        MINUTE / u64::from(self.most.get()) * u64::from(uses)
+    }
+
+    /// Uses it so often, unless that would exceed the limit; 0 asks whether it could be used once.
     ///
     /// # Errors
     /// How long to wait until it would be allowed.
-    pub(super) fn take(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
+    pub(super) fn take(&self, hash: u64, uses: u32, now: u64) -> Result<(), u64> {
         let mut shard = self.shard(hash).lock();
-        shard.fits(hash, cost, most, now)?;
-        for cell in cells(hash) {
-            shard.0[cell] = shard.0[cell].max(now).saturating_add(cost);
+        let until = cells(hash).map(|cell| shard[cell]).min().unwrap_or(0);
+        used_until(until, self.cost(uses.max(1)), MINUTE, now)?;
+        for cell in cells(hash).take_while(|_| uses > 0) {
+            shard[cell] = shard[cell].max(now).saturating_add(self.cost(uses));
         }
         Ok(())
     }
 
-    /// What [`Self::take`] would return; uses nothing.
-    pub(super) fn fits(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
-        self.shard(hash).lock().fits(hash, cost, most, now)
-    }
-
-    /// Returns a use of `cost`, as far as passing time has not returned it yet.
-    pub(super) fn give_back(&self, hash: u64, cost: u64, taken: u64, now: u64) {
+    /// Returns uses, as far as passing time has not returned them yet.
+    pub(super) fn give_back(&self, hash: u64, uses: u32, taken: u64, now: u64) {
         // A cell may have been empty for a while since then, so less of the use is left than its share of the time.
-        let left = cost.saturating_sub(now.saturating_sub(taken));
+        let left = self.cost(uses).saturating_sub(now.saturating_sub(taken));
         let mut shard = self.shard(hash).lock();
         for cell in cells(hash) {
-            shard.0[cell] = shard.0[cell].saturating_sub(left);
+            shard[cell] = shard[cell].saturating_sub(left);
         }
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        &self.0[(hash >> (ROWS * COLUMN_BITS)) as usize % self.0.len()]
-    }
-}
-
-impl Shard {
-    fn fits(&self, hash: u64, cost: u64, most: u64, now: u64) -> Result<(), u64> {
-        let until = cells(hash).map(|cell| self.0[cell]).min().unwrap_or(0);
-        used_until(until, cost, most, now).map(drop)
+    fn shard(&self, hash: u64) -> &Mutex<Box<[u64]>> {
+        &self.shards[(hash >> (ROWS * COLUMN_BITS)) as usize % self.shards.len()]
     }
 }
 

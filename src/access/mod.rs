@@ -11,14 +11,16 @@ mod options;
 
 pub use denied::Denied;
 pub use guessing::{Client, Guesses, Guessing};
-pub use keys::{Caller, Entry, InvalidKey, digest};
+pub use keys::{Caller, InvalidKey, Keys, digest};
 pub use limiter::LogLimiter;
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 
+use arc_swap::ArcSwap;
+
 /// What all protocols share.
 pub struct Access {
-    /// The keys in force, and their rates.
-    pub entry: Entry,
+    keys: ArcSwap<Keys>,
+    rate_limit: RateLimitOptions,
     /// The limit on guessing codes.
     pub guessing: Guessing,
     log: LogLimiter,
@@ -34,16 +36,15 @@ impl Access {
         rate_limit: &RateLimitOptions,
         guessing: &GuessingOptions,
     ) -> Result<Self, InvalidKey> {
-        let entry = Entry::new(auth, rate_limit)?;
-        Ok(Self { entry, guessing: Guessing::new(guessing), log: LogLimiter::default() })
+        let keys = ArcSwap::from_pointee(Keys::new(auth, rate_limit, &Keys::default())?);
+        let (rate_limit, guessing) = (rate_limit.clone(), Guessing::new(guessing));
+        Ok(Self { keys, rate_limit, guessing, log: LogLimiter::default() })
     }
 
     /// Whether a refused key is logged; if so, how many were not since the last one. A key that calls too often is valid, so that
     /// is never logged.
     pub fn tells(&self, denied: &Denied) -> Option<u64> {
-        if matches!(denied, Denied::TooManyRequests { .. }) {
-            return None;
-        }
-        self.log.ask()
+        let is_valid = matches!(denied, Denied::TooManyRequests { .. });
+        if is_valid { None } else { self.log.ask() }
     }
 }

@@ -1,12 +1,12 @@
 //! `cuckood backup`: a consistent archive of a running service, or of the data directory of a stopped one, in a file.
 
 use super::client::Connection;
-use super::progress;
+use super::{progress, report};
 use crate::engine::archive_directory;
 use anyhow::{Context, bail};
 use serde_json::json;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use ureq::BodyReader;
@@ -37,38 +37,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.file.exists() {
         bail!("{name} exists: name a new file");
     }
-    let archive = match &args.from {
-        Some(dir) => Archive::Directory(dir),
-        None => Archive::Service(args.connection.client()?.read("/v1/backup")?),
+    let service = match &args.from {
+        Some(_) => None,
+        None => Some(args.connection.client()?.read("/v1/backup")?),
     };
-    let bytes = save(archive, &args.file).with_context(|| name.clone())?;
-    let result = match args.json {
-        true => json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() }).to_string(),
-        false => format!("wrote {name}, {bytes} bytes"),
-    };
-    // The backup exists, whether or not the result is read.
-    let _ = writeln!(io::stdout(), "{result}");
+    let bytes = save(service, args.from.as_deref(), &args.file).with_context(|| name.clone())?;
+    let json = json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() });
+    report(args.json, &json, &format!("wrote {name}, {bytes} bytes"));
     Ok(())
 }
 
-/// The origin of an archive.
-enum Archive<'a> {
-    Directory(&'a Path),
-    Service(BodyReader<'static>),
-}
-
-/// Returns the number of bytes. Only the owner may read the file, because the archive contains secrets.
-fn save(archive: Archive<'_>, path: &Path) -> anyhow::Result<u64> {
+/// Saves the archive of a service, or else of a directory. Returns the number of bytes. Only the owner may read the file, because the
+/// archive contains secrets.
+fn save(service: Option<BodyReader<'_>>, from: Option<&Path>, path: &Path) -> anyhow::Result<u64> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".cuckood-backup-").tempfile_in(directory)?;
-    match archive {
-        Archive::Directory(dir) => drop(archive_directory(dir, &mut file)?),
-        Archive::Service(archive) => {
-            let progress = progress::bytes(None, "of the archive");
-            let copied = io::copy(&mut progress.wrap_read(archive), &mut file);
-            progress.finish_and_clear();
-            copied?;
-        }
+    if let Some(dir) = from {
+        archive_directory(dir, &mut file)?;
+    }
+    if let Some(archive) = service {
+        let progress = progress::bytes(None, "of the archive");
+        let copied = io::copy(&mut progress.wrap_read(archive), &mut file);
+        progress.finish_and_clear();
+        copied?;
     }
     let bytes = file.as_file().metadata()?.len();
     file.as_file().sync_all()?;

@@ -6,6 +6,7 @@ use rustls::pki_types::CertificateDer;
 use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 use serde_json::Value;
 use std::io;
+use std::iter::repeat;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -21,9 +22,6 @@ const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of a request's faults that are shown.
 const FAULTS_MAX: usize = 10;
 
-/// First and longest pause before another attempt; each is twice the one before.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
-
 /// How to reach the service.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Connection {
@@ -38,72 +36,50 @@ pub struct Connection {
     pub cacert: Option<PathBuf>,
 }
 
-/// Why a request failed.
+/// Why a request failed: the connection broke, or could not be made; or the service rejected the request.
 #[derive(Debug, Error)]
-pub enum ClientError {
-    /// The service can't be reached, or the connection broke.
-    #[error("{url}: {source}{}", advice(source))]
-    Transport {
-        /// The URL that was requested.
-        url: String,
-        /// The cause.
-        source: Box<ureq::Error>,
-    },
-    /// The service rejected the request.
-    #[error("{status} {code}: {detail}")]
-    Rejected {
-        /// The HTTP status.
-        status: u16,
-        /// The problem's code, or the status in words.
-        code: String,
-        /// The problem's detail.
-        detail: String,
-    },
-}
-
-fn advice(source: &ureq::Error) -> &'static str {
-    match source {
-        ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
-            "; is the service running?"
-        }
-        _ => "",
-    }
+#[error("{message}")]
+pub struct ClientError {
+    /// The HTTP status of a rejection.
+    pub status: Option<u16>,
+    /// The problem's code, or the status in words.
+    code: String,
+    message: String,
 }
 
 impl ClientError {
-    /// The status with which the service rejected the request.
-    pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Transport { .. } => None,
-            Self::Rejected { status, .. } => Some(*status),
-        }
+    /// A rejection.
+    pub fn rejected(status: u16, code: &str, detail: &str) -> Self {
+        let message = format!("{status} {code}: {detail}");
+        Self { status: Some(status), code: code.to_owned(), message }
     }
 
     /// Whether the same request may succeed later.
     pub fn may_pass(&self) -> bool {
-        self.status().is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
+        self.status.is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
     }
 
     /// Whether the service rejected the request with this code.
     pub fn is_code(&self, wanted: &str) -> bool {
-        matches!(self, Self::Rejected { code, .. } if code == wanted)
+        self.code == wanted
     }
 }
 
-/// Returns the pauses between attempts. They never end.
+/// Returns the pauses between attempts. They never end; each is twice the one before, up to a limit.
 pub fn pauses() -> impl Iterator<Item = Duration> + Send {
-    let (first, longest) = PAUSE;
-    std::iter::successors(Some(first), move |pause| Some((2 * *pause).min(longest)))
+    [250, 500, 1_000, 2_000, 4_000].into_iter().chain(repeat(8_000)).map(Duration::from_millis)
 }
 
 /// Returns the error that a response describes. One without a problem document comes from something else, such as a proxy.
 fn rejected(status: StatusCode, text: &str) -> ClientError {
     let problem: Value = serde_json::from_str(text).unwrap_or_default();
-    let status_code = status.as_u16();
     let (Some(code), Some(detail)) = (problem["code"].as_str(), problem["detail"].as_str()) else {
-        let code = status.canonical_reason().unwrap_or("unknown").to_owned();
-        let detail = "not a response of cuckood: check the URL; does a proxy respond in its place?".into();
-        return ClientError::Rejected { status: status_code, code, detail };
+        let detail = "not a response of cuckood: check the URL; does a proxy respond in its place?";
+        return ClientError::rejected(
+            status.as_u16(),
+            status.canonical_reason().unwrap_or("unknown"),
+            detail,
+        );
     };
     // The detail of several faults does not name them.
     let faults = problem["errors"].as_array().filter(|faults| faults.len() > 1).into_iter().flatten();
@@ -111,8 +87,8 @@ fn rejected(status: StatusCode, text: &str) -> ClientError {
     let faults = faults
         .take(FAULTS_MAX)
         .map(|fault| format!("; {} {}", text(fault, "pointer"), text(fault, "detail")));
-    let detail = std::iter::once(detail.to_owned()).chain(faults).collect();
-    ClientError::Rejected { status: status_code, code: code.to_owned(), detail }
+    let detail: String = std::iter::once(detail.to_owned()).chain(faults).collect();
+    ClientError::rejected(status.as_u16(), code, &detail)
 }
 
 /// A client of one service.
@@ -199,7 +175,14 @@ impl Client {
     }
 
     fn broken(&self, path: &str, source: ureq::Error) -> ClientError {
-        ClientError::Transport { url: self.url(path), source: Box::new(source) }
+        let advice = match source {
+            ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
+                "; is the service running?"
+            }
+            _ => "",
+        };
+        let message = format!("{}: {source}{advice}", self.url(path));
+        ClientError { status: None, code: String::new(), message }
     }
 
     /// Sends a request, and returns the body of the response if its status is a success.

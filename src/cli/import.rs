@@ -1,18 +1,21 @@
 //! `cuckood import`: imports a file, standard input or a key of Redis into a campaign or coupon.
 
-use super::client::{Client, ClientError, Connection, pauses};
+use super::client::{Client, ClientError, Connection, pauses, random_id};
 use super::progress;
 use super::shadow::redis::{self, Redis};
 use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use ureq::SendBody;
 use ureq::http::Method;
+
+/// The code with which the service says that it has not noticed yet that the previous upload was interrupted.
+const RUNNING: &str = "import-running";
 
 /// How long to wait for an upload that counts as running: that of a node that has crashed does so for as long as this, and its last
 /// progress may have been made after the connection broke.
@@ -44,8 +47,8 @@ pub struct Args {
     #[arg(long)]
     pub if_absent: bool,
     /// Format of the file, whatever its name.
-    #[arg(long)]
-    pub format: Option<Format>,
+    #[arg(long, value_parser = ["text", "ndjson", "csv"])]
+    pub format: Option<String>,
     /// Replace the existing items with those of the file.
     #[arg(long)]
     pub replace: bool,
@@ -82,17 +85,6 @@ pub struct Args {
     pub cacert: Option<PathBuf>,
 }
 
-/// Format of an upload.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum Format {
-    /// One item per line.
-    Text,
-    /// One JSON string or `{"item":…}` per line.
-    Ndjson,
-    /// A header row and records.
-    Csv,
-}
-
 /// The input of an upload.
 enum Source<'a> {
     /// A file, which can be read again when a connection breaks.
@@ -111,16 +103,8 @@ impl Source<'_> {
             return Ok((Source::Redis(redis, key), progress));
         }
         let path = args.file.as_deref().ok_or_else(|| anyhow!("name a file, or Redis with --redis"))?;
-        let about = match path == Path::new("-") {
-            true => None,
-            false => Some(
-                File::open(path)
-                    .and_then(|file| file.metadata())
-                    .with_context(|| path.display().to_string())?,
-            ),
-        };
         // A pipe has no length.
-        Ok(match about.filter(std::fs::Metadata::is_file) {
+        Ok(match path.metadata().ok().filter(Metadata::is_file) {
             Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
             None => (Source::Stream(path), progress::bytes(None, "read")),
         })
@@ -180,15 +164,11 @@ impl Upload {
             (_, Some(name)) => (name, Some("zstd")),
             _ => (&*name, None),
         };
-        let by_name = match name.rsplit_once('.').map(|(_, extension)| extension) {
-            Some("ndjson" | "jsonl") => Format::Ndjson,
-            Some("csv") => Format::Csv,
-            _ => Format::Text,
-        };
-        let media_type = match args.format.unwrap_or(by_name) {
-            Format::Text => "text/plain",
-            Format::Ndjson => "application/x-ndjson",
-            Format::Csv => "text/csv",
+        let extension = name.rsplit_once('.').map_or("text", |(_, extension)| extension);
+        let media_type = match args.format.as_deref().unwrap_or(extension) {
+            "ndjson" | "jsonl" => "application/x-ndjson",
+            "csv" => "text/csv",
+            _ => "text/plain",
         };
         let id = args.id.clone().map_or_else(random_id, Ok)?;
         let if_absent = args.if_absent || args.redis.is_some();
@@ -233,14 +213,14 @@ impl Upload {
             drop(body);
             let broken = match sent {
                 Ok(text) => return Ok(text),
-                Err(error) if !error.may_pass() && !is_running(&error) => return Err(error.into()),
+                Err(error) if !error.may_pass() && !error.is_code(RUNNING) => return Err(error.into()),
                 Err(error) => error,
             };
-            if let (ClientError::Transport { .. }, Some(failure)) = (&broken, self.failure()) {
+            if let (None, Some(failure)) = (broken.status, self.failure()) {
                 return Err(failure.into());
             }
-            let is_repeatable = matches!(source, Source::File(_));
-            let Some(pause) = patience.pause(is_running(&broken)).filter(|_| is_repeatable) else {
+            let is_repeatable = matches!(source, Source::File(_)) && self.retries > 0;
+            let Some(pause) = patience.pause(broken.is_code(RUNNING)).filter(|_| is_repeatable) else {
                 let id = &self.id;
                 bail!("{broken}; added items stay; repeat the command with --id {id} to continue");
             };
@@ -253,9 +233,9 @@ impl Upload {
     fn failure(&self) -> Option<ClientError> {
         let path = format!("/v1/imports/{}", self.id);
         let recorded = self.client.get(&path, None).ok()?;
-        let text = |field: &str| Some(recorded["failure"][field].as_str()?.to_owned());
-        let (code, detail) = (text("code")?, text("detail")?);
-        (recorded["state"] != "running").then_some(ClientError::Rejected { status: 409, code, detail })
+        let failure = &recorded["failure"];
+        let (code, detail) = (failure["code"].as_str()?, failure["detail"].as_str()?);
+        (recorded["state"] != "running").then(|| ClientError::rejected(409, code, detail))
     }
 
     fn post(
@@ -269,22 +249,8 @@ impl Upload {
     }
 }
 
-/// Generates a unique id, under which the upload can be continued.
-fn random_id() -> io::Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    Ok(hex::encode(random))
-}
-
-/// Whether the service has not noticed yet that the previous upload was interrupted.
-fn is_running(error: &ClientError) -> bool {
-    error.is_code("import-running")
-}
-
 /// How often an upload is sent again, and when.
 struct Patience {
-    /// Whether anything is sent again.
-    is_patient: bool,
     retries: u32,
     pauses: Box<dyn Iterator<Item = Duration>>,
     /// Time spent on an upload that counts as running.
@@ -293,13 +259,13 @@ struct Patience {
 
 impl Patience {
     fn new(retries: u32) -> Self {
-        Self { is_patient: retries > 0, retries, pauses: Box::new(pauses()), waited: Duration::ZERO }
+        Self { retries, pauses: Box::new(pauses()), waited: Duration::ZERO }
     }
 
     /// Returns the pause before the next upload; `None` for no more. Finding the previous one still running is no retry, unless it
     /// takes too long.
     fn pause(&mut self, is_running: bool) -> Option<Duration> {
-        if is_running && self.is_patient && self.waited < RUNNING_MAX {
+        if is_running && self.waited < RUNNING_MAX {
             let pause = self.pauses.next()?;
             self.waited += pause;
             return Some(pause);
@@ -333,7 +299,7 @@ mod tests {
     #[test]
     fn connection_may_break_as_often_as_configured() {
         assert_eq!(pauses(3, [false; 10]), [250, 500, 1_000].map(Duration::from_millis));
-        assert!(pauses(0, [false; 10]).is_empty() && pauses(0, [true; 10]).is_empty());
+        assert!(pauses(0, [false; 10]).is_empty());
         assert_eq!(*pauses(20, [false; 30]).last().unwrap(), Duration::from_secs(8));
     }
 }

@@ -46,16 +46,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random));
     let digest = hex::encode(Sha256::digest(&key));
-    let mut entry = toml::Table::new();
-    entry.insert("name".into(), name.clone().into());
-    entry.insert("sha256".into(), digest.into());
-    entry.insert("scopes".into(), scopes.clone().into());
-    if !prefix.is_empty() {
-        entry.insert("prefix".into(), prefix.clone().into());
-    }
-    if let Some(time) = expires_at {
-        entry.insert("expires_at".into(), time.to_string().into());
-    }
+    let entry: [(&str, Option<toml::Value>); 5] = [
+        ("name", Some(name.clone().into())),
+        ("sha256", Some(digest.into())),
+        ("scopes", Some(scopes.clone().into())),
+        ("prefix", Some(prefix.clone()).filter(|prefix| !prefix.is_empty()).map(Into::into)),
+        ("expires_at", expires_at.map(|time| time.to_string().into())),
+    ];
+    let entry: toml::Table =
+        entry.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     let mut out = io::stdout();
     writeln!(out, "key:   {key}")?;
     Ok(writeln!(out, "entry: {}", toml::Value::Table(entry))?)

@@ -18,6 +18,7 @@ pub mod shadow;
 mod tls;
 pub mod verify;
 
+use serde_json::Value;
 use std::io::{self, Write};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,6 +26,11 @@ use tokio::signal::unix::{SignalKind, signal};
 fn note(what: &str) {
     // Standard error is gone, so there is nowhere left to report that.
     let _ = writeln!(io::stderr(), "cuckood: {what}");
+}
+
+/// Prints the result of a command that has done its work, whether or not the result is read.
+fn report(is_json: bool, json: &Value, text: &str) {
+    let _ = if is_json { writeln!(io::stdout(), "{json}") } else { writeln!(io::stdout(), "{text}") };
 }
 
 /// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.

@@ -1,11 +1,10 @@
 //! `cuckood move`: streams the image of a campaign or coupon from one service to another.
 
 use super::client::{Client, ClientError, Connection, pauses};
-use super::progress;
+use super::{progress, report};
 use anyhow::bail;
 use indicatif::ProgressBar;
 use serde_json::json;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 use ureq::SendBody;
@@ -59,16 +58,6 @@ impl Place {
         let connection = Connection { url: url.to_owned(), key: key.cloned(), cacert: cacert.cloned() };
         Ok(Self { client: connection.client()?, path: format!("/v1/{what}") })
     }
-
-    fn exists(&self) -> Result<bool, ClientError> {
-        match self.client.get(&self.path, None) {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_code("campaign-not-found") || error.is_code("coupon-not-found") => {
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// Streams the image from one service to the other.
@@ -83,8 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (args.to_key.as_ref().or(args.key.as_ref()), args.to_cacert.as_ref().or(args.cacert.as_ref()));
     let to = Place::new(&args.to, &renamed, to_key, to_cacert)?;
     let created = to.client.url(&to.path);
-    if to.exists()? {
-        bail!("already-exists: {created} exists; choose another name with --rename");
+    match to.client.get(&to.path, None) {
+        Ok(_) => bail!("already-exists: {created} exists; choose another name with --rename"),
+        Err(error) if error.is_code("campaign-not-found") || error.is_code("coupon-not-found") => {}
+        Err(error) => return Err(error.into()),
     }
     let described = from.client.get(&from.path, None)?;
     let progress = progress::bytes(described["stats"]["memory_bytes"].as_u64(), "of the image (about)");
@@ -105,12 +96,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     progress.finish_and_clear();
     moved?;
     let (bytes, seconds) = (progress.position(), start.elapsed().as_secs_f64());
-    let result = match args.json {
-        true => json!({ "made": created, "bytes": bytes, "seconds": seconds }).to_string(),
-        false => format!("made {created} from {bytes} bytes; the original is still there"),
-    };
-    // It is created, whether or not the result is read.
-    let _ = writeln!(io::stdout(), "{result}");
+    let json = json!({ "made": created, "bytes": bytes, "seconds": seconds });
+    report(args.json, &json, &format!("made {created} from {bytes} bytes; the original is still there"));
     Ok(())
 }
 

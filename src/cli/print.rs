@@ -5,10 +5,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Print the OpenAPI document.
-#[derive(clap::Args, Debug)]
-pub struct Openapi {}
-
 /// Print a script with which a shell completes commands and options.
 ///
 /// For bash: cuckood completions bash > ~/.local/share/bash-completion/completions/cuckood

@@ -38,44 +38,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("{} is not a data directory: it has no file `format`", dir.display());
     }
     let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
-    let clock = Clock::system(ClockLimits::default());
+    let (clock, name) = (Clock::system(ClockLimits::default()), dir.display());
     if let Args::Skip { entry, .. } = args {
-        let last = repair::skip(dir, &options, &clock, Seq(*entry))?;
+        let last = repair::skip(dir, &options, &clock, Seq(*entry))?.0;
         tell(&format!("entry {entry} is skipped; its write has had no effect"));
-        tell(&format!(
-            "{}: a snapshot covers it, up to position {}; the service can be started",
-            dir.display(),
-            last.0
-        ));
+        tell(&format!("{name}: a snapshot covers it, up to position {last}; the service can be started"));
         return Ok(());
     }
     tell(&format!("the clock says {}, which is taken as right", clock.reading().wall));
-    let repair = repair::clock(dir, &options, &clock)?;
-    told(&repair).iter().for_each(|line| tell(line));
-    let unreadable = || format!("{} was repaired, but can't be read now", dir.display());
+    tell(&told(&repair::clock(dir, &options, &clock)?));
+    let unreadable = || format!("{name} was repaired, but can't be read now");
     let again = repair::clock(dir, &options, &clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
         bail!("{}: its log ends at {:?}", unreadable(), again.logged);
     }
-    tell(&format!("{}: the service can be started", dir.display()));
+    tell(&format!("{name}: the service can be started"));
     Ok(())
 }
 
-fn told(repair: &ClockRepair) -> Vec<String> {
-    let Some(logged) = repair.logged else { return vec!["the log is empty: nothing to repair".into()] };
-    let mut lines = vec![format!("the last entry of the log was written at {logged}")];
-    match repair.turned_back {
-        None => lines.push("that is not in the future: nothing to repair".into()),
-        Some(turned) => {
-            lines.push(format!(
-                "entry {} turns the time back; nothing was removed from the log",
-                turned.seq.0
-            ));
-            lines.push(format!("{} redemptions from the future were moved back to now", turned.redemptions));
-            lines.push(format!("{} holds that had expired too soon are active again", turned.holds));
-        }
-    }
-    lines
+fn told(repair: &ClockRepair) -> String {
+    let Some(logged) = repair.logged else { return "the log is empty: nothing to repair".to_owned() };
+    let last = format!("the last entry of the log was written at {logged}");
+    let Some(turned) = &repair.turned_back else {
+        return format!("{last}\nthat is not in the future: nothing to repair");
+    };
+    let (entry, redemptions, holds) = (turned.seq.0, turned.redemptions, turned.holds);
+    format!(
+        "{last}\nentry {entry} turns the time back; nothing was removed from the log\n\
+         {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too soon are active again"
+    )
 }
 
 fn tell(line: &str) {

@@ -72,10 +72,12 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     let scratch = folder.path().join("unpacked");
     let last = restore_into_cluster(file, &scratch, &config.engine_options().journal, clock)?;
     let positions = positions.iter().map(|(dir, at)| format!("{}: up to position {}\n", dir.display(), at.0));
-    let (positions, source) = (positions.collect::<String>(), source.display());
-    let choice = if positions.is_empty() { String::new() } else { format!("{source} is furthest ahead\n") };
+    let (mut told, source) = (positions.collect::<String>(), source.display());
+    if !told.is_empty() {
+        told.push_str(&format!("{source} is furthest ahead\n"));
+    }
     Ok(format!(
-        "{positions}{choice}the log begins with {source}, behind position {}; anything written later than its state is missing: start the nodes \
+        "{told}the log begins with {source}, behind position {}; anything written later than its state is missing: start the nodes \
          with empty directories",
         last.0
     ))

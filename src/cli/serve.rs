@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::server::{self, Listeners, Reloads};
 use crate::telemetry;
 use anyhow::Context;
+use futures_util::future::OptionFuture;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
@@ -25,7 +26,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     server::heap::share_c_heap();
     let config = configuration(args.config.as_deref())?;
-    telemetry::init(&config.log).map_err(anyhow::Error::msg)?;
+    telemetry::init(&config.log)?;
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     // This runtime only accepts connections; the server's workers serve them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -36,10 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let file = args.config.clone();
         let reloads = Reloads { hangups, read: Box::new(move || configuration(file.as_deref())) };
         let http = bind(config.server.listen).await?;
-        let resp = match config.resp.listen {
-            Some(address) => Some(bind(address).await?),
-            None => None,
-        };
+        let resp = OptionFuture::from(config.resp.listen.map(bind)).await.transpose()?;
         server::run(config, Listeners { http, resp }, reloads, stopped()).await
     })
 }

@@ -1,13 +1,12 @@
 //! `cuckood verify`: checks that a data directory or a backup is complete, and as it was written.
 
-use super::progress;
+use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{restore_through, verify};
-use crate::store::Findings;
-use crate::store::{Store, StoreCopy, StoreOptions, archive};
-use anyhow::{anyhow, bail};
+use crate::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
+use anyhow::{Context, anyhow, bail};
 use serde_json::json;
-use std::io::{self, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -56,12 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Opens a copy of the directory, checks the log and the snapshots, and rebuilds the state.
 fn of_directory(args: &Args) -> anyhow::Result<Findings> {
     let copy = StoreCopy::of(&args.path, args.scratch.as_deref())?;
-    let store = copy.open(&options()).map_err(|error| anyhow!(copy.of_original(&error.to_string())))?;
-    let mut findings = verify(&Arc::new(store));
-    for line in findings.notes.iter_mut().chain(&mut findings.faults) {
-        *line = copy.of_original(line);
-    }
-    Ok(findings)
+    findings(copy.open(&options()), |text| copy.of_original(text))
 }
 
 /// Reads the whole archive, restores it into a temporary directory, and verifies the result.
@@ -75,17 +69,22 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
         return Ok(Findings { faults: vec![error.to_string()], ..Findings::default() });
     }
     let scratch = scratch(file, args.scratch.as_deref())?;
-    let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
     let clock = Clock::system(ClockLimits::default()).reading();
     let last = restore_through(file, scratch.path(), &options(), clock, wrap)?;
     progress.finish_and_clear();
-    let store = Store::open(scratch.path(), &options());
-    let store = store.map_err(|error| anyhow!(told(&error.to_string())))?;
+    let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
+    let mut findings = findings(Store::open(scratch.path(), &options()), told)?;
+    findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
+    Ok(findings)
+}
+
+/// Verifies a copy. `told` names the original in a message about it.
+fn findings(copy: Result<Store, StoreError>, told: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
+    let store = copy.map_err(|error| anyhow!(told(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store));
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = told(line);
     }
-    findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
     Ok(findings)
 }
 
@@ -99,25 +98,19 @@ fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cuckood-verify-");
     let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (path, made) = match scratch {
-        Some(scratch) => (scratch, builder.tempdir_in(scratch)),
-        None => (beside, builder.tempdir_in(beside).or_else(|_| builder.tempdir())),
+    let made = match scratch {
+        Some(scratch) => builder.tempdir_in(scratch),
+        None => builder.tempdir_in(beside).or_else(|_| builder.tempdir()),
     };
-    made.map_err(|error| anyhow!("{}: can't make a folder in: {error}", path.display()))
+    made.with_context(|| {
+        format!("{}: can't make a folder to restore into", scratch.unwrap_or(beside).display())
+    })
 }
 
-fn print(path: &Path, as_json: bool, findings: &Findings) {
-    let Findings { notes, faults } = findings;
-    let path = path.display().to_string();
-    let text = if as_json {
-        let whole = faults.is_empty();
-        format!("{}\n", json!({ "path": path, "whole": whole, "notes": notes, "faults": faults }))
-    } else {
-        let notes = notes.iter().map(|note| format!("{note}\n"));
-        let faults_told = faults.iter().map(|fault| format!("FAULT {fault}\n"));
-        let whole = faults.is_empty().then(|| format!("{path}: whole\n"));
-        notes.chain(faults_told).chain(whole).collect()
-    };
-    // If nobody reads the report, the exit status still tells.
-    let _ = io::stdout().write_all(text.as_bytes());
+fn print(path: &Path, is_json: bool, Findings { notes, faults }: &Findings) {
+    let (path, whole) = (path.display().to_string(), faults.is_empty());
+    let json = json!({ "path": path, "whole": whole, "notes": notes, "faults": faults });
+    let faults = faults.iter().map(|fault| format!("FAULT {fault}"));
+    let lines = notes.iter().cloned().chain(faults).chain(whole.then(|| format!("{path}: whole")));
+    report(is_json, &json, &lines.collect::<Vec<_>>().join("\n"));
 }

@@ -95,10 +95,8 @@ impl Cluster {
     }
 
     fn node(&self) -> String {
-        match self.node.as_str() {
-            "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            node => node.to_owned(),
-        }
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Some(self.node.clone()).filter(|node| !node.is_empty()).unwrap_or_else(machine)
     }
 }
 

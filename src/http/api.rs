@@ -57,7 +57,7 @@ impl Control {
     /// # Errors
     /// [`InvalidKey`] if they are invalid or none is left. The old ones stay in force then.
     pub fn replace_keys(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
-        self.api.access.entry.replace(auth)
+        self.api.access.replace_keys(auth)
     }
 
     /// Sets the time at which the certificate expires, for the metrics.

@@ -110,7 +110,7 @@ impl Gate {
         let path = request.uri().path();
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(path, "/livez" | "/readyz");
-        if !is_probe && self.api.access.entry.is_open() {
+        if !is_probe && self.api.access.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
@@ -134,10 +134,10 @@ impl Gate {
             audit::log_denied(&self.api.access, &denied, caller, request, route.path(), id);
             Problem::from(denied)
         };
-        let entry = &self.api.access.entry;
+        let access = &self.api.access;
         let mut caller =
-            entry.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
-        let admitted = entry.admit(&mut caller, || self.api.engine.now());
+            access.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
+        let admitted = access.admit(&mut caller, || self.api.engine.now());
         let permitted = admitted.and_then(|()| match route.path() {
             Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),

@@ -79,7 +79,7 @@ static COMPRESSED: [Compressed; FILES.len()] = [const { Compressed::new() }; FIL
 )]
 pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Response {
     static COMPRESSED: [Compressed; 2] = [const { Compressed::new() }; 2];
-    let asks_for_keys = !api.access.entry.is_open();
+    let asks_for_keys = !api.access.is_open();
     let (document, compressed) = ((api.document)(asks_for_keys), &COMPRESSED[usize::from(asks_for_keys)]);
     compressible(&asked, "application/json", document.as_bytes(), compressed)
 }

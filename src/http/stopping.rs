@@ -28,7 +28,7 @@ impl Expiries {
     }
 
     pub(super) fn keys(&self) -> Vec<(String, Timestamp)> {
-        self.access.entry.expiries()
+        self.access.expiries()
     }
 }
 

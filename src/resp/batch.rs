@@ -316,14 +316,10 @@ impl<'a> Batch<'a> {
         }
         let failure = match (row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
-                self.replies.array(outcomes.map_or(items, <[_]>::len));
-                let all_full =
-                    std::iter::repeat_n(&ItemOutcome::Saturated, if outcomes.is_none() { items } else { 0 });
-                outcomes
-                    .into_iter()
-                    .flatten()
-                    .chain(all_full)
-                    .for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
+                let none = vec![ItemOutcome::Saturated; if outcomes.is_none() { items } else { 0 }];
+                let outcomes_or_none = outcomes.unwrap_or(&none);
+                self.replies.array(outcomes_or_none.len());
+                outcomes_or_none.iter().for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
                 return self.counts.add(row.spelling, outcomes.is_none().then_some(Code::ERR));
             }
             (_, None) => Failure::FILTER_FULL,

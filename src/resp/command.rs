@@ -74,8 +74,6 @@ pub struct Row {
     pub arity: i64,
     /// What a caller needs.
     pub needs: Needs,
-    /// Redis' flags.
-    pub flags: &'static [&'static str],
     /// Which arguments are keys.
     pub keys: KeyPositions,
     /// What it does.
@@ -90,13 +88,7 @@ const fn row(
     keys: KeyPositions,
     summary: &'static str,
 ) -> Row {
-    let flags: &[&str] = match needs {
-        Needs::Nothing => &["noscript", "loading", "stale", "fast", "no_auth"],
-        Needs::Key => &["loading", "stale", "fast"],
-        Needs::Scope(Scope::Read) => &["readonly", "fast"],
-        Needs::Scope(_) => &["write", "denyoom"],
-    };
-    Row { name, spelling, arity, needs, flags, keys, summary }
+    Row { name, spelling, arity, needs, keys, summary }
 }
 
 const READ: Needs = Needs::Scope(Scope::Read);
@@ -203,11 +195,10 @@ pub(super) fn describe(arguments: Arguments<'_>, replies: &mut Replies) -> Resul
             }
         }
         "docs" => {
-            let is_named = |row: &&Row| {
-                named.is_empty()
-                    || named.iter().any(|name| name.eq_ignore_ascii_case(row.spelling.as_bytes()))
+            let rows: Vec<&Row> = match named.is_empty() {
+                true => ROWS.iter().collect(),
+                false => named.iter().filter_map(Row::find).collect(),
             };
-            let rows: Vec<&Row> = ROWS.iter().filter(is_named).collect();
             replies.map(rows.len());
             rows.iter().for_each(|row| write_docs(row, replies));
         }
@@ -225,16 +216,16 @@ fn write_row(row: &Row, replies: &mut Replies) {
     replies.array(10);
     replies.bulk(row.spelling.as_bytes());
     replies.integer(row.arity);
-    replies.set(row.flags.len());
-    row.flags.iter().for_each(|flag| replies.simple(flag));
-    [first, last, step].into_iter().for_each(|position| replies.integer(position));
-    let categories = match (row.needs, row.spelling.starts_with("cf.")) {
-        (Needs::Nothing | Needs::Key, _) => &["@fast", "@connection"][..],
-        (Needs::Scope(Scope::Read), true) => &["@read", "@fast", "@cuckoo"],
-        (Needs::Scope(Scope::Read), false) => &["@read", "@fast", "@keyspace"],
-        (Needs::Scope(_), true) => &["@write", "@slow", "@cuckoo"],
-        (Needs::Scope(_), false) => &["@write", "@slow", "@keyspace"],
+    let group = if row.spelling.starts_with("cf.") { "@cuckoo" } else { "@keyspace" };
+    let (flags, categories) = match row.needs {
+        Needs::Nothing => ("noscript loading stale fast no_auth", vec!["@fast", "@connection"]),
+        Needs::Key => ("loading stale fast", vec!["@fast", "@connection"]),
+        Needs::Scope(Scope::Read) => ("readonly fast", vec!["@read", "@fast", group]),
+        Needs::Scope(_) => ("write denyoom", vec!["@write", "@slow", group]),
     };
+    replies.set(flags.split(' ').count());
+    flags.split(' ').for_each(|flag| replies.simple(flag));
+    [first, last, step].into_iter().for_each(|position| replies.integer(position));
     replies.set(categories.len());
     categories.iter().for_each(|category| replies.simple(category));
     (0..3).for_each(|_| replies.array(0));

@@ -56,14 +56,6 @@ thread_local! {
 /// Is counted as an open connection until it is dropped.
 struct Open<'a>(&'a Shared);
 
-impl<'a> Open<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.metrics.connections_opened.inc();
-        shared.metrics.connections.inc();
-        Self(shared)
-    }
-}
-
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.metrics.connections.dec();
@@ -96,7 +88,9 @@ impl Service {
         mut draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let shared = &*self.0;
-        let _open = Open::new(shared);
+        shared.metrics.connections_opened.inc();
+        shared.metrics.connections.inc();
+        let _open = Open(shared);
         let (session, batch) = (Session::new(shared, peer), Batch::new(shared));
         let mut connection = Connection {
             stream,
@@ -131,10 +125,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 true => READ_BYTES_MAX,
                 false => STRANGER.request_bytes_max,
             };
-            let arrived = &mut self.arrived;
             let read = tokio::select! {
                 biased;
-                read = read(&mut self.stream, bytes_max, |bytes| arrived.extend_from_slice(bytes)) => read?,
+                read = self.read(bytes_max) => read?,
                 _ = draining.wait_for(|is_draining| *is_draining), if is_between => return Ok(true),
             };
             if read == 0 {
@@ -155,6 +148,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Reads what has arrived, at most so many bytes. Returns their number; 0 at the end.
+    async fn read(&mut self, bytes_max: usize) -> io::Result<usize> {
+        poll_fn(|context| {
+            ARRIVED.with_borrow_mut(|space| {
+                let mut buffer = ReadBuf::new(&mut space[..bytes_max.min(READ_BYTES_MAX)]);
+                ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+                self.arrived.extend_from_slice(buffer.filled());
+                Poll::Ready(Ok(buffer.filled().len()))
+            })
+        })
+        .await
     }
 
     /// Executes all commands that have arrived.
@@ -183,7 +189,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 true => ControlFlow::Continue(()),
                 false => {
                     let request = &self.arrived[self.read..self.read + length];
-                    execute(&mut self.visit, arguments, request, self.parser.is_inline()).await
+                    execute(&mut self.visit, arguments, request, self.parser.is_inline).await
                 }
             };
             self.parser.begin_next();
@@ -271,21 +277,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         drop((self.visit, self.parser, self.arrived, self.share));
         self.stream.shutdown().await
     }
-}
-
-/// Reads what has arrived, at most so many bytes. Returns their number; 0 at the end.
-async fn read<S: AsyncRead + Unpin>(
-    stream: &mut S,
-    bytes_max: usize,
-    mut take: impl FnMut(&[u8]),
-) -> io::Result<usize> {
-    poll_fn(|context| {
-        ARRIVED.with_borrow_mut(|room| {
-            let mut buffer = ReadBuf::new(&mut room[..bytes_max.min(READ_BYTES_MAX)]);
-            ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer))?;
-            take(buffer.filled());
-            Poll::Ready(Ok(buffer.filled().len()))
-        })
-    })
-    .await
 }

@@ -33,7 +33,7 @@ pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(), Failure> {
-    if !call.shared.access.entry.is_open() {
+    if !call.shared.access.is_open() {
         return call.session.present(call.shared, key);
     }
     // As Redis does without a password.
@@ -98,10 +98,10 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// Rejects a name that no connection may have.
 fn check_name(name: &[u8]) -> Result<(), Failure> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Failure::err(format!("Client names cannot be longer than {NAME_BYTES_MAX} bytes.")));
+    match name.len() <= NAME_BYTES_MAX {
+        true => check_graphic("Client names", name),
+        false => Err(Failure::err(format!("Client names cannot be longer than {NAME_BYTES_MAX} bytes."))),
     }
-    check_graphic("Client names", name)
 }
 
 fn check_graphic(what: &str, value: &[u8]) -> Result<(), Failure> {
@@ -182,32 +182,23 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let Call { session, arguments, .. } = call;
     let replies = &mut call.batch.replies;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
-    let wanted = match subcommand.as_str() {
-        "id" | "getname" | "info" => 2,
-        "setname" | "no-evict" | "no-touch" => 3,
-        "setinfo" => 4,
-        other => return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try CLIENT HELP."))),
-    };
-    if arguments.len() != wanted {
-        return Err(Failure::arity(&format!("client|{subcommand}")));
-    }
-    match subcommand.as_str() {
-        "id" => replies.count(session.id),
-        "getname" if session.name.is_empty() => replies.null(),
-        "getname" => replies.bulk(&session.name),
-        "info" => {
+    match (subcommand.as_str(), arguments.len()) {
+        ("id", 2) => replies.count(session.id),
+        ("getname", 2) if session.name.is_empty() => replies.null(),
+        ("getname", 2) => replies.bulk(&session.name),
+        ("info", 2) => {
             let (id, name) = (session.id, String::from_utf8_lossy(&session.name));
             let address = session.peer.map(|peer| peer.to_string()).unwrap_or_default();
             let (user, version) = (call.caller.name(), replies.protocol as i64);
             replies.text(&format!("id={id} addr={address} name={name} db=0 user={user} resp={version}\n"));
         }
-        "setname" => {
+        ("setname", 3) => {
             check_name(arguments.at(2))?;
             session.name = arguments.at(2).to_vec();
             replies.simple("OK");
         }
         // Clients show which library they use. Nothing reads it here.
-        "setinfo" => {
+        ("setinfo", 4) => {
             let attribute = String::from_utf8_lossy(arguments.at(2));
             if !["LIB-NAME", "LIB-VER"].iter().any(|known| attribute.eq_ignore_ascii_case(known)) {
                 return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'")));
@@ -216,10 +207,16 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
             replies.simple("OK");
         }
         // The connections that have been idle longest are closed when there are too many: there is nothing to switch off.
-        _ => {
+        ("no-evict" | "no-touch", 3) => {
             let is_switch = |word: &&str| arguments.at(2).eq_ignore_ascii_case(word.as_bytes());
             ["on", "off"].iter().find(|word| is_switch(word)).ok_or(Failure::SYNTAX)?;
             replies.simple("OK");
+        }
+        (known @ ("id" | "getname" | "info" | "setname" | "setinfo" | "no-evict" | "no-touch"), _) => {
+            return Err(Failure::arity(&format!("client|{known}")));
+        }
+        (other, _) => {
+            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try CLIENT HELP.")));
         }
     }
     Ok(())

@@ -21,14 +21,8 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const RECORD_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 20;
 
-/// Who goes through which filter.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Owner {
-    /// The filter.
-    pub filter: FilterId,
-    /// The name of the caller's key.
-    pub caller: String,
-}
+/// Who goes through which filter: the name of the caller's key.
+pub type Owner = (FilterId, String);
 
 /// A dump: its owner, and the task that reads it, which is asked for records by their numbers.
 struct Dump {
@@ -56,7 +50,7 @@ fn unknown() -> Failure {
 impl Dumps {
     /// Begins a dump, and gives its first piece.
     pub async fn begin(&self, engine: &Engine, owner: Owner) -> Result<Piece, Failure> {
-        let download = engine.image(owner.filter).await.map_err(|error| match error {
+        let download = engine.image(owner.0).await.map_err(|error| match error {
             SubmitError::Overloaded => {
                 let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
                 Failure::new(Code::BUSY, text)

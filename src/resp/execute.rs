@@ -10,9 +10,6 @@ use crate::access::Scope;
 use crate::engine::Status;
 use std::ops::ControlFlow;
 
-/// Maximum length of an unknown command's name in the reply, in characters.
-const ECHOED_CHARS_MAX: usize = 128;
-
 /// Executes the command of a request, or queues it in a transaction. A failure is its reply. Returns whether the connection continues.
 pub async fn execute(
     visit: &mut Visit<'_>,
@@ -21,8 +18,8 @@ pub async fn execute(
     is_inline: bool,
 ) -> ControlFlow<()> {
     let Some(row) = Row::find(arguments.at(0)) else {
-        let name: String = String::from_utf8_lossy(arguments.at(0)).chars().take(ECHOED_CHARS_MAX).collect();
-        fail(visit, UNKNOWN, Failure::err(format!("unknown command '{name}'"))).await;
+        let name = String::from_utf8_lossy(arguments.at(0));
+        fail(visit, UNKNOWN, Failure::err(format!("unknown command '{name:.128}'"))).await;
         // A line that is no command may be the head of an HTTP request, which a web page makes a browser send. What follows it
         // must not be taken for commands.
         return if is_inline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -33,7 +30,7 @@ pub async fn execute(
     }
     match done {
         Ok(Done::Ended) => return ControlFlow::Break(()),
-        Ok(Done::Answered | Done::Gathered | Done::Queued) => {}
+        Ok(Done::Answered | Done::Deferred) => {}
         Err(failure) => fail(visit, row.spelling, failure).await,
     }
     ControlFlow::Continue(())
@@ -67,7 +64,7 @@ async fn run(
         }
         transaction.queue(request)?;
         batch.replies.simple("QUEUED");
-        return Ok(Done::Queued);
+        return Ok(Done::Deferred);
     }
     if let Needs::Scope(scope) = row.needs {
         refuse_unless_ready(shared, scope)?;

@@ -150,34 +150,29 @@ impl Failure {
     }
 }
 
+const UNKNOWN_OUTCOME: &str = "storage has failed; whether the write took effect is unknown";
+
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
-        match error {
-            SubmitError::Overloaded => Self::new(Code::BUSY, "too many writes are waiting: try again"),
-            SubmitError::Recovering => {
-                Self::new(Code::LOADING, "cuckood is loading the dataset in memory: try again")
-            }
-            SubmitError::Draining => Self::new(Code::READONLY, "the service is stopping"),
-            SubmitError::StorageFailed => {
-                Self::new(Code::MISCONF, "storage has failed; whether the write took effect is unknown")
-            }
+        let (code, text) = match error {
+            SubmitError::Overloaded => (Code::BUSY, "too many writes are waiting: try again"),
+            SubmitError::Recovering => (Code::LOADING, "cuckood is loading the dataset in memory: try again"),
+            SubmitError::Draining => (Code::READONLY, "the service is stopping"),
+            SubmitError::StorageFailed => (Code::MISCONF, UNKNOWN_OUTCOME),
             SubmitError::MemoryLimit => {
-                Self::new(Code::OOM, "the write might take more memory than limits.memory allows")
+                (Code::OOM, "the write might take more memory than limits.memory allows")
             }
-            SubmitError::NoMemory => {
-                Self::new(Code::OOM, "the machine has no memory for what the write might take")
-            }
-            SubmitError::DiskFull => {
-                Self::new(Code::READONLY, "too little disk space is free: nothing was changed")
-            }
+            SubmitError::NoMemory => (Code::OOM, "the machine has no memory for what the write might take"),
+            SubmitError::DiskFull => (Code::READONLY, "too little disk space is free: nothing was changed"),
             SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled { .. } => {
-                Self::new(Code::BUSY, error.to_string())
+                return Self::new(Code::BUSY, error.to_string());
             }
-            SubmitError::LogFull => Self::new(Code::READONLY, error.to_string()),
+            SubmitError::LogFull => return Self::new(Code::READONLY, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
-                Self::new(Code::READONLY, format!("{unsure}: nothing was changed"))
+                return Self::new(Code::READONLY, format!("{unsure}: nothing was changed"));
             }
-        }
+        };
+        Self::new(code, text)
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
         {
             check_blanks(&checks.view, items)?;
             checks.add(Part { row, items: items.len(), guesses: None }, items);
-            return Ok(Done::Gathered);
+            return Ok(Done::Deferred);
         }
     }
     let Some(view) = key.and_then(|key| call.shared.engine.find(key.kind, key.name())) else {
@@ -88,7 +88,7 @@ async fn gather<'a>(
 ) -> Result<Done, Failure> {
     let part = Part { row: call.row, items: items.len(), guesses };
     call.batch.add(view, change, &call.caller, part, items).await;
-    Ok(Done::Gathered)
+    Ok(Done::Deferred)
 }
 
 /// Takes a guess for each item, if the filter is a coupon and the end user's guesses are limited.
@@ -228,10 +228,8 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let keys: Vec<Key<'_>> = arguments.iter().filter_map(|key| call.key(key)).collect();
     keys.iter().try_for_each(|key| call.require_key(key))?;
     let mut deleted = 0;
-    for key in &keys {
-        if call.shared.engine.find(key.kind, key.name()).is_none() {
-            continue;
-        }
+    let engine = &call.shared.engine;
+    for key in keys.iter().filter(|key| engine.find(key.kind, key.name()).is_some()) {
         let result = call.submit(Command::Delete { kind: key.kind, name: key.owned_name() }).await;
         call.log_act(key, &result);
         match result? {
@@ -319,25 +317,22 @@ impl Reserve {
 
     /// Parses `capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`. What Redis would refuse is refused.
     fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
-        let mut bucket_size = REDIS_BUCKET_SIZE;
-        let mut reserve = Self::with_capacity(0);
         integer(arguments.at(0)).ok_or_else(bad_capacity)?;
-        for at in (1..arguments.len()).step_by(2) {
-            let (option, value) = (arguments.at(at), arguments.at(at + 1));
-            if option.eq_ignore_ascii_case(b"BUCKETSIZE") {
-                bucket_size = option_value("BUCKETSIZE", value, 1..=255)?;
-                reserve.bucket_size = u8::try_from(bucket_size).ok().filter(|size| matches!(size, 2 | 4 | 8));
-            } else if option.eq_ignore_ascii_case(b"MAXITERATIONS") {
-                option_value("MAXITERATIONS", value, 1..=65_535)?;
-            } else if option.eq_ignore_ascii_case(b"EXPANSION") {
-                let expansion = option_value("EXPANSION", value, 0..=32_768)?;
-                reserve.growth = if expansion == 0 { Growth::Fixed } else { Growth::Auto };
-            } else {
-                return Err(Failure::err("Unknown argument received"));
-            }
-        }
-        reserve.capacity = check_capacity(arguments.at(0), bucket_size)?;
-        Ok(reserve)
+        let options = arguments.from(1).options(["BUCKETSIZE", "MAXITERATIONS", "EXPANSION"]);
+        let options = options.ok_or_else(|| Failure::err("Unknown argument received"))?;
+        let value = |at: usize, name, range| {
+            options[at].map(|value: &[u8]| option_value(name, value, range)).transpose()
+        };
+        let bucket_size = value(0, "BUCKETSIZE", 1..=255)?;
+        value(1, "MAXITERATIONS", 1..=65_535)?;
+        let is_fixed = value(2, "EXPANSION", 0..=32_768)? == Some(0);
+        Ok(Self {
+            capacity: check_capacity(arguments.at(0), bucket_size.unwrap_or(REDIS_BUCKET_SIZE))?,
+            bucket_size: bucket_size
+                .and_then(|size| u8::try_from(size).ok())
+                .filter(|size| matches!(size, 2 | 4 | 8)),
+            growth: if is_fixed { Growth::Fixed } else { Growth::Auto },
+        })
     }
 
     /// The spec of a filter of this kind: compact campaigns and strict coupons, as over HTTP.

@@ -1,6 +1,5 @@
 //! CF.SCANDUMP and CF.LOADCHUNK: a filter on the move, piece by piece.
 
-use super::dumps::Owner;
 use super::failure::{Code, Failure};
 use super::filters::usable_key;
 use super::key::Key;
@@ -17,7 +16,7 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let iterator = integer(call.arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
     let iterator = iterator.ok_or_else(|| Failure::err("Invalid position"))?;
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
-    let owner = Owner { filter: view.id, caller: call.caller.name().to_owned() };
+    let owner = (view.id, call.caller.name().to_owned());
     let shared = call.shared;
     let (next, bytes) = match iterator {
         0 => {

@@ -1,7 +1,7 @@
 //! EXISTS, TYPE, SCAN and the other commands that look at keys.
 
 use super::failure::Failure;
-use super::key::{KeyRule, pattern, prefix};
+use super::key::{Key, KeyRule, pattern};
 use super::parser::{Arguments, integer};
 use super::session::Call;
 use crate::domain::{ITEMS_MAX, Kind};
@@ -27,11 +27,8 @@ pub(super) fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if keys.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
     }
-    let mut count = 0;
-    for key in keys.iter() {
-        count += u64::from(call.find(key)?.is_some());
-    }
-    call.batch.replies.count(count);
+    let views = keys.iter().map(|key| call.find(key)).collect::<Result<Vec<_>, _>>()?;
+    call.batch.replies.count(views.iter().flatten().count() as u64);
     Ok(())
 }
 
@@ -104,36 +101,26 @@ impl Scan {
     fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
         let cursor = str::from_utf8(arguments.at(0)).ok().and_then(|cursor| cursor.parse().ok());
         let cursor = cursor.ok_or_else(|| Failure::err("invalid cursor"))?;
-        let mut scan = Self { cursor, pattern: None, keys: PAGE_KEYS.0, has_type: true };
-        for at in (1..arguments.len()).step_by(2) {
-            let (option, value) = (arguments.at(at), arguments.at(at + 1));
-            if at + 1 == arguments.len() {
-                return Err(Failure::SYNTAX);
-            } else if option.eq_ignore_ascii_case(b"MATCH") {
-                if value.len() > PATTERN_BYTES_MAX {
-                    return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
-                }
-                scan.pattern = Some(pattern(value).ok_or(Failure::SYNTAX)?);
-            } else if option.eq_ignore_ascii_case(b"TYPE") {
-                scan.has_type = value.eq_ignore_ascii_case(TYPE.as_bytes());
-            } else if option.eq_ignore_ascii_case(b"COUNT") {
-                let count = integer(value).ok_or(Failure::NOT_AN_INTEGER)?;
-                if count < 1 {
-                    return Err(Failure::SYNTAX);
-                }
-                let (least, most) = PAGE_KEYS;
-                scan.keys = usize::try_from(count).unwrap_or(most).clamp(least, most);
-            } else {
-                return Err(Failure::SYNTAX);
-            }
+        let options = arguments.from(1).options(["MATCH", "COUNT", "TYPE"]);
+        let [glob, count, kind] = options.ok_or(Failure::SYNTAX)?;
+        if glob.is_some_and(|glob| glob.len() > PATTERN_BYTES_MAX) {
+            return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
         }
-        Ok(scan)
+        let pattern = glob.map(|glob| pattern(glob).ok_or(Failure::SYNTAX)).transpose()?;
+        let (least, most) = PAGE_KEYS;
+        let keys = match count.map(integer) {
+            None => least,
+            Some(Some(count @ 1..)) => usize::try_from(count).unwrap_or(most).clamp(least, most),
+            Some(Some(_)) => return Err(Failure::SYNTAX),
+            Some(None) => return Err(Failure::NOT_AN_INTEGER),
+        };
+        let has_type = kind.is_none_or(|kind| kind.eq_ignore_ascii_case(TYPE.as_bytes()));
+        Ok(Self { cursor, pattern, keys, has_type })
     }
 
     /// The key of a filter, if it matches. A campaign has two; it is told by its bare name if only that matches.
     fn key(&self, view: &FilterView, rules: &[KeyRule]) -> Option<String> {
-        let name = view.name.as_str();
-        let key = format!("{}{name}", prefix(view.kind));
+        let (name, key) = (view.name.as_str(), Key::of(view.kind, &view.name).to_string());
         let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
         let matches =
             |key: &str| self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(key.as_bytes()));

@@ -50,7 +50,8 @@ pub struct Parser {
     /// Bytes of the request that have been parsed.
     at: usize,
     spans: Vec<Span>,
-    is_inline: bool,
+    /// Whether the request is a plain line of words, as people type it.
+    pub is_inline: bool,
 }
 
 impl Default for Parser {
@@ -117,11 +118,6 @@ impl Parser {
     /// The arguments of the whole request that `bytes` begins with.
     pub fn arguments<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
         Arguments { bytes, spans: &self.spans }
-    }
-
-    /// Whether the request is a plain line of words, as people type it.
-    pub fn is_inline(&self) -> bool {
-        self.is_inline
     }
 
     /// Forgets the request.
@@ -213,6 +209,16 @@ impl<'a> Arguments<'a> {
     /// Those from this position on.
     pub fn from(&self, position: usize) -> Self {
         Self { bytes: self.bytes, spans: self.spans.get(position..).unwrap_or_default() }
+    }
+
+    /// The values of these options, each a word that its value follows; `None` if there is anything else.
+    pub fn options<const N: usize>(&self, words: [&str; N]) -> Option<[Option<&'a [u8]>; N]> {
+        let mut values = [None; N];
+        for at in (0..self.len()).step_by(2) {
+            let is_option = |word: &&str| self.at(at).eq_ignore_ascii_case(word.as_bytes());
+            values[words.iter().position(is_option)?] = Some(of(self.bytes, self.spans.get(at + 1)?));
+        }
+        Some(values)
     }
 
     /// All of them.

@@ -66,7 +66,7 @@ impl Session {
     /// A new connection. Without keys anybody may do everything.
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
-        let caller = shared.access.entry.caller(None).ok();
+        let caller = shared.access.caller(None).ok();
         Self { id, peer, is_known: caller.is_some(), caller, ..Self::default() }
     }
 
@@ -82,10 +82,8 @@ impl Session {
 
     /// Looks whether the key is still in force: it may have expired or been removed.
     pub fn look(&mut self, shared: &Shared) {
-        self.is_known = match &mut self.caller {
-            Some(caller) => shared.access.entry.renew(caller, || shared.engine.now()).is_ok(),
-            None => false,
-        };
+        let now = || shared.engine.now();
+        self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
     }
 
     /// Presents a key.
@@ -93,7 +91,7 @@ impl Session {
     /// # Errors
     /// `WRONGPASS`; whoever the connection belonged to before, it still does.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
-        let caller = shared.access.entry.caller(Some(key));
+        let caller = shared.access.caller(Some(key));
         let admitted = match &caller {
             Ok(caller) => caller.require_unexpired(|| shared.engine.now()),
             Err(denied) => Err(*denied),
@@ -115,17 +113,17 @@ impl Session {
     /// # Errors
     /// `NOAUTH`, `NOPERM` or `RATELIMIT`.
     pub fn admit(&mut self, shared: &Shared, needs: Needs, command: &'static str) -> Result<Caller, Failure> {
-        let (entry, now) = (&shared.access.entry, || shared.engine.now());
+        let (access, now) = (&shared.access, || shared.engine.now());
         let is_counted = self.counted > 0;
         self.counted = self.counted.saturating_sub(1);
         let admit = |caller: &mut Caller| match is_counted {
-            true => entry.renew(caller, now),
-            false => entry.admit(caller, now),
+            true => access.renew(caller, now),
+            false => access.admit(caller, now),
         };
         let admitted = match (&mut self.caller, needs) {
             (None, Needs::Nothing) => Ok(Caller::anybody()),
             (None, Needs::Key | Needs::Scope(_)) => Err(Denied::NoKey),
-            (Some(caller), Needs::Nothing) => entry.count(caller).map(|()| Caller::anybody()),
+            (Some(caller), Needs::Nothing) => access.count(caller).map(|()| Caller::anybody()),
             (Some(caller), Needs::Key) => admit(caller).map(|()| caller.clone()),
             (Some(caller), Needs::Scope(scope)) => {
                 admit(caller).and_then(|()| caller.require(scope)).map(|()| caller.clone())
@@ -177,10 +175,8 @@ pub struct Call<'v, 'a> {
 pub enum Done {
     /// Its reply is written.
     Answered,
-    /// The batch answers it.
-    Gathered,
-    /// It waits for EXEC.
-    Queued,
+    /// The batch answers it, or it waits for EXEC.
+    Deferred,
     /// Its reply is written, and is the last one of the connection.
     Ended,
 }

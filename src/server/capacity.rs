@@ -12,9 +12,6 @@ const FILES_RESERVED: u64 = 32;
 /// Files reserved for each worker besides: it may list the data directory.
 const FILES_RESERVED_EACH_WORKER: u64 = 4;
 
-/// Assumed number of open files where the system does not say.
-const OPEN_UNKNOWN: u64 = 64;
-
 /// With fewer connections than this, the service does not start.
 const CONNECTIONS_MIN: u64 = 8;
 
@@ -47,7 +44,8 @@ pub(super) fn connections_max(config: &Config) -> anyhow::Result<[usize; 2]> {
 fn by_files() -> anyhow::Result<u64> {
     let Some(limit) = raise() else { return Ok(u64::MAX) };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
-    let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_UNKNOWN, |open| open.count() as u64);
+    // The system may not say how many are open.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(64, |open| open.count() as u64);
     let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers;
     let (left, needed) = (limit.saturating_sub(taken), taken + CONNECTIONS_MIN);
     ensure!(

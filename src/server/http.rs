@@ -4,7 +4,7 @@ use crate::http::HttpService;
 use crate::socket::{Phase, Vitals};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -15,6 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -51,22 +52,21 @@ impl Http {
     }
 
     /// Serves a connection until it ends, or until its request is finished and `draining` is true.
-    pub(super) async fn serve<S>(
+    pub(super) async fn serve(
         self,
-        stream: S,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: SocketAddr,
         vitals: Arc<Vitals>,
         mut draining: watch::Receiver<bool>,
-    ) -> io::Result<()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) -> io::Result<()> {
         let Self { service, connections } = self;
         let respond = service_fn(move |request: hyper::Request<Incoming>| {
             vitals.enter(Phase::Busy);
             let (mut parts, body) = request.into_parts();
             parts.extensions.insert(ConnectInfo(peer));
-            let body = Unread::new(body, &parts.headers, vitals.clone());
+            vitals.is_body_unread.store(false, Relaxed);
+            let is_awaited = parts.headers.contains_key(header::EXPECT);
+            let body = Unread { rest: Some(body), is_awaited, vitals: vitals.clone() };
             let response = service.clone().answer(hyper::Request::from_parts(parts, Body::new(body)));
             let vitals = vitals.clone();
             // Boxed: otherwise an idle connection would reserve the memory of a handler.
@@ -115,17 +115,9 @@ impl Drop for Streamed {
 struct Unread {
     /// `None` once the body has ended.
     rest: Option<Incoming>,
+    /// Whether the client waits for `100 Continue`. Reading would request a body that no handler reads.
     is_awaited: bool,
     vitals: Arc<Vitals>,
-}
-
-impl Unread {
-    fn new(body: Incoming, headers: &HeaderMap, vitals: Arc<Vitals>) -> Self {
-        // The client waits for `100 Continue`. Reading would request a body that no handler reads.
-        let is_awaited = headers.contains_key(header::EXPECT);
-        vitals.note_body_unread(false);
-        Self { rest: Some(body), is_awaited, vitals }
-    }
 }
 
 impl HttpBody for Unread {
@@ -159,7 +151,7 @@ impl Drop for Unread {
         if rest.is_end_stream() || self.is_awaited {
             return;
         }
-        self.vitals.note_body_unread(true);
+        self.vitals.is_body_unread.store(true, Relaxed);
         if rest.size_hint().lower() > UNREAD_BYTES_MAX as u64 {
             return;
         }
@@ -177,5 +169,5 @@ async fn discard(mut rest: Incoming, vitals: Arc<Vitals>) {
         let Some(less) = left.checked_sub(bytes) else { return };
         left = less;
     }
-    vitals.note_body_unread(false);
+    vitals.is_body_unread.store(false, Relaxed);
 }

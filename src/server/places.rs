@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// First and longest pause after a failed accept: no socket can be opened until a file is closed.
-const ACCEPT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Pause after a failed accept: no socket can be opened until a file is closed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Maximum time between two sweeps.
 const SWEEP_INTERVAL_MAX: Duration = Duration::from_millis(250);
@@ -100,7 +101,7 @@ impl Open {
     }
 
     fn is_overdue(&self, timeouts: &Timeouts, is_draining: bool, now: Instant) -> bool {
-        let waited = |since: Instant| now.saturating_duration_since(since);
+        let waited = |since: Instant| now.duration_since(since);
         if self.blocked_since.is_some_and(|(since, _)| waited(since) >= timeouts.write)
             || is_draining && self.last.is_blocked && waited(self.rest_since) >= DRAIN_WRITE_TIMEOUT
         {
@@ -173,25 +174,20 @@ impl Places {
     pub(super) async fn accept(&mut self, listener: &TcpListener) {
         let mut ticks = self.ticks();
         let mut waiting: Option<Accepted> = None;
-        let mut pause = ACCEPT_PAUSE.0;
         loop {
             let place = self.free.clone().acquire_owned();
             tokio::select! {
-                accepted = accept(listener), if waiting.is_none() => match accepted {
-                    Ok(accepted) => {
-                        pause = ACCEPT_PAUSE.0;
-                        match self.free.clone().try_acquire_owned() {
-                            Ok(place) => self.serve(accepted, place),
-                            Err(_) => {
-                                self.make_room(Instant::now());
-                                waiting = Some(accepted);
-                            }
+                accepted = listener.accept(), if waiting.is_none() => match accepted.and_then(unregister) {
+                    Ok(accepted) => match self.free.clone().try_acquire_owned() {
+                        Ok(place) => self.serve(accepted, place),
+                        Err(_) => {
+                            self.make_room(Instant::now());
+                            waiting = Some(accepted);
                         }
-                    }
+                    },
                     Err(error) => {
-                        tracing::warn!(%error, ?pause, "failed to accept a connection; pausing");
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(ACCEPT_PAUSE.1);
+                        tracing::warn!(%error, pause = ?ACCEPT_PAUSE, "failed to accept a connection; pausing");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Ok(place) = place, if waiting.is_some() => {
@@ -255,8 +251,8 @@ impl Places {
             open.look(now);
             let hoards = is_tight
                 && is_stranger
-                && open.vitals.holds_head()
-                && now.saturating_duration_since(open.phase_since) >= STRANGER_AGE_MIN;
+                && open.vitals.holds_head.load(Relaxed)
+                && now.duration_since(open.phase_since) >= STRANGER_AGE_MIN;
             let is_overdue = hoards || open.is_overdue(timeouts, is_draining, now);
             if is_overdue {
                 tracing::debug!(last = ?open.last, "connection timed out");
@@ -270,12 +266,11 @@ impl Places {
 
     /// Closes one connection for a new one: the oldest without a finished request, otherwise the one that has rested longest.
     fn make_room(&mut self, now: Instant) {
-        let waited = |since: Instant| now.saturating_duration_since(since);
         while let Some(oldest) = self.strangers.pop_front() {
             // A request in progress is finished; afterwards its client is known.
-            if oldest.vitals.has_finished() || oldest.vitals.phase() == Phase::Busy {
+            if oldest.vitals.has_finished.load(Relaxed) || oldest.vitals.phase() == Phase::Busy {
                 self.known.push(oldest);
-            } else if waited(oldest.phase_since) >= STRANGER_AGE_MIN {
+            } else if now.duration_since(oldest.phase_since) >= STRANGER_AGE_MIN {
                 return oldest.task.abort();
             } else {
                 self.strangers.push_front(oldest);
@@ -286,7 +281,7 @@ impl Places {
             let resting = self.known.iter().enumerate();
             let longest = resting.filter_map(|(at, open)| Some((open.resting_since()?, at))).min();
             if let Some((since, at)) = longest
-                && waited(since) >= REST_MIN
+                && now.duration_since(since) >= REST_MIN
             {
                 // The others keep their order: of those last seen in the same sweep, the oldest is closed first.
                 self.known.remove(at).task.abort();
@@ -295,9 +290,8 @@ impl Places {
     }
 }
 
-/// Accepts the next connection without registering it with this runtime: its worker does that.
-async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
-    let (stream, peer) = listener.accept().await?;
+/// Removes a connection from this runtime: its worker registers it.
+fn unregister((stream, peer): (TcpStream, SocketAddr)) -> io::Result<Accepted> {
     Ok((stream.into_std()?, peer))
 }
 
@@ -330,16 +324,13 @@ async fn serve(
     }
 }
 
-async fn speak<S>(
+async fn speak(
     protocol: Protocol,
-    stream: S,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     vitals: Arc<Vitals>,
     draining: watch::Receiver<bool>,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) -> io::Result<()> {
     vitals.enter(Phase::New);
     match protocol {
         Protocol::Http(http) => Box::pin(http.serve(stream, peer, vitals, draining)).await,

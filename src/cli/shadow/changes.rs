@@ -26,8 +26,6 @@ pub enum Act {
 /// What happens to the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The connection to Redis is established, and from now on nothing is missed.
-    Connected,
     /// The connection to Redis broke.
     Broken(String),
     /// A command changes the key: the kind of change, and the items.
@@ -60,40 +58,33 @@ pub struct Interest {
 
 impl Interest {
     /// Returns the effect of a command on the key, if it has one.
-    pub fn effect(&self, command: &Command) -> Option<Event> {
-        match (self.database, command.database) {
-            (Some(ours), Some(other)) if ours != other => None,
-            _ => effect(&command.arguments, &self.key),
+    pub fn effect(&self, Command { database, arguments }: &Command) -> Option<Event> {
+        let is_elsewhere = self.database.zip(*database).is_some_and(|(ours, other)| ours != other);
+        let (name, rest) = arguments.split_first().filter(|_| !is_elsewhere)?;
+        let (name, key) = (String::from_utf8_lossy(name).to_ascii_lowercase(), &self.key);
+        let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
+        if is_one_of(SWEEPING) {
+            return Some(Event::NotMirrored(name));
         }
-    }
-}
-
-/// Returns the effect of a command, its name first, on a key.
-fn effect(arguments: &[Vec<u8>], key: &[u8]) -> Option<Event> {
-    let (name, rest) = arguments.split_first()?;
-    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
-    if is_one_of(SWEEPING) {
-        return Some(Event::NotMirrored(name));
-    }
-    if !rest.iter().any(|argument| argument == key) {
-        return None;
-    }
-    // Commands of one key have it first; elsewhere it is an item that is called like it.
-    let is_first = rest.first().is_some_and(|first| first == key);
-    let items = rest.get(1..).unwrap_or_default();
-    let change = |act, items: &[Vec<u8>]| Some(Event::Change(act, items.to_vec()));
-    let add = |if_absent| Act::Add { if_absent };
-    match name.as_str() {
-        "del" | "unlink" => change(Act::Clear, &[]),
-        "cf.add" if is_first => change(add(false), items),
-        "cf.addnx" | "sadd" if is_first => change(add(true), items),
-        "cf.insert" if is_first => change(add(false), after_options(items)),
-        "cf.insertnx" if is_first => change(add(true), after_options(items)),
-        "cf.del" | "srem" if is_first => change(Act::Remove, items),
-        _ if is_first && is_one_of(HARMLESS) => None,
-        _ if is_first || is_one_of(ELSEWHERE) => Some(Event::NotMirrored(name)),
-        _ => None,
+        if !rest.contains(key) {
+            return None;
+        }
+        // Commands of one key have it first; elsewhere it is an item that is called like it.
+        let is_first = rest.first().is_some_and(|first| *first == *key);
+        let items = rest.get(1..).unwrap_or_default();
+        let change = |act, items: &[Vec<u8>]| Some(Event::Change(act, items.to_vec()));
+        let add = |if_absent| Act::Add { if_absent };
+        match name.as_str() {
+            "del" | "unlink" => change(Act::Clear, &[]),
+            "cf.add" if is_first => change(add(false), items),
+            "cf.addnx" | "sadd" if is_first => change(add(true), items),
+            "cf.insert" if is_first => change(add(false), after_options(items)),
+            "cf.insertnx" if is_first => change(add(true), after_options(items)),
+            "cf.del" | "srem" if is_first => change(Act::Remove, items),
+            _ if is_first && is_one_of(HARMLESS) => None,
+            _ if is_first || is_one_of(ELSEWHERE) => Some(Event::NotMirrored(name)),
+            _ => None,
+        }
     }
 }
 
@@ -109,9 +100,10 @@ mod tests {
 
     #[test]
     fn commands_mean_what_redis_does() {
+        let interest = Interest { key: b"k".to_vec(), database: None };
         let of = |line: &str| {
             let arguments: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            effect(&arguments, b"k")
+            interest.effect(&Command { database: None, arguments })
         };
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
         let change = |act, of: &[&str]| Some(Event::Change(act, items(of)));
@@ -145,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(of(line), wanted, "{line}");
         }
-        assert_eq!(effect(&[], b"k"), None);
+        assert_eq!(interest.effect(&Command { database: None, arguments: Vec::new() }), None);
     }
 
     #[test]

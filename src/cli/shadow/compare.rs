@@ -4,7 +4,7 @@ use super::commands::open;
 use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
 use anyhow::{Context, bail};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
@@ -12,53 +12,12 @@ use std::time::Instant;
 /// Maximum number of disagreements that are listed.
 const LISTED_MAX: usize = 100;
 
-/// The comparison, as it is printed. It lists lines, not items, for those may be secrets.
-#[derive(Serialize, Default)]
-pub struct Comparison {
-    compared: u64,
-    both: u64,
-    neither: u64,
-    only_redis: u64,
-    only_cuckood: u64,
-    /// The first of them.
-    disagreements: Vec<Disagreement>,
-    seconds: f64,
-}
-
-/// An item that only one has.
-#[derive(Serialize)]
-struct Disagreement {
-    line: u64,
-    redis: bool,
-    cuckood: bool,
-}
-
-impl Comparison {
-    /// How many items only one of the two has.
-    pub fn disagreements(&self) -> u64 {
-        self.only_redis + self.only_cuckood
-    }
-
-    fn count(&mut self, line: u64, redis: bool, cuckood: bool) {
-        let of = match (redis, cuckood) {
-            (true, true) => &mut self.both,
-            (false, false) => &mut self.neither,
-            (true, false) => &mut self.only_redis,
-            (false, true) => &mut self.only_cuckood,
-        };
-        *of += 1;
-        self.compared += 1;
-        if redis != cuckood && self.disagreements.len() < LISTED_MAX {
-            self.disagreements.push(Disagreement { line, redis, cuckood });
-        }
-    }
-}
-
-/// Asks both about each item of a file, or of standard input for `-`.
+/// Asks both about each item of a file, or of standard input for `-`. Returns how many items only one of the two has, and what is printed:
+/// it lists lines, not items, for those may be secrets.
 ///
 /// # Errors
 /// If one of them can't be asked, or the file holds what is no item.
-pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow::Result<Comparison> {
+pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow::Result<(u64, Value)> {
     let question = match redis.type_of(key)?.as_str() {
         "set" => "SMISMEMBER",
         "MBbloomCF" => "CF.MEXISTS",
@@ -66,7 +25,8 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
     };
     let name = path.display().to_string();
     let mut lines = (1..).zip(open(path)?.split(b'\n'));
-    let (start, mut comparison) = (Instant::now(), Comparison::default());
+    // By whether Redis has the item, and whether the service has.
+    let (start, mut counts, mut listed) = (Instant::now(), [[0u64; 2]; 2], Vec::new());
     loop {
         let (mut numbers, mut items) = (Vec::new(), Vec::new());
         for (number, line) in lines.by_ref() {
@@ -82,7 +42,7 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
             }
         }
         if items.is_empty() {
-            return Ok(Comparison { seconds: start.elapsed().as_secs_f64(), ..comparison });
+            break;
         }
         let in_redis: Vec<bool> = redis.query(redis::cmd(question).arg(key).arg(&items))?;
         let in_cuckood = target.check(&items)?;
@@ -90,7 +50,22 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
             bail!("a response has not as many parts as the question");
         }
         for ((line, redis), cuckood) in numbers.into_iter().zip(in_redis).zip(in_cuckood) {
-            comparison.count(line, redis, cuckood);
+            counts[usize::from(redis)][usize::from(cuckood)] += 1;
+            if redis != cuckood && listed.len() < LISTED_MAX {
+                listed.push(json!({ "line": line, "redis": redis, "cuckood": cuckood }));
+            }
         }
     }
+    let [[neither, only_cuckood], [only_redis, both]] = counts;
+    let (different, seconds) = (only_redis + only_cuckood, start.elapsed().as_secs_f64());
+    let comparison = json!({
+        "compared": both + neither + different,
+        "both": both,
+        "neither": neither,
+        "only_redis": only_redis,
+        "only_cuckood": only_cuckood,
+        "disagreements": listed,
+        "seconds": seconds,
+    });
+    Ok((different, comparison))
 }

@@ -4,7 +4,7 @@ use super::changes::{Event, Interest};
 use super::commands::{Commands, open, parse};
 use super::redis::Redis;
 use crate::cli::client::pauses;
-use crate::cli::stop_signals;
+use crate::cli::{note, stop_signals};
 use redis::Client;
 use std::io;
 use std::path::Path;
@@ -31,8 +31,9 @@ pub fn monitor(client: Client, interest: Interest, to: Sender) -> anyhow::Result
     };
     let mut redis = connect()?;
     thread::spawn(move || {
-        // A queue that is no longer read ends it.
-        while to.send(Event::Connected).is_ok() {
+        loop {
+            note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it");
+            // A queue that is no longer read ends it.
             let Some(why) = follow(redis, &interest, &to) else { return };
             if to.send(Event::Broken(why)).is_err() {
                 return;
@@ -74,12 +75,10 @@ pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
     thread::spawn(move || {
         let end = loop {
             match commands.read() {
-                Ok(Some(command)) => {
-                    let effect = interest.effect(&command);
-                    if effect.is_some_and(|effect| to.send(effect).is_err()) {
-                        return;
-                    }
-                }
+                Ok(Some(command)) => match interest.effect(&command).map_or(Ok(()), |event| to.send(event)) {
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
                 Ok(None) => break Event::End,
                 Err(error) => break Event::Fault(format!("{name}, command {}: {error}", commands.number)),
             }
@@ -134,14 +133,14 @@ mod tests {
             let ended = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
             assert!(matches!(ended, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{ended:?}");
         });
-        let (to, events) = mpsc::sync_channel(2);
+        let (to, events) = mpsc::sync_channel(1);
         let interest = Interest { key: b"k".to_vec(), database: None };
         monitor(crate::cli::shadow::redis::client(&url, None).unwrap(), interest, to).unwrap();
         // Nothing is taken from the queue before the connection has ended.
         redis.join().unwrap();
-        let found = [(); 3].map(|()| events.recv().unwrap());
+        let found = [(); 2].map(|()| events.recv().unwrap());
         assert!(
-            matches!(&found, [Event::Connected, Event::Change(..), Event::Broken(why)] if why.contains("faster")),
+            matches!(&found, [Event::Change(..), Event::Broken(why)] if why.contains("faster")),
             "{found:?}"
         );
     }

@@ -57,18 +57,20 @@ impl Target {
     /// # Errors
     /// [`ClientError`].
     pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
-        let mut body = json!({ self.items: items });
-        // A code is added once in any case.
-        if act == (Act::Add { if_absent: true }) && self.items == "users" {
-            body["if_absent"] = true.into();
-        }
         let (operation, counted) = match act {
             Act::Add { .. } => (self.items.to_owned(), "added"),
             Act::Remove => (format!("{}/remove", self.items), "removed"),
             Act::Clear => ("clear".to_owned(), "removed"),
         };
-        let body = if act == Act::Clear { Value::Null } else { body };
-        Ok(self.post(&operation, &body, Some(key))?[counted].as_u64().unwrap_or(0))
+        let body = match act {
+            Act::Clear => None,
+            // A code is added once in any case.
+            Act::Add { if_absent: true } if self.items == "users" => {
+                Some(json!({ "users": items, "if_absent": true }))
+            }
+            Act::Add { .. } | Act::Remove => Some(json!({ self.items: items })),
+        };
+        Ok(self.post(&operation, body, Some(key))?[counted].as_u64().unwrap_or(0))
     }
 
     /// Returns which of these items are present.
@@ -76,21 +78,18 @@ impl Target {
     /// # Errors
     /// [`ClientError`].
     pub fn check(&self, items: &[String]) -> Result<Vec<bool>, ClientError> {
-        let outcome = self.post(&format!("{}/check", self.items), &json!({ self.items: items }), None)?;
+        let outcome =
+            self.post(&format!("{}/check", self.items), Some(json!({ self.items: items })), None)?;
         let present = &outcome[if self.items == "codes" { "valid" } else { "present" }];
         Ok(present.as_array().into_iter().flatten().filter_map(Value::as_bool).collect())
     }
 
-    fn post(&self, operation: &str, body: &Value, key: Option<&str>) -> Result<Value, ClientError> {
+    fn post(&self, operation: &str, body: Option<Value>, key: Option<&str>) -> Result<Value, ClientError> {
         let path = format!("{}/{operation}", self.path);
-        let mut headers: Vec<(&str, &str)> = key.map(|key| ("Idempotency-Key", key)).into_iter().collect();
-        let body = match body {
-            Value::Null => SendBody::none(),
-            body => {
-                headers.push(("Content-Type", "application/json"));
-                SendBody::from_owned_reader(Cursor::new(body.to_string()))
-            }
-        };
+        let json = body.as_ref().map(|_| ("Content-Type", "application/json"));
+        let headers: Vec<_> = key.map(|key| ("Idempotency-Key", key)).into_iter().chain(json).collect();
+        let json = |body: Value| SendBody::from_owned_reader(Cursor::new(body.to_string()));
+        let body = body.map_or_else(SendBody::none, json);
         let text = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
@@ -153,7 +152,6 @@ impl<'a> Mirror<'a> {
     /// Applies an event. Returns whether there may be more.
     fn take(&mut self, event: Event) -> anyhow::Result<bool> {
         match event {
-            Event::Connected => note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it"),
             Event::Broken(why) => {
                 self.summary.gaps += 1;
                 note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
@@ -223,7 +221,7 @@ impl<'a> Mirror<'a> {
                     return Ok(());
                 }
                 // Whatever the service can't do now, such as 507, it may do later.
-                Err(error) if error.status().is_some_and(|status| !matches!(status, 408 | 429 | 500..)) => {
+                Err(error) if error.status.is_some_and(|status| !matches!(status, 408 | 429 | 500..)) => {
                     return Err(error.into());
                 }
                 Err(error) => error,

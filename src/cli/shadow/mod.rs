@@ -9,7 +9,7 @@ mod mirror;
 pub mod redis;
 
 use super::client::Connection;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use changes::Interest;
 use feed::Sender;
 use mirror::{Mirror, Target};
@@ -78,12 +78,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let interest = Interest { key: args.key.clone().into_bytes(), database };
     match (&args.compare, &args.commands, redis) {
         (Some(file), _, Some(redis)) => {
-            let comparison = compare::run(&mut Redis::connect(&redis)?, &args.key, &target, file)?;
+            let redis = &mut Redis::connect(&redis)?;
+            let (different, comparison) = compare::run(redis, &args.key, &target, file)?;
             print(&comparison)?;
-            match comparison.disagreements() {
-                few if few <= args.max_disagreements => Ok(()),
-                many => bail!("{many} disagreements, more than --max-disagreements allows"),
-            }
+            let is_allowed = different <= args.max_disagreements;
+            ensure!(is_allowed, "{different} disagreements, more than --max-disagreements allows");
+            Ok(())
         }
         (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to)),
         (_, _, Some(redis)) => mirror(&target, |to| feed::monitor(redis, interest, to)),

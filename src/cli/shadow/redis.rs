@@ -96,17 +96,22 @@ impl Redis {
         }
     }
 
+    /// Returns the type of a key whose members can be read, and the commands that count and read them.
+    fn kind(&mut self, key: &str) -> anyhow::Result<(&'static str, &'static str, &'static str)> {
+        let kind = self.type_of(key)?;
+        KINDS.into_iter().find(|(known, ..)| *known == kind).with_context(|| {
+            format!(
+                "the key `{key}` in Redis is of the type {kind}, whose items can't be read back; mirror its writes with `cuckood shadow`"
+            )
+        })
+    }
+
     /// Returns the number of members of a key.
     ///
     /// # Errors
     /// If there is no such key, or its members can't be read.
     pub fn length(&mut self, key: &str) -> anyhow::Result<u64> {
-        let kind = self.type_of(key)?;
-        let Some((_, command, _)) = KINDS.iter().find(|(known, ..)| *known == kind) else {
-            bail!(
-                "the key `{key}` in Redis is of the type {kind}, whose items can't be read back; mirror its writes with `cuckood shadow`"
-            )
-        };
+        let (_, command, _) = self.kind(key)?;
         self.query(redis::cmd(command).arg(key))
     }
 
@@ -115,12 +120,10 @@ impl Redis {
     /// # Errors
     /// If there is no such key, or its members can't be read.
     pub fn members<'a>(&'a mut self, key: &'a str, progress: ProgressBar) -> anyhow::Result<Members<'a>> {
-        let kind = self.type_of(key)?;
-        let command =
-            KINDS.iter().find(|(known, ..)| *known == kind).map_or("LRANGE", |(_, _, command)| command);
+        let (kind, _, command) = self.kind(key)?;
         let mut scan = redis::cmd(command);
         scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
-        let items: Items<'a> = match kind.as_str() {
+        let items: Items<'a> = match kind {
             "set" => Box::new(scan.iter(&mut self.connection)?.map(|member| Ok(member?))),
             // Members of a sorted set with their scores, or fields of a hash with their values.
             "zset" | "hash" => {

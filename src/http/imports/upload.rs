@@ -45,7 +45,7 @@ impl Source {
             () = live.stopped() => return Err(Code::ImportStopped.into()),
             piece = pieces.next() => piece?,
         };
-        api.access.entry.renew(caller, || api.engine.now())?;
+        api.access.renew(caller, || api.engine.now())?;
         caller.require(Scope::Write)?;
         caller.require_name(filter.as_str())?;
         Ok(piece)

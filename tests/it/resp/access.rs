@@ -108,7 +108,7 @@ fn scopes_say_what_a_key_may_do() {
     assert_eq!(writer.call("CF.ADD eu-spring u1"), Reply::Integer(1));
     assert_eq!(root.call("DEL eu-spring"), Reply::Integer(1));
     // Whoever may not read is not told what there is.
-    service.access.entry.replace(&auth(&[key("redeemer", &[Scope::Redeem], "")])).unwrap();
+    service.access.replace_keys(&auth(&[key("redeemer", &[Scope::Redeem], "")])).unwrap();
     let redeemer = &mut as_holder(&service, "redeemer");
     let info = redeemer.call("INFO").text();
     assert!(
@@ -158,7 +158,7 @@ fn a_key_that_changes_or_goes_does_so_for_open_connections() {
     let reader = &mut as_holder(&service, "reader");
     let root = &mut as_holder(&service, "root");
     assert_eq!(reader.call("CF.EXISTS spring u1"), Reply::Integer(0));
-    service.access.entry.replace(&auth(&[key("reader", &[Scope::Write], "eu-")])).unwrap();
+    service.access.replace_keys(&auth(&[key("reader", &[Scope::Write], "eu-")])).unwrap();
     assert_eq!(reader.call("CF.EXISTS spring u1").error(), "NOPERM this requires a key with the scope read");
     assert_eq!(reader.call("CF.ADD eu-spring u1"), Reply::Integer(1));
     assert!(reader.call("CF.ADD spring u1").error().starts_with("NOPERM the key is limited"));
@@ -170,7 +170,7 @@ fn a_key_that_changes_or_goes_does_so_for_open_connections() {
     let open = Service::start();
     let anybody = &mut open.connect();
     assert_eq!(anybody.call("CF.ADD spring u1"), Reply::Integer(1));
-    open.access.entry.replace(&keys()).unwrap();
+    open.access.replace_keys(&keys()).unwrap();
     assert_eq!(anybody.call("CF.EXISTS spring u1").error(), NOAUTH);
     assert_eq!(anybody.call("AUTH reader"), Reply::ok());
     assert_eq!(anybody.call("CF.EXISTS spring u1"), Reply::Integer(1));
@@ -181,7 +181,7 @@ fn a_key_expires_on_open_connections() {
     let service = Service::with(Setup { auth: keys(), ..Setup::default() });
     let until = Timestamp(service.engine.now().0 + 60_000);
     let guest = KeyOptions { expires_at: Some(until), ..key("guest", &[Scope::Read], "") };
-    service.access.entry.replace(&auth(&[guest])).unwrap();
+    service.access.replace_keys(&auth(&[guest])).unwrap();
     let client = &mut as_holder(&service, "guest");
     assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
     service.time.pass(std::time::Duration::from_secs(61));

@@ -4,7 +4,7 @@
 #![no_main]
 
 use cuckood::domain::LineFault;
-use cuckood::http::fuzzing;
+use cuckood::http::fuzzing::{Format, Line, Lines, UploadFault};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -54,10 +54,36 @@ fn read<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Seen>, Result<(), String>) {
     let mut seen = Vec::new();
-    let end = fuzzing::import_lines(media_type, column, pieces, |line| {
-        seen.push(line.map(|item| item.map(str::to_owned)));
-    });
+    let end = read_to_end(media_type, column, pieces, &mut seen).map_err(|fault| fault.to_string());
     (seen, end)
+}
+
+fn read_to_end<'a>(
+    media_type: &str,
+    column: Option<&str>,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    seen: &mut Vec<Seen>,
+) -> Result<(), UploadFault> {
+    let format = match media_type {
+        "text/csv" => Format::Csv,
+        "application/x-ndjson" => Format::NdJson,
+        _ => Format::Text,
+    };
+    let (mut lines, mut pieces) = (Lines::new(format, column.map(str::to_owned)), pieces.into_iter());
+    while !lines.has_ended() {
+        match pieces.next() {
+            Some(piece) => lines.push(piece),
+            None => lines.end(),
+        }
+        while let Some(line) = lines.next_line()? {
+            seen.push(match line {
+                Line::Item(item) => Ok(Some(item.into_owned())),
+                Line::Blank => Ok(None),
+                Line::Rejected(fault) => Err(fault),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// A few bytes stand for many, so that the limits are within reach of short inputs.

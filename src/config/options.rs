@@ -90,7 +90,7 @@ impl Config {
             timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),
-                is_loopback: self.server.listen.ip().to_canonical().is_loopback(),
+                is_public: !self.server.listen.ip().to_canonical().is_loopback(),
             },
         }
     }

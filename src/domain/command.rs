@@ -5,7 +5,8 @@ use super::{
     LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
 
 /// The filter that a command addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -380,12 +381,25 @@ pub const STATE_HASH_EVERY: u64 = 1 << 16;
 pub const FORMAT_VERSION: u16 = 2;
 
 /// The hash of the state at a position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = ClusterHash)]
 pub struct StateHash {
-    /// The position.
+    /// The position, a multiple of 65 536.
+    #[serde(rename = "position")]
+    #[schema(value_type = u64, example = 65_536)]
     pub at: Seq,
     /// The hash of everything that was applied up to there.
+    #[serde(serialize_with = "write_hash")]
+    #[schema(value_type = String, example = "9f0c2a5e6f0b4d7c8e1a3b5d7f901234")]
     pub hash: u128,
+}
+
+/// Writes a hash: in JSON as hexadecimal digits, elsewhere as a number.
+fn write_hash<S: Serializer>(hash: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    match serializer.is_human_readable() {
+        true => serializer.collect_str(&format_args!("{hash:032x}")),
+        false => serializer.serialize_u128(*hash),
+    }
 }
 
 /// The smallest useful room for stored answers, in bytes.

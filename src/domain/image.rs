@@ -96,7 +96,7 @@ pub enum ImageFault {
     #[error("its digests are made by another algorithm ({0})")]
     Algorithm(u32),
     /// It is of another kind.
-    #[error("it is an image of a {}", match .0 { Kind::Campaign => "campaign", Kind::Coupon => "coupon" })]
+    #[error("it is an image of a {}", .0.as_str())]
     Kind(Kind),
     /// A checksum is wrong.
     #[error("a checksum is wrong")]

@@ -17,6 +17,16 @@ pub enum Kind {
     Coupon,
 }
 
+impl Kind {
+    /// The kind as text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Campaign => "campaign",
+            Kind::Coupon => "coupon",
+        }
+    }
+}
+
 /// A name of the form `[a-z0-9][a-z0-9._-]{0,127}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, AsRef, Display, Serialize, Deserialize)]
 #[as_ref(str)]

@@ -55,7 +55,7 @@ impl Subject {
 
     fn describe(self, state: &mut State) -> String {
         match self {
-            Subject::Named(kind, name) => format!(" of {} `{name}`", noun(kind)),
+            Subject::Named(kind, name) => format!(" of {} `{name}`", kind.as_str()),
             Subject::LineUp(name) => format!(" of line-up `{name}`"),
             Subject::Image(upload) => format!(" of image {:032x}", upload.0),
             Subject::Filter(id) => {
@@ -67,17 +67,10 @@ impl Subject {
                 let found = all.iter().find(|filter| filter.id == id);
                 found.map_or_else(
                     || format!(" of filter {:016x}", id.0),
-                    |filter| format!(" of {} `{}`", noun(filter.kind), filter.name),
+                    |filter| format!(" of {} `{}`", filter.kind.as_str(), filter.name),
                 )
             }
         }
-    }
-}
-
-fn noun(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Campaign => "campaign",
-        Kind::Coupon => "coupon",
     }
 }
 

@@ -28,7 +28,7 @@ mod verify;
 mod waiting;
 mod writer;
 
-pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, StateCounts};
+pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
 pub use crate::journal::{Durability, JournalOptions, Peer, Replication};
 pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,

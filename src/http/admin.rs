@@ -3,12 +3,11 @@
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
-use super::filters::spec::Asked;
-use super::metrics::Format;
+use super::filters::spec::{Asked, CampaignSpec};
+use super::metrics::{self, Format};
 use super::request::body::Streamed;
 use super::request::query;
-use crate::access::Caller;
-use crate::domain::{FORMAT_VERSION, StateHash, Timestamp, Window};
+use crate::domain::{FORMAT_VERSION, StateHash, Timestamp};
 use crate::engine::{
     self, Backup, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
 };
@@ -22,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
@@ -76,19 +76,6 @@ struct KeyInfo {
     expires_at: Option<Timestamp>,
 }
 
-impl KeyInfo {
-    /// Describes the caller's key, if it has one.
-    fn of(caller: &Caller) -> Option<Self> {
-        let key = caller.key()?;
-        Some(Self {
-            name: key.name.clone(),
-            scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
-            prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
-            expires_at: key.expires_at,
-        })
-    }
-}
-
 /// Memory, in bytes.
 #[derive(Serialize, ToSchema)]
 struct MemoryInfo {
@@ -108,7 +95,12 @@ struct MemoryInfo {
     responses((status = 200, description = "As of now", body = Info))
 )]
 pub(super) async fn info(call: Call<Read>) -> Response {
-    let key = KeyInfo::of(&call.caller);
+    let key = call.caller.key().map(|key| KeyInfo {
+        name: key.name.clone(),
+        scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
+        prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
+        expires_at: key.expires_at,
+    });
     let info = call.api.engine.info();
     let body = Info {
         version: env!("CARGO_PKG_VERSION"),
@@ -166,21 +158,9 @@ struct PlanQuery {
 pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
-    let (mode, window) = (mode.unwrap_or(Mode::Compact), Window { starts_at: None, ends_at: None });
-    let (layout, ignore_case, stock) = (None, false, None);
-    let asked = Asked {
-        capacity,
-        mode,
-        error_rate,
-        growth,
-        layout,
-        ignore_case,
-        stock,
-        forget_after,
-        forget_steps,
-        window,
-    };
-    let (spec, _) = asked.resolve()?;
+    let none = CampaignSpec::default();
+    let campaign = CampaignSpec { capacity, mode, error_rate, growth, forget_after, forget_steps, ..none };
+    let (spec, _) = Asked::from(campaign).resolve()?;
     Ok(reply::ok(&engine::plan(&spec)?))
 }
 
@@ -247,7 +227,7 @@ struct Cluster {
     /// What is known about the log that the nodes share. Absent for a service on its own.
     log: Option<Log>,
     /// The other nodes that the log has told of since this one was started.
-    nodes: Vec<Node>,
+    nodes: Vec<Peer>,
 }
 
 /// The log that the nodes share.
@@ -286,59 +266,7 @@ struct Log {
     /// Messages in the stream that are not of this service; they are skipped.
     foreign_messages: u64,
     /// The hash of this node's state at the last position at which the nodes compare theirs. Absent before the first.
-    hash: Option<Hash>,
-}
-
-/// The hash of a node's state at a position.
-#[derive(Serialize, ToSchema)]
-#[schema(as = ClusterHash)]
-struct Hash {
-    /// The position, a multiple of 65 536.
-    #[schema(example = 65_536)]
-    position: u64,
-    #[schema(example = "9f0c2a5e6f0b4d7c8e1a3b5d7f901234")]
-    hash: String,
-}
-
-impl From<StateHash> for Hash {
-    fn from(StateHash { at, hash }: StateHash) -> Hash {
-        Hash { position: at.0, hash: format!("{hash:032x}") }
-    }
-}
-
-/// Another node.
-#[skip_serializing_none]
-#[derive(Serialize, ToSchema)]
-#[schema(as = ClusterNode)]
-struct Node {
-    #[schema(example = "node-2")]
-    node: String,
-    /// The last position that it said it had applied.
-    position: u64,
-    /// When the log last told of it, by the log's clock.
-    heard_at: Timestamp,
-    /// Its build. Absent until it has told.
-    build: Option<String>,
-    /// The highest version of the log's entries that it understands. Absent until it has told.
-    understands: Option<u16>,
-    /// The hash of its state that it told last. Absent until it has told one.
-    hash: Option<Hash>,
-    /// Whether its state differs from that of this node. Absent until both have told a hash of one position.
-    differs: Option<bool>,
-}
-
-impl From<Peer> for Node {
-    fn from(peer: Peer) -> Node {
-        Node {
-            build: (!peer.build.is_empty()).then_some(peer.build),
-            understands: (peer.understands > 0).then_some(peer.understands),
-            node: peer.node,
-            position: peer.applied.0,
-            heard_at: peer.heard_at,
-            hash: peer.hash.map(Hash::from),
-            differs: peer.differs,
-        }
-    }
+    hash: Option<StateHash>,
 }
 
 /// Show this node, the others and the log that they share
@@ -352,8 +280,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     let engine = &call.api.engine;
     let replication = engine.replication();
     let journal = if replication.is_some() { "nats" } else { "local" };
-    let peers = replication.iter().flat_map(|replication| replication.peers.clone());
-    let nodes = peers.map(Node::from).collect();
+    let nodes = replication.iter().flat_map(|replication| replication.peers.clone()).collect();
     let now = Instant::now();
     let log = replication.map(|mut figures| Log {
         quorum: figures.silence(now).is_zero(),
@@ -374,7 +301,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
         reopened: figures.reopened,
         resent: figures.resent,
         foreign_messages: figures.foreign,
-        hash: figures.hash.map(Hash::from),
+        hash: figures.hash,
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
     let (position, enabled) = (engine.position().0, engine.format());
@@ -426,15 +353,14 @@ pub(super) async fn livez() -> Response {
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
-    let stops = || {
-        let detail = "the service is about to stop; requests are still served";
-        api.stopping.is_announced().then(|| Problem::new(Code::Draining, detail))
-    };
-    let behind = || {
-        let detail = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
-        api.engine.too_far_behind().map(|_| Problem::new(Code::TooFarBehind, detail))
-    };
-    if let Some(problem) = refusals::unready(api.engine.status()).or_else(stops).or_else(behind) {
+    let stops = "the service is about to stop; requests are still served";
+    let behind =
+        "this node has not reached a position of the log within cluster.lag_max: requests are still served";
+    let is_stopping = api.is_stopping.load(Ordering::Relaxed);
+    if let Some(problem) = refusals::unready(api.engine.status())
+        .or_else(|| is_stopping.then(|| Problem::new(Code::Draining, stops)))
+        .or_else(|| api.engine.too_far_behind().map(|_| Problem::new(Code::TooFarBehind, behind)))
+    {
         return Err(problem);
     }
     let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
@@ -456,7 +382,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> An
     // An idle writer does not check the clock, so it is checked here.
     let _ = api.engine.clock_unsure();
     let format = Format::asked_for(request.headers());
-    let text = api.metrics.render(format);
+    let text = metrics::render(&api, format);
     let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
     Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())
 }

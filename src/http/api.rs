@@ -1,14 +1,17 @@
-//! The service that all handlers share.
+//! The service that all handlers share, and what controls it while it runs.
 
-use super::metrics::HttpMetrics;
 use super::options::{AuthOptions, HttpOptions};
 use super::request::body::Reading;
-use super::stopping::{Expiries, Stage, Stopping};
 use crate::access::{Access, InvalidKey};
 use crate::domain::Timestamp;
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio_util::sync::CancellationToken;
 
 /// Shared state of the handlers.
 pub(super) struct Api {
@@ -22,62 +25,60 @@ pub(super) struct Api {
     pub(super) reading: Reading,
     /// Running uploads.
     pub(super) live_imports: LiveImports,
-    /// Whether the service is shutting down.
-    pub(super) stopping: Stopping,
-    /// Metrics of requests.
-    pub(super) metrics: HttpMetrics,
+    /// A shutdown has been announced.
+    pub(super) is_stopping: AtomicBool,
+    /// Cancelled when running uploads must end.
+    pub(super) uploads_end: CancellationToken,
+    /// When the certificate expires, in milliseconds since the epoch; 0 if there is none.
+    pub(super) certificate_expires_at: AtomicU64,
+    /// Metrics that are counted as they change.
+    pub(super) registry: Registry,
+    /// Requests to redeem, hold, confirm or cancel, by outcome.
+    pub(super) redemptions: Family<[(&'static str, &'static str); 1], Counter>,
     /// The OpenAPI document as text, given whether keys are required. A function pointer, because the document refers to the
     /// handlers.
-    pub(super) document: fn(bool) -> &'static str,
+    pub(super) document: fn(bool) -> String,
+}
+
+impl Api {
+    /// Everything that expires: keys by their names, and the certificate.
+    pub(super) fn expiries(&self) -> Vec<(Option<String>, Timestamp)> {
+        let keys = self.access.expiries().into_iter().map(|(name, at)| (Some(name), at));
+        let certificate = Timestamp(self.certificate_expires_at.load(Ordering::Relaxed));
+        keys.chain((certificate.0 > 0).then_some((None, certificate))).collect()
+    }
 }
 
 /// Controls a running service; clones control the same one.
 #[derive(Clone)]
-pub struct Control {
-    api: Arc<Api>,
-    expiries: Expiries,
-}
-
-/// Something that expires, and when.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Expiry {
-    /// The key of this name.
-    Key(String, Timestamp),
-    /// The certificate.
-    Certificate(Timestamp),
-}
+pub struct Control(pub(super) Arc<Api>);
 
 impl Control {
-    pub(super) fn new(api: Arc<Api>, expiries: Expiries) -> Self {
-        Self { api, expiries }
-    }
-
     /// Replaces the keys.
     ///
     /// # Errors
     /// [`InvalidKey`] if they are invalid or none is left. The old ones stay in force then.
     pub fn replace_keys(&self, auth: &AuthOptions) -> Result<(), InvalidKey> {
-        self.api.access.replace_keys(auth)
+        self.0.access.replace_keys(auth)
     }
 
     /// Sets the time at which the certificate expires, for the metrics.
     pub fn note_certificate(&self, expires_at: Option<Timestamp>) {
-        self.expiries.note_certificate(expires_at);
+        self.0.certificate_expires_at.store(expires_at.map_or(0, |at| at.0), Ordering::Relaxed);
     }
 
-    /// Everything that expires.
-    pub fn expiries(&self) -> Vec<Expiry> {
-        let keys = self.expiries.keys().into_iter().map(|(name, at)| Expiry::Key(name, at));
-        keys.chain(self.expiries.certificate().map(Expiry::Certificate)).collect()
+    /// Everything that expires: keys by their names, and the certificate.
+    pub fn expiries(&self) -> Vec<(Option<String>, Timestamp)> {
+        self.0.expiries()
     }
 
     /// Announces the shutdown: from now on `/readyz` reports it. Everything else is still served.
     pub fn announce_stop(&self) {
-        self.api.stopping.enter(Stage::Announced);
+        self.0.is_stopping.store(true, Ordering::Relaxed);
     }
 
     /// Ends running uploads. Their answers say how to continue.
     pub fn end_uploads(&self) {
-        self.api.stopping.enter(Stage::UploadsEnd);
+        self.0.uploads_end.cancel();
     }
 }

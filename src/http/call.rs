@@ -3,19 +3,22 @@
 use super::answer::{Code, Problem, refusals};
 use super::api::Api;
 use super::request::body::ReadBody;
-use super::request::idempotency::{self, Resource};
 use crate::access::{Caller, Client, Guesses, Scope};
-use crate::domain::{Applied, Command, KeyName, Kind, Name, Outcome, Target};
-use crate::engine::{Engine, FilterView, SubmitError};
+use crate::domain::{
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
+};
+use crate::engine::{Engine, FilterView, Layout, Secret, SubmitError};
 use axum::extract::{ConnectInfo, FromRequestParts, Request};
-use http::HeaderValue;
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
+use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What an operation does to the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +98,7 @@ impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
         let idempotency_key = match R::RULE.effect {
-            Effect::WritesOnce => idempotency::header(&parts.headers)?.cloned(),
+            Effect::WritesOnce => idempotency_header(&parts.headers)?.cloned(),
             Effect::Reads | Effect::Writes => None,
         };
         Ok(Self { api: api.clone(), caller, idempotency_key, right: PhantomData })
@@ -174,7 +177,7 @@ impl<R> Call<R> {
             0 => Cow::Borrowed(key),
             _ => Cow::Owned([key, b" ", number.to_string().as_bytes()].concat()),
         });
-        let key = key.map(|key| idempotency::key(self.caller.name(), about, &key, &command));
+        let key = key.map(|key| idempotency_key(self.caller.name(), about, &key, &command));
         let kind = match about {
             Resource::Filter(kind, _) => kind,
             // It consists of campaigns.
@@ -211,18 +214,73 @@ impl Decided {
     }
 }
 
-/// The target for commands about `view`.
-pub(super) fn target(view: &FilterView) -> Target {
-    Target(view.id)
+/// The longest value of the header, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+
+/// Returns the header's value, if it was sent.
+///
+/// # Errors
+/// If it is empty, too long, not visible ASCII, or was sent twice.
+fn idempotency_header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.as_bytes();
+    let is_visible = key.iter().all(u8::is_ascii_graphic);
+    if values.next().is_some() || !is_visible || !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+        let detail = "Idempotency-Key is sent once, with 1 to 255 visible ASCII characters";
+        return Err(Problem::new(Code::MalformedRequest, detail));
+    }
+    Ok(Some(value))
+}
+
+/// What a request is about, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resource<'a> {
+    /// A campaign or coupon.
+    Filter(Kind, &'a str),
+    /// A line-up.
+    LineUp(&'a str),
+}
+
+/// Builds the key that is logged, from the caller, the name, the header and the command.
+fn idempotency_key(caller: &str, resource: Resource<'_>, header: &[u8], command: &Command) -> IdempotencyKey {
+    let (kind, name) = match resource {
+        Resource::Filter(kind, name) => (kind.as_str(), name),
+        Resource::LineUp(name) => ("line-up", name),
+    };
+    let mut scope = Sha256::new();
+    for part in [caller.as_bytes(), kind.as_bytes(), name.as_bytes(), header] {
+        scope.update((part.len() as u64).to_le_bytes());
+        scope.update(part);
+    }
+    let scope: [u8; 32] = scope.finalize().into();
+    let (scope, _) = scope.split_first_chunk().expect("a hash of 32 bytes has 16");
+    IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
+}
+
+/// Encodes what a command asks for, without what was drawn at random for it or depends on how the filter was. It identifies the route,
+/// and has everything that query and body contained.
+fn canonical(command: &Command) -> Vec<u8> {
+    let serialize =
+        |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
+    let mut same = match command {
+        Command::Create { .. } | Command::Redeem { .. } | Command::Update { .. } => command.clone(),
+        _ => return serialize(command),
+    };
+    match &mut same {
+        Command::Create { id, secret, .. } => (*id, *secret) = (FilterId(0), Secret::new([0; _])),
+        Command::Redeem { redemption, .. } => *redemption = RedemptionId([0; 16]),
+        Command::Update { capacity: Some(Raise { layout, .. }), .. } => {
+            *layout = Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+        }
+        _ => {}
+    }
+    serialize(&same)
 }
 
 /// Parses the name of a campaign or coupon in a path.
 pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
-    let pointer = match kind {
-        Kind::Campaign => "/campaign",
-        Kind::Coupon => "/coupon",
-    };
-    Name::new(name).map_err(Problem::at(pointer))
+    Name::new(name).map_err(|error| Problem::invalid_at(&format!("/{}", kind.as_str()), error.to_string()))
 }
 
 /// How long and how often to wait while the engine is busy.
@@ -234,7 +292,7 @@ pub(super) struct Commands {
     engine: Engine,
     kind: Kind,
     by: Option<KeyName>,
-    in_flight: Option<JoinHandle<Result<Outcome, SubmitError>>>,
+    in_flight: Option<JoinHandle<Result<Outcome, Problem>>>,
 }
 
 impl Commands {
@@ -246,36 +304,91 @@ impl Commands {
     /// Sends a command once the one before is done, without waiting for its outcome.
     pub(super) async fn send(&mut self, command: Command) -> Result<(), Problem> {
         self.settle().await?;
-        self.in_flight = Some(tokio::spawn(patiently(self.engine.clone(), self.by.clone(), command)));
+        self.in_flight = Some(tokio::spawn(self.submit(command)));
         Ok(())
     }
 
     /// Waits for the command in flight.
     pub(super) async fn settle(&mut self) -> Result<(), Problem> {
         let Some(command) = self.in_flight.take() else { return Ok(()) };
-        let outcome = command.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?;
-        self.judge(outcome).map(drop)
+        command.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?.map(drop)
     }
 
-    /// Submits a command, and waits for its outcome.
-    pub(super) async fn submit(&self, command: Command) -> Result<Outcome, Problem> {
-        self.judge(patiently(self.engine.clone(), self.by.clone(), command).await)
-    }
-
-    fn judge(&self, outcome: Result<Outcome, SubmitError>) -> Result<Outcome, Problem> {
-        match outcome? {
-            Outcome::Refused(refusal) => Err(refusals::refused(self.kind, refusal)),
-            outcome => Ok(outcome),
+    /// Submits a command, again and again while the engine is busy, and waits for its outcome.
+    pub(super) fn submit(&self, command: Command) -> impl Future<Output = Result<Outcome, Problem>> + use<> {
+        let (engine, kind, by) = (self.engine.clone(), self.kind, self.by.clone());
+        async move {
+            for _ in 0..BUSY_PAUSES_MAX {
+                match engine.submit_by(by.clone(), command.clone(), None).await {
+                    Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
+                    Ok(Applied { outcome: Outcome::Refused(refusal), .. }) => {
+                        return Err(refusals::refused(kind, refusal));
+                    }
+                    applied => return Ok(applied?.outcome),
+                }
+            }
+            Err(SubmitError::Overloaded.into())
         }
     }
 }
 
-async fn patiently(engine: Engine, by: Option<KeyName>, command: Command) -> Result<Outcome, SubmitError> {
-    for _ in 0..BUSY_PAUSES_MAX {
-        match engine.submit_by(by.clone(), command.clone(), None).await {
-            Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
-            applied => return applied.map(|applied| applied.outcome),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Reference, Target};
+    use crate::engine::Digest;
+
+    fn redeem(redemption: u8, reference: &str) -> Command {
+        let reference = Reference::new(reference).unwrap();
+        let redemption = RedemptionId([redemption; 16]);
+        Command::Redeem {
+            target: Target(FilterId(7)),
+            digest: Digest(1),
+            redemption,
+            reference,
+            hold_seconds: 0,
         }
     }
-    Err(SubmitError::Overloaded)
+
+    #[test]
+    fn random_ids_do_not_tell_requests_apart_but_contents_do() {
+        let spring = Resource::Filter(Kind::Coupon, "spring");
+        let of = |command: &Command| idempotency_key("shop", spring, b"k", command);
+        assert_eq!(of(&redeem(1, "a")), of(&redeem(2, "a")));
+        assert_ne!(of(&redeem(1, "a")).request, of(&redeem(1, "b")).request);
+    }
+
+    #[test]
+    fn the_scope_is_the_caller_the_filter_and_the_key() {
+        let command = redeem(1, "a");
+        let scope = |caller, kind, name, header: &[u8]| {
+            idempotency_key(caller, Resource::Filter(kind, name), header, &command).scope
+        };
+        let one = scope("shop", Kind::Coupon, "spring", b"k");
+        assert_eq!(one, scope("shop", Kind::Coupon, "spring", b"k"));
+        assert_ne!(one, scope("other", Kind::Coupon, "spring", b"k"));
+        assert_ne!(one, scope("shop", Kind::Campaign, "spring", b"k"));
+        assert_ne!(one, scope("shop", Kind::Coupon, "sprin", b"gk"));
+        assert_ne!(one, scope("shop", Kind::Coupon, "spring", b"l"));
+        assert_ne!(one, idempotency_key("shop", Resource::LineUp("spring"), b"k", &command).scope);
+    }
+
+    #[test]
+    fn a_key_is_visible_ascii() {
+        let with = |value: &[u8]| {
+            HeaderMap::from_iter([(
+                "idempotency-key".parse().unwrap(),
+                HeaderValue::from_bytes(value).unwrap(),
+            )])
+        };
+        assert_eq!(idempotency_header(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(
+            idempotency_header(&with(b"order-42")).unwrap().map(HeaderValue::as_bytes),
+            Some(&b"order-42"[..])
+        );
+        assert!(idempotency_header(&with(&[b'k'; 255])).is_ok());
+        for bad in [&b""[..], b"a b", &[b'k'; 256], "ä".as_bytes()] {
+            assert_eq!(idempotency_header(&with(bad)).unwrap_err().code, Code::MalformedRequest);
+        }
+    }
 }

@@ -1,18 +1,20 @@
-//! `/v1/eligibility`: which of several campaigns a user may see.
+//! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: what such a request asks, kept by name, so that an ad server
+//! need not know it.
 
-use super::answer::reply::Held;
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
-use super::call::{Call, Read};
-use super::line_ups::{self, Exclusion};
-use super::request::items::Item;
-use super::request::json::{self, Faults, Text};
+use super::call::{Call, Delete, Manage, Read, Resource};
+use super::request::json::{self, Faults, Item, Text};
+use super::request::query::{self, PageQuery};
 use crate::access::Caller;
-use crate::domain::Name;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::engine::{Eligibility, Question};
-use axum::extract::Request;
+use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
+use crate::engine::{Eligibility, Question, Uncountable};
+use axum::extract::{Path, Request};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+use std::borrow::Cow;
 use utoipa::ToSchema;
 
 /// The most requests in one batch.
@@ -113,9 +115,7 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
     let body = call.body(request).await?;
     let EligibilityBatch { requests } = json::parse(&body)?;
     let mut faults = Faults::default();
-    if !(1..=REQUESTS_MAX).contains(&requests.len()) {
-        return Err(Problem::invalid_at("/requests", format!("expected 1 to {REQUESTS_MAX} elements")));
-    }
+    json::check_length("requests", requests.len(), REQUESTS_MAX)?;
     for (index, request) in requests.iter().enumerate() {
         request.check(&format!("/requests/{index}"), caller, &mut faults)?;
     }
@@ -141,7 +141,7 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
     results.extend_from_slice(&end);
     // A slow client keeps the answer in memory until it has accepted it.
     share.hold(results.capacity() as u64)?;
-    Ok(reply::json_held(Held::new(results, share)))
+    Ok(reply::json_held(results, share))
 }
 
 impl<'a> EligibilityRequest<'a> {
@@ -157,12 +157,12 @@ impl<'a> EligibilityRequest<'a> {
             faults.note(|| format!("{at}/user"), fault);
         }
         if let Some(limit) = self.limit {
-            line_ups::check_limit(limit, at, faults);
+            check_limit(limit, at, faults);
         }
         let Some(Text(line_up)) = &self.line_up else {
-            return line_ups::check(&self.campaigns, &self.unless, at, caller, faults);
+            return check(&self.campaigns, &self.unless, at, caller, faults);
         };
-        line_ups::check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
+        check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
         if !(self.campaigns.is_empty() && self.unless.is_empty()) {
             faults.note(|| format!("{at}/line_up"), "give either a line-up, or campaigns and unless");
         }
@@ -181,10 +181,15 @@ impl<'a> EligibilityRequest<'a> {
         let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
         let Some(Text(name)) = line_up else {
-            let line_up = line_ups::line_up(campaigns, unless, 1);
+            let unless = unless.into_iter().map(|exclusion| Unless {
+                campaign: exclusion.campaign,
+                at_least: exclusion.at_least,
+                only_for: exclusion.only_for,
+            });
+            let line_up = LineUp { campaigns, unless: unless.collect(), limit: 1 };
             let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
             let found = api.engine.evaluate(&question);
-            return Ok(write(found.map_err(|uncountable| line_ups::uncountable(&uncountable, at))?));
+            return Ok(write(found.map_err(|uncountable| too_many_copies(&uncountable, at))?));
         };
         let at = || format!("{at}/line_up");
         let line_up = Name::new(&name).ok().and_then(|name| api.engine.line_up(&name));
@@ -203,4 +208,263 @@ impl<'a> EligibilityRequest<'a> {
         })?;
         Ok(write(found))
     }
+}
+
+/// A line-up to store.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"campaigns": ["spring", "summer"], "unless": [{"campaign": "opted-out"}]}))]
+struct LineUpSpec<'a> {
+    /// Names in order of preference. Campaigns that don't exist yet are allowed.
+    #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
+    #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
+    campaigns: Vec<Text<'a>>,
+    /// Who is left out: exclusion lists and frequency caps.
+    #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
+    #[schema(max_items = 32)]
+    unless: Vec<Exclusion<'a>>,
+    /// Stop after this many campaigns, unless a request says otherwise.
+    #[serde(default = "one_by_default")]
+    #[schema(minimum = 1, maximum = 256, default = 1)]
+    limit: u32,
+}
+
+/// A line-up.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LineUp, example = json!({"name": "home", "campaigns": ["spring", "summer"], "unless": [], "limit": 1}))]
+struct LineUpAnswer<'a> {
+    #[schema(value_type = String, example = "home")]
+    name: &'a str,
+    /// Names in order of preference.
+    #[schema(value_type = Vec<String>)]
+    campaigns: Vec<&'a str>,
+    /// Who is left out.
+    unless: Vec<Exclusion<'a>>,
+    /// Stop after this many campaigns.
+    limit: u32,
+}
+
+/// A page of line-ups, sorted by name.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"line_ups": []}))]
+struct LineUpList<'a> {
+    line_ups: Vec<LineUpAnswer<'a>>,
+    /// The cursor of the next page; absent on the last one.
+    next_cursor: Option<String>,
+}
+
+/// Create or replace a line-up
+///
+/// A stored eligibility query, which requests refer to by name.
+#[utoipa::path(
+    put, path = "/v1/line-ups/{line_up}", operation_id = "put_line_up", tag = "line-ups",
+    request_body = LineUpSpec<'_>,
+    responses(
+        (status = 200, description = "Replaced", body = LineUpAnswer<'_>),
+        (status = 201, description = "Created", body = LineUpAnswer<'_>, headers(("Location" = String, description = "Its path"))),
+    )
+)]
+pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+    let name = parse_name(&name)?;
+    let body = call.body(request).await?;
+    let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
+    let mut faults = Faults::default();
+    check_limit(limit, "", &mut faults);
+    check(&campaigns, &unless, "", &call.caller, &mut faults)?;
+    faults.check()?;
+    let line_up = owned(&campaigns, &unless, limit)?;
+    check_copies(&call.api, &line_up)?;
+    let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone() };
+    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
+    let Outcome::LineUpStored { created } = decided.outcome else { return Err(decided.unexpected()) };
+    let answer = answer(&name, &line_up);
+    Ok(match created {
+        true => reply::created(&format!("/v1/line-ups/{name}"), decided.replayed, &answer),
+        false => reply::json(StatusCode::OK, decided.replayed, &answer),
+    })
+}
+
+/// List line-ups
+///
+/// A key with a prefix sees those that have no other names.
+#[utoipa::path(
+    get, path = "/v1/line-ups", operation_id = "list_line_ups", tag = "line-ups",
+    params(PageQuery),
+    responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
+)]
+pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer {
+    let Call { api, caller, .. } = &call;
+    let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
+    let (found, next_cursor) = query::page(&request, caller, find, |line_up| line_up.name.as_str())?;
+    let is_permitted =
+        |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
+    let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
+    let line_ups = permitted.map(|found| answer(&found.name, &found.line_up)).collect();
+    Ok(reply::ok(&LineUpList { line_ups, next_cursor }))
+}
+
+/// Show a line-up
+///
+/// The query as it is stored.
+#[utoipa::path(
+    get, path = "/v1/line-ups/{line_up}", operation_id = "get_line_up", tag = "line-ups",
+    responses((status = 200, description = "What it is", body = LineUpAnswer<'_>))
+)]
+pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> Answer {
+    let Call { api, caller, .. } = &call;
+    let found = api.engine.line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
+    // It may have been stored under another key, which may use other names.
+    found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
+    Ok(reply::ok(&answer(&found.name, &found.line_up)))
+}
+
+/// Delete a line-up
+///
+/// Its campaigns remain.
+#[utoipa::path(
+    delete, path = "/v1/line-ups/{line_up}", operation_id = "delete_line_up", tag = "line-ups",
+    responses((status = 204, description = "Deleted; its campaigns stay"))
+)]
+pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> Answer {
+    let name = parse_name(&name)?;
+    // A repeated request finds its stored answer even though the line-up is gone.
+    if call.api.engine.line_up(&name).is_none() && !call.may_repeat() {
+        return Err(Code::LineUpNotFound.into());
+    }
+    let command = Command::DeleteLineUp { name: name.clone() };
+    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
+    let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
+    Ok(reply::empty(decided.replayed))
+}
+
+fn parse_name(name: &str) -> Result<Name, Problem> {
+    Name::new(name).map_err(Problem::at("/line_up"))
+}
+
+/// A line-up with names of its own.
+fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
+    let name = |Text(name): &Text<'_>| Name::new(name).map_err(Problem::at(""));
+    let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {
+        let only_for = only_for.as_ref().map(name).transpose()?;
+        Ok(Unless { campaign: name(campaign)?, at_least: *at_least, only_for })
+    };
+    let campaigns = campaigns.iter().map(name).collect::<Result<_, _>>()?;
+    let unless = unless.iter().map(owned).collect::<Result<_, Problem>>()?;
+    Ok(LineUp { campaigns, unless, limit })
+}
+
+/// Refuses a condition that asks for more copies than its campaign can count. If the campaign comes later, requests are refused.
+fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
+    for (condition, unless) in line_up.unless.iter().enumerate() {
+        if let Some(view) = api.engine.find(Kind::Campaign, &unless.campaign)
+            && unless.at_least > view.copies_max()
+        {
+            let copies_max = view.copies_max();
+            return Err(too_many_copies(&Uncountable { condition, copies_max }, ""));
+        }
+    }
+    Ok(())
+}
+
+fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
+    let text = |name: &'a Name| Text(Cow::Borrowed(name.as_str()));
+    let exclusion = |unless: &'a Unless| Exclusion {
+        campaign: text(&unless.campaign),
+        at_least: unless.at_least,
+        only_for: unless.only_for.as_ref().map(text),
+    };
+    LineUpAnswer {
+        name: name.as_str(),
+        campaigns: line_up.campaigns.iter().map(Name::as_str).collect(),
+        unless: line_up.unless.iter().map(exclusion).collect(),
+        limit: line_up.limit,
+    }
+}
+
+/// Leaves the user out while another campaign is active and holds enough copies of the user.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
+struct Exclusion<'a> {
+    /// The campaign to look at. One that doesn't exist excludes no user, and is listed under `unknown`.
+    #[serde(borrow)]
+    #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    campaign: Text<'a>,
+    /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
+    #[serde(default = "one_by_default")]
+    #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
+    at_least: u32,
+    /// The campaign that the user is left out of; by default all.
+    #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
+    only_for: Option<Text<'a>>,
+}
+
+/// The default of `limit` and `at_least`, for serde.
+fn one_by_default() -> u32 {
+    1
+}
+
+/// Adds what is wrong with campaigns and conditions to `faults`. The pointers begin with `at`.
+///
+/// # Errors
+/// A name that the caller may not use (403).
+fn check(
+    campaigns: &[Text<'_>],
+    unless: &[Exclusion<'_>],
+    at: &str,
+    caller: &Caller,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    if !(1..=CAMPAIGNS_MAX).contains(&campaigns.len()) {
+        faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
+        return Ok(());
+    }
+    if unless.len() > UNLESS_MAX {
+        faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
+        return Ok(());
+    }
+    for (index, Text(campaign)) in campaigns.iter().enumerate() {
+        check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
+    }
+    for (index, Exclusion { campaign: Text(campaign), at_least, only_for }) in unless.iter().enumerate() {
+        check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
+        if *at_least == 0 {
+            faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
+        }
+        if let Some(Text(only_for)) = only_for {
+            check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds to `faults` that a limit is too low or too high.
+fn check_limit(limit: u32, at: &str, faults: &mut Faults) {
+    if !(1..=CAMPAIGNS_MAX as u32).contains(&limit) {
+        faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
+    }
+}
+
+/// Adds a name that is none to `faults`.
+///
+/// # Errors
+/// A name that the caller may not use (403).
+fn check_name(
+    name: &str,
+    at: impl FnOnce() -> String,
+    caller: &Caller,
+    faults: &mut Faults,
+) -> Result<(), Problem> {
+    if let Err(error) = Name::new(name) {
+        faults.note(at, error.to_string());
+    }
+    Ok(caller.require_name(name)?)
+}
+
+/// The problem of a condition that asks for too many copies.
+fn too_many_copies(uncountable: &Uncountable, at: &str) -> Problem {
+    let pointer = format!("{at}/unless/{}/at_least", uncountable.condition);
+    Problem::invalid_at(&pointer, uncountable.to_string())
 }

@@ -1,9 +1,9 @@
 //! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
 
+use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem};
 use super::call::{Call, Follow};
-use super::imports::routes::{ImportStateName, failure};
-use super::lines::Lines;
+use super::imports::{ImportStateName, failure};
 use super::request::body::Streamed;
 use super::request::query;
 use crate::domain::{
@@ -11,19 +11,16 @@ use crate::domain::{
     Timestamp, Window,
 };
 use crate::engine::{EventReader, NumberedEvent};
-use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use futures_util::{StreamExt, stream};
+use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::borrow::Cow;
-use std::io;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
-/// The default and the largest number of events in one answer.
-const LIMIT_DEFAULT: usize = 1_000;
+/// The largest number of events in one answer.
 const LIMIT_MAX: usize = 10_000;
 
 /// The columns of events as CSV.
@@ -38,7 +35,7 @@ const WAIT_MAX: u64 = 30;
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 fn limit_default() -> usize {
-    LIMIT_DEFAULT
+    1_000
 }
 
 /// Which events to read.
@@ -312,15 +309,11 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
     call.caller.require_all_names()?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;
-    if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(Problem::invalid_at("/limit", format!("expected 1 to {LIMIT_MAX}")));
-    }
+    Problem::unless_within("/limit", limit, 1..=LIMIT_MAX)?;
     if wait > WAIT_MAX {
         return Err(Problem::invalid_at("/wait", format!("expected 0 to {WAIT_MAX} seconds")));
     }
-    if after > Some(NUMBER_MAX) {
-        return Err(Problem::invalid_at("/after", format!("expected 0 to {NUMBER_MAX}")));
-    }
+    Problem::unless_within("/after", after.unwrap_or(0), 0..=NUMBER_MAX)?;
     let mut reader = call.api.engine.events_after(after);
     let mut events = reader.read().await?;
     if events.is_empty() && wait > 0 {
@@ -332,7 +325,7 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
             }
             () = patience => {}
             // Nobody should have to wait for this.
-            () = call.api.stopping.uploads_end() => {}
+            () = call.api.uploads_end.cancelled() => {}
         }
     }
     Ok(answer(reader, events, limit, lines))
@@ -340,25 +333,16 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
 
 /// Streams up to `limit` events, of which the first are read already.
 fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: Lines) -> Response {
-    let start = (reader, Some(first), limit, lines.header());
-    let parts = stream::unfold(start, move |(mut reader, first, limit, mut part)| async move {
-        let events = match first {
-            Some(first) => Ok(first),
-            None if limit == 0 => return None,
-            None => reader.read().await,
+    let start = (reader, Some(first), limit);
+    lines.stream(stream::try_unfold(start, async |(mut reader, first, limit)| {
+        let mut events = match first {
+            Some(first) => first,
+            None if limit == 0 => return Ok(None),
+            None => reader.read().await?,
         };
-        let (part, left) = match events {
-            Ok(events) if events.is_empty() && part.is_empty() => return None,
-            Ok(mut events) => {
-                events.truncate(limit);
-                let left = if events.is_empty() { 0 } else { limit - events.len() };
-                let written = lines.write(events.into_iter().map(EventAnswer::from), &mut part);
-                (written.map(|()| part).map_err(io::Error::from), left)
-            }
-            // The client notices, because the response breaks off.
-            Err(error) => (Err(io::Error::other(error)), 0),
-        };
-        Some((part, (reader, None, left, Vec::new())))
-    });
-    lines.response(Body::from_stream(parts.fuse()))
+        events.truncate(limit);
+        let left = limit - events.len();
+        let answers: Vec<EventAnswer> = events.into_iter().map(EventAnswer::from).collect();
+        Ok((!answers.is_empty()).then_some((answers, (reader, None, left))))
+    }))
 }

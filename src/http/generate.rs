@@ -3,16 +3,17 @@
 //! Candidates are added in batches. A batch is one command, and its stored outcome tells a repeated request which of them are new, so a
 //! repeat returns the same codes, also after a failure between two batches. A candidate that the pool holds already is skipped.
 
+use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem, mark_replayed};
-use super::call::{Call, Decided, Write, target};
-use super::lines::Lines;
+use super::call::{Call, Decided, Resource, Write};
 use super::request::body::Streamed;
-use super::request::idempotency::Resource;
 use super::request::json;
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Timestamp};
+use crate::domain::{
+    Command, Digests, Inserted, ItemOutcome, Kind, Outcome, RedemptionId, Target, Timestamp,
+};
 use crate::engine::{CodeFound, Digest, FilterView, Growth};
-use axum::body::Body;
 use axum::extract::{Path, Request};
+use axum::response::Response;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -69,9 +70,7 @@ struct GeneratedCode {
 impl CodesToGenerate {
     fn check_form(&self) -> Result<(), Problem> {
         let Self { count, pattern } = self;
-        if !(1..=COUNT_MAX).contains(count) {
-            return Err(Problem::invalid_at("/count", format!("expected 1 to {COUNT_MAX}")));
-        }
+        Problem::unless_within("/count", *count, 1..=COUNT_MAX)?;
         let is_text = !pattern.chars().any(char::is_control);
         if !is_text || !(1..=PATTERN_BYTES_MAX).contains(&pattern.len()) {
             let detail = format!("expected 1 to {PATTERN_BYTES_MAX} bytes without control characters");
@@ -177,7 +176,7 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
-    let (count, nonce) = (u64::from(wanted.count), crate::domain::RedemptionId::random().0);
+    let (count, nonce) = (u64::from(wanted.count), RedemptionId::random().0);
     let identity = call.idempotency_key().unwrap_or(&nonce);
     let candidates = Candidates::new(&view, &[call.caller.name().as_bytes(), identity], &wanted);
     let now = call.api.engine.now();
@@ -189,11 +188,7 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
         }
     }
     let (chosen, replayed) = add(&call, &coupon, &view, &candidates, count).await?;
-    let mut response = lines.response(body(lines, candidates, chosen));
-    if replayed {
-        mark_replayed(&mut response);
-    }
-    Ok(response)
+    Ok(mark_replayed(answer(lines, candidates, chosen), replayed))
 }
 
 /// Adds candidates until `count` of them were added. Returns which ones, and whether an earlier request did so.
@@ -213,7 +208,7 @@ async fn add(
         let start = batch * BATCH;
         let digests = candidates.digests(view, start..start + missing.min(BATCH));
         let command = Command::Insert {
-            target: target(view),
+            target: Target(view.id),
             digests: Digests(digests),
             if_absent: true,
             revive: false,
@@ -233,21 +228,16 @@ async fn add(
 }
 
 /// Streams the chosen candidates, one per line.
-fn body(lines: Lines, candidates: Candidates, chosen: Vec<u64>) -> Body {
-    let parts = stream::unfold((lines.header(), 0), move |(mut part, from)| {
-        let chosen = chosen.get(from..).unwrap_or_default();
-        let chosen = &chosen[..chosen.len().min(BATCH as usize)];
-        let codes = chosen.iter().map(|&index| GeneratedCode { code: candidates.code(index) });
-        let next = (!chosen.is_empty()).then(|| {
-            let written = lines.write(codes, &mut part);
-            (written.map(|()| part), (Vec::new(), from + chosen.len()))
-        });
+fn answer(lines: Lines, candidates: Candidates, chosen: Vec<u64>) -> Response {
+    lines.stream(stream::unfold(0, move |from| {
+        let batch = chosen.iter().skip(from).take(BATCH as usize);
+        let codes: Vec<_> = batch.map(|&index| GeneratedCode { code: candidates.code(index) }).collect();
         async move {
             tokio::task::yield_now().await;
-            next
+            let next = from + codes.len();
+            (next > from).then_some((Ok(codes), next))
         }
-    });
-    Body::from_stream(parts)
+    }))
 }
 
 #[cfg(test)]

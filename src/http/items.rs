@@ -1,13 +1,13 @@
 //! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
 
 use super::answer::{Answer, Code, Problem, reply};
-use super::call::{Call, Decided, LookUp, Read, Right, Write, target};
+use super::call::{Call, Decided, LookUp, Read, Resource, Right, Write};
 use super::redemptions::RedemptionAnswer;
-use super::request::idempotency::Resource;
-use super::request::items::{Hashing, Item};
-use super::request::json;
+use super::request::json::{self, Faults, Item};
 use crate::access::{Guesses, Scope};
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Removed, Timestamp};
+use crate::domain::{
+    Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
+};
 use crate::engine::{CodeFound, Digest, FilterView};
 use axum::extract::{Path, Request};
 use http::StatusCode;
@@ -26,7 +26,7 @@ macro_rules! lists {
             #[schema(example = json!($example))]
             struct $name<'a> {
                 /// Used exactly as given, 1 to 512 bytes each.
-                #[serde(borrow, deserialize_with = "json::items")]
+                #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
                 #[schema(min_items = 1, max_items = 10_000)]
                 $items: Vec<Item<'a>>,
                 $(
@@ -79,7 +79,7 @@ struct Replacement<'a> {
 #[schema(example = json!({"replacements": [{"from": "u1", "to": "u2"}]}))]
 struct ReplacementList<'a> {
     /// The pairs.
-    #[serde(borrow, deserialize_with = "json::items")]
+    #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     replacements: Vec<Replacement<'a>>,
 }
@@ -278,39 +278,34 @@ item_routes! {
     each: [(status = 429, description = "`too-many-invalid-codes`")];
 }
 
-/// The look-up of codes, which users don't have.
-pub(crate) mod lookup {
-    use super::*;
-
-    /// Look up codes, for a help desk
-    ///
-    /// Shows the status of each code, whatever the window.
-    #[utoipa::path(
-        post,
-        path = "/v1/coupons/{coupon}/codes/lookup",
-        operation_id = "look_up_codes",
-        tag = "codes",
-        request_body = CodeList<'_>,
-        responses(
-            (status = 200, description = ORDER, body = CodeLookups),
-            (status = 409, description = "`requires-strict-mode`"),
-            (status = 429, description = "`too-many-invalid-codes`"),
-        )
-    )]
-    pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> Answer {
-        let view = call.filter(Kind::Coupon, &name)?;
-        let guesser = call.guesser(&view, &request)?;
-        let digests =
-            digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
-        let (digests, _) = digests.await?;
-        let found = view.look_up(&digests, call.api.engine.now());
-        let found = found.ok_or(Code::RequiresStrictMode)?;
-        // A code that is held or redeemed does not count as a guess.
-        let guesses = guesser.take(digests.len())?;
-        guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
-        let codes = found.into_iter().map(CodeLookup::from).collect();
-        Ok(reply::ok(&CodeLookups { codes }))
-    }
+/// Look up codes, for a help desk
+///
+/// Shows the status of each code, whatever the window.
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/codes/lookup",
+    operation_id = "look_up_codes",
+    tag = "codes",
+    request_body = CodeList<'_>,
+    responses(
+        (status = 200, description = ORDER, body = CodeLookups),
+        (status = 409, description = "`requires-strict-mode`"),
+        (status = 429, description = "`too-many-invalid-codes`"),
+    )
+)]
+pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> Answer {
+    let view = call.filter(Kind::Coupon, &name)?;
+    let guesser = call.guesser(&view, &request)?;
+    let digests =
+        digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
+    let (digests, _) = digests.await?;
+    let found = view.look_up(&digests, call.api.engine.now());
+    let found = found.ok_or(Code::RequiresStrictMode)?;
+    // A code that is held or redeemed does not count as a guess.
+    let guesses = guesser.take(digests.len())?;
+    guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
+    let codes = found.into_iter().map(CodeLookup::from).collect();
+    Ok(reply::ok(&CodeLookups { codes }))
 }
 
 /// A body's items and its flag.
@@ -329,33 +324,27 @@ async fn digests<R: Right>(
         Kind::Campaign => "users",
         Kind::Coupon => "codes",
     };
-    let digests = Hashing::new(view).list(field, &items, call.api.options.limits.items_max)?;
-    Ok((digests, flag))
+    Ok((json::digests(view, field, &items, call.api.options.limits.items_max)?, flag))
 }
 
-/// Counts codes that could not be removed.
-fn invalid(outcomes: &[ItemOutcome]) -> usize {
-    let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
-    outcomes.len() - outcomes.iter().filter(is_valid).count()
-}
-
-/// Submits a command for which guesses were taken. A problem says nothing about codes, so it returns the guesses, unless the outcome of the
-/// command is unknown.
-async fn submit<'a>(
+/// Submits a command whose outcomes reveal which items are valid. A problem says nothing about items, so it returns the guesses, unless the
+/// outcome of the command is unknown.
+async fn submit(
     call: &Call<Write>,
     about: Resource<'_>,
     command: Command,
-    guesses: Guesses<'a>,
-) -> Result<(Decided, Guesses<'a>), Problem> {
-    match call.submit(about, command).await {
-        Ok(decided) => Ok((decided, guesses)),
-        Err(problem) => {
-            if problem.code != Code::StorageFailed {
-                guesses.give_back();
-            }
-            Err(problem)
+    guesses: Guesses<'_>,
+) -> Result<Decided, Problem> {
+    let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
+    let decided = call.submit(about, command).await;
+    match decided.as_ref().map(|decided| &decided.outcome) {
+        Ok(Outcome::Removed(Removed { outcomes, .. }) | Outcome::Replaced(outcomes)) => {
+            guesses.settle(outcomes.len() - outcomes.iter().filter(is_valid).count());
         }
+        Err(problem) if problem.code != Code::StorageFailed => guesses.give_back(),
+        Ok(_) | Err(_) => {}
     }
+    decided
 }
 
 /// Items of a request that reveals whether they are valid.
@@ -419,10 +408,10 @@ async fn add(
     }
     let codes = digests.len();
     let guesses = guesser.map(|guesser| guesser.take(1)).transpose()?;
-    let command = Command::Insert { target: target(&view), digests: Digests(digests), if_absent, revive };
+    let command = Command::Insert { target: Target(view.id), digests: Digests(digests), if_absent, revive };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
     if revive {
-        // Used codes can be used again. The gate can't tell by the route.
+        // Used codes can be used again. The route does not tell.
         let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
         tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");
@@ -439,10 +428,9 @@ async fn add(
 /// Removes items.
 async fn remove(call: &Call<Write>, asked: Asked<'_>, about: Resource<'_>) -> Answer {
     let Asked { view, digests, flag: all, guesses } = asked;
-    let command = Command::Remove { target: target(&view), digests: Digests(digests), all };
-    let (decided, guesses) = submit(call, about, command, guesses).await?;
+    let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
+    let decided = submit(call, about, command, guesses).await?;
     let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
-    guesses.settle(invalid(&removed.outcomes));
     Ok(reply::json(StatusCode::OK, decided.replayed, removed))
 }
 
@@ -453,10 +441,9 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let body = call.body(request).await?;
     let (from, to) = pairs(&body, &view, call.api.options.limits.items_max)?;
     let guesses = guesser.take(from.len())?;
-    let command = Command::Replace { target: target(&view), from: Digests(from), to: Digests(to) };
-    let (decided, guesses) = submit(call, Resource::Filter(kind, name), command, guesses).await?;
+    let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
+    let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;
     let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
-    guesses.settle(invalid(&outcomes));
     Ok(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }))
 }
 
@@ -470,14 +457,14 @@ pub fn pairs(
     items_max: usize,
 ) -> Result<(Vec<Digest>, Vec<Digest>), Problem> {
     let ReplacementList { replacements } = json::parse(body)?;
-    Hashing::check_length("replacements", replacements.len(), items_max)?;
-    let mut hashing = Hashing::new(view);
+    json::check_length("replacements", replacements.len(), items_max)?;
+    let mut faults = Faults::default();
     let each = replacements.iter().enumerate().map(|(index, Replacement { from, to })| {
-        let from = hashing.digest(from, || format!("/replacements/{index}/from"));
-        (from, hashing.digest(to, || format!("/replacements/{index}/to")))
+        let from = faults.digest(view, from, || format!("/replacements/{index}/from"));
+        (from, faults.digest(view, to, || format!("/replacements/{index}/to")))
     });
     let pairs = each.unzip();
-    hashing.finish()?;
+    faults.check()?;
     Ok(pairs)
 }
 
@@ -492,5 +479,5 @@ pub fn users_to_add(
     items_max: usize,
 ) -> Result<(Vec<Digest>, bool), Problem> {
     let UsersToAdd { users, if_absent } = json::parse(body)?;
-    Ok((Hashing::new(view).list("users", &users, items_max)?, if_absent))
+    Ok((json::digests(view, "users", &users, items_max)?, if_absent))
 }

@@ -1,54 +1,45 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! `router.rs` has the routes. `service.rs` puts them behind the gate that every request passes (`gate.rs`). A handler takes a `Call`, which
-//! says what right it requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
+//! `router.rs` has the routes. Every request passes `service.rs` on its way to them and back. A handler takes a `Call`, which says what right it
+//! requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
 //! map from refusals to problems. Each family of resources has a folder or file, which works with the shared state of `api.rs`.
 
 mod admin;
 mod answer;
 mod api;
-mod audit;
 mod call;
 mod eligibility;
 mod events;
 mod filters;
 #[cfg(any(feature = "fuzzing", test))]
 pub mod fuzzing;
-mod gate;
 mod generate;
 mod imports;
 mod items;
-mod line_ups;
-mod lines;
 mod metrics;
 pub mod openapi;
-mod operations;
 pub mod options;
 mod pages;
 mod redemptions;
 mod request;
 mod router;
 mod service;
-mod stopping;
 
 pub use answer::problem;
-pub use api::{Control, Expiry};
+pub use api::Control;
 pub use options::HttpOptions;
 pub use service::HttpService;
 
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use crate::engine::imports::LiveImports;
-use answer::problem::{Code, Problem};
 use api::Api;
-use gate::Gate;
-use metrics::{HttpMetrics, StateFigures};
-use operations::Operations;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use request::body::Reading;
-use router::Routes;
+use router::{Operations, Routes};
 use std::sync::Arc;
-use stopping::{Expiries, Stopping};
+use tokio_util::sync::CancellationToken;
 
 /// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
 /// [`axum::extract::ConnectInfo`] if the server provides it.
@@ -69,34 +60,27 @@ pub fn service(
     register: impl FnOnce(&mut Registry),
 ) -> (HttpService, Control) {
     let Routes { router, operations } = router::routes();
-    let expiries = Expiries::new(access.clone());
-    let (stopping, live_imports) = (Stopping::default(), LiveImports::new(engine.is_shared()));
-    let state = StateFigures {
-        engine: engine.clone(),
-        stopping: stopping.clone(),
-        live_imports: live_imports.clone(),
-        expiries: expiries.clone(),
-        per_filter: options.metrics.per_filter,
-    };
     let mut registry = Registry::with_prefix("cuckood");
     engine.metrics().register(&mut registry);
     access.guessing.register(&mut registry);
     register(&mut registry);
-    metrics::register(&mut registry, move |figures| state.write(figures));
-    metrics::register(&mut registry, metrics::write_process);
     let operations = Operations::register(operations, &mut registry);
-    let metrics = HttpMetrics::new(registry);
-    let (taken, refused) = (metrics.body_bytes.clone(), metrics.bodies_refused.clone());
-    let reading = Reading::new(&options, taken, refused, stopping.clone());
-    let document = openapi::served;
-    let api = Arc::new(Api { engine, options, access, reading, live_imports, stopping, metrics, document });
-    let (gate, control) = (Gate::new(api.clone(), operations), Control::new(api.clone(), expiries));
-    let router = router
-        .split_for_parts()
-        .0
-        .merge(pages::routes())
-        .fallback(async || Problem::from(Code::RouteNotFound))
-        .method_not_allowed_fallback(async || Problem::from(Code::MethodNotAllowed))
-        .with_state(api);
-    (HttpService::new(gate, router), control)
+    let (redemptions, uploads_end) = (Family::default(), CancellationToken::new());
+    let help = "Requests to redeem, hold, confirm or cancel, by outcome";
+    registry.register("redemptions", help, redemptions.clone());
+    let api = Arc::new(Api {
+        reading: Reading::new(&options, &mut registry, uploads_end.clone()),
+        live_imports: LiveImports::new(engine.is_shared()),
+        is_stopping: Default::default(),
+        certificate_expires_at: Default::default(),
+        document: openapi::served,
+        engine,
+        options,
+        access,
+        uploads_end,
+        registry,
+        redemptions,
+    });
+    let router = router.split_for_parts().0.merge(pages::routes()).with_state(api.clone());
+    (HttpService::new(api.clone(), operations, router), Control(api))
 }

@@ -4,11 +4,9 @@ use super::answer::{Fault, problem::Document};
 use super::call::Effect;
 use super::events::EventAnswer;
 use super::imports::lines::Format;
-use super::operations::Operation;
-use super::router::{self, Routes, SECURITY_SCHEME};
+use super::router::{self, Operation, Routes, SECURITY_SCHEME};
 use http::Method;
 use serde_json::{Value, json};
-use std::sync::LazyLock;
 use utoipa::OpenApi;
 
 /// The general part of the document.
@@ -41,31 +39,21 @@ struct General;
 
 /// The document as text: indented, with a final newline.
 pub fn pretty() -> String {
-    text(document())
+    served(true)
 }
 
 /// The document as text, for a service that requires keys or for one that doesn't. Without keys, every operation is marked as
 /// usable without one.
-pub(super) fn served(asks_for_keys: bool) -> &'static str {
-    static WITH_KEYS: LazyLock<String> = LazyLock::new(pretty);
-    static WITHOUT: LazyLock<String> = LazyLock::new(|| text(without_keys()));
-    if asks_for_keys { &WITH_KEYS } else { &WITHOUT }
-}
-
-fn text(document: Value) -> String {
-    format!("{document:#}\n")
-}
-
-fn without_keys() -> Value {
+pub(super) fn served(asks_for_keys: bool) -> String {
     let mut document = document();
     let paths = document["paths"].as_object_mut().into_iter().flatten();
     for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
         let choices = operation.get_mut("security").and_then(Value::as_array_mut);
-        if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
+        if let Some(choices) = choices.filter(|choices| !asks_for_keys && !choices.is_empty()) {
             choices.insert(0, json!({}));
         }
     }
-    document
+    format!("{document:#}\n")
 }
 
 /// The document.
@@ -135,19 +123,16 @@ fn refer(value: &mut Value, components: &mut Value, kind: &str, name: &str) {
 fn forbid_null(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            if let Some(Value::Array(types)) = fields.get_mut("type") {
-                types.retain(|name| name != "null");
-                if let [only] = types.as_slice() {
-                    let only = only.clone();
-                    fields.insert("type".into(), only);
-                }
-            }
-            if let Some(Value::Array(choices)) = fields.get_mut("oneOf") {
-                choices.retain(|choice| choice["type"] != "null");
-                if let [Value::Object(only)] = choices.as_slice() {
-                    let only = only.clone();
-                    fields.remove("oneOf");
-                    fields.extend(only);
+            for list in ["type", "oneOf"] {
+                let Some(Value::Array(choices)) = fields.get_mut(list) else { continue };
+                choices.retain(|choice| choice != "null" && choice["type"] != "null");
+                let [only] = choices.as_mut_slice() else { continue };
+                match only.take() {
+                    Value::Object(only) => {
+                        fields.remove(list);
+                        fields.extend(only);
+                    }
+                    only => fields[list] = only,
                 }
             }
             fields.values_mut().for_each(forbid_null);
@@ -159,15 +144,18 @@ fn forbid_null(schema: &mut Value) {
 
 /// Adds the parameters and responses that follow from what the operation's route declares.
 fn complete(declared: &Operation, operation: &mut Value) {
-    // Not by index, which would insert a null where there are none.
-    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-    for parameter in parameters.into_iter().flatten() {
-        forbid_null(&mut parameter["schema"]);
-    }
     let path = declared.path.as_str();
+    let effect = declared.access.map(|access| access.effect);
+    let (is_read, is_once) = (effect == Some(Effect::Reads), effect == Some(Effect::WritesOnce));
+    let mut parameters = match operation.get_mut("parameters").map(Value::take) {
+        Some(Value::Array(known)) => known,
+        _ => Vec::new(),
+    };
+    parameters.iter_mut().for_each(|parameter| forbid_null(&mut parameter["schema"]));
+    let has_query = parameters.iter().any(|parameter| parameter["in"] == "query");
     let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let mut parameters: Vec<Value> = in_path.map(|name| path_parameter(path, name)).collect();
-    if declared.is_read() {
+    parameters.extend(in_path.map(|name| path_parameter(path, name)));
+    if is_read {
         let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
         let text = "Wait until this node has applied this position of the log, as returned in another response's X-Cuckood-Position.";
         parameters.push(header_parameter("X-Cuckood-Min-Position", text, position));
@@ -175,7 +163,7 @@ fn complete(declared: &Operation, operation: &mut Value) {
         let strong = json!({ "type": "string", "enum": ["strong"] });
         parameters.push(header_parameter("X-Cuckood-Consistency", text, strong));
     }
-    if takes_key(declared) {
+    if is_once {
         let text =
             "Repeating a request with the same key has no further effect and returns the same response.";
         let key = json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" });
@@ -188,66 +176,40 @@ fn complete(declared: &Operation, operation: &mut Value) {
             limit on invalid codes counts those of the network address.";
         parameters.push(header_parameter("X-Client-Id", text, json!({ "type": "string" })));
     }
-    for parameter in parameters {
-        match &mut operation["parameters"] {
-            Value::Array(known) => known.push(parameter),
-            none => *none = json!([parameter]),
-        }
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
-    for (status, description) in general_problems(declared, operation) {
+    for (status, text) in general_problems(declared, operation.get("requestBody").is_some(), has_query) {
         let response = &mut operation["responses"][status];
         let known = response["description"].as_str();
-        let description = known.map_or(description.to_owned(), |known| format!("{known}; {description}"));
+        let description = known.map_or(text.to_owned(), |known| format!("{known}; {text}"));
         *response = json!({ "description": description });
     }
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
-        finish(declared, status, response);
+        finish(effect, status, response);
     }
-}
-
-fn header_parameter(name: &str, description: &str, schema: Value) -> Value {
-    json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema })
-}
-
-/// A path parameter with its pattern.
-fn path_parameter(path: &str, name: &str) -> Value {
-    let (description, pattern) = match name {
-        "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
-        "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
-        "line_up" => ("The name of the line-up", "^[a-z0-9][a-z0-9._-]{0,127}$"),
-        _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
-    };
-    let schema = json!({ "type": "string", "pattern": pattern });
-    json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema })
-}
-
-/// Whether an operation is done once under an idempotency key.
-fn takes_key(declared: &Operation) -> bool {
-    declared.access.is_some_and(|access| access.effect == Effect::WritesOnce)
 }
 
 /// The problems that follow from what an operation's route declares, by status.
-fn general_problems(declared: &Operation, operation: &Value) -> Vec<(&'static str, &'static str)> {
+fn general_problems(
+    declared: &Operation,
+    takes_body: bool,
+    has_query: bool,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
     let path = declared.path.as_str();
-    if matches!(path, "/livez" | "/readyz") {
-        return Vec::new();
-    }
-    let is_put = declared.method == Method::PUT;
-    let takes_body = operation.get("requestBody").is_some();
-    let has_query =
-        operation["parameters"].as_array().into_iter().flatten().any(|parameter| parameter["in"] == "query");
     let is_of = |name: &str| path.contains(name);
     let effect = declared.access.map(|access| access.effect);
-    let (is_read, is_api) = (effect == Some(Effect::Reads), effect.is_some());
+    let (is_read, is_once) = (effect == Some(Effect::Reads), effect == Some(Effect::WritesOnce));
+    let is_put = declared.method == Method::PUT;
+    let is_api = effect.is_some();
     let is_write = is_api && !is_read;
-    let is_once = effect == Some(Effect::WritesOnce);
     let is_upload = takes_body && effect == Some(Effect::Writes);
     // A deletion is fully described by its path, so two different ones can't have one key.
     let may_reuse = is_once && declared.method != Method::DELETE;
     // An invalid import id is answered as an unknown one, with 404.
     let may_be_invalid =
         is_of("{campaign}") || is_of("{coupon}") || is_of("{line_up}") || takes_body || has_query;
-    let all = [
+    let problems = [
         (!is_write, "503", "`recovering`"),
         (is_read && takes_body, "503", "`overloaded`"),
         (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't answer as asked; another may"),
@@ -285,13 +247,33 @@ fn general_problems(declared: &Operation, operation: &Value) -> Vec<(&'static st
         (is_once, "429", "`idempotency-full`"),
         (may_reuse, "422", "`idempotency-key-reused`"),
     ];
-    all.into_iter().filter(|(holds, ..)| *holds).map(|(_, status, text)| (status, text)).collect()
+    let is_probe = matches!(path, "/livez" | "/readyz");
+    problems
+        .into_iter()
+        .filter(move |(holds, ..)| *holds && !is_probe)
+        .map(|(_, status, text)| (status, text))
+}
+
+fn header_parameter(name: &str, description: &str, schema: Value) -> Value {
+    json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema })
+}
+
+/// A path parameter with its pattern.
+fn path_parameter(path: &str, name: &str) -> Value {
+    let (description, pattern) = match name {
+        "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
+        "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
+        "line_up" => ("The name of the line-up", "^[a-z0-9][a-z0-9._-]{0,127}$"),
+        _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
+    };
+    let schema = json!({ "type": "string", "pattern": pattern });
+    json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema })
 }
 
 /// Adds the headers that go with a status, and the problem document of every failure.
-fn finish(declared: &Operation, status: &str, response: &mut Value) {
-    let is_api = declared.access.is_some();
-    let is_once = takes_key(declared) && !matches!(status, "401" | "403" | "503");
+fn finish(effect: Option<Effect>, status: &str, response: &mut Value) {
+    let is_api = effect.is_some();
+    let is_once = effect == Some(Effect::WritesOnce) && !matches!(status, "401" | "403" | "503");
     let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 1 }));
     let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
     let wait = "Seconds to wait before the next attempt; absent with `storage-failed`";

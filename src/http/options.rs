@@ -35,18 +35,12 @@ pub struct MetricsOptions {
 }
 
 /// The host names of a service without keys, so that no web page can reach it under another name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     /// Names besides those of loopback.
     pub names: Vec<HostName>,
-    /// Whether it is reachable over loopback only. Otherwise it accepts any name, unless some are listed.
-    pub is_loopback: bool,
-}
-
-impl Default for HostOptions {
-    fn default() -> Self {
-        Self { names: Vec::new(), is_loopback: true }
-    }
+    /// Whether it is reachable beyond loopback. It accepts any name then, unless some are listed.
+    pub is_public: bool,
 }
 
 /// A host name, with one port or any.
@@ -94,8 +88,7 @@ impl Default for Timeouts {
 }
 
 /// The limits on requests in the section `limits`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct LimitOptions {
     /// The longest body after decompression, in bytes; imports have no limit.
     pub body_bytes_max: usize,

@@ -1,20 +1,17 @@
 //! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
-use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::answer::reply::{self, Lines};
+use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
-use super::call::{Call, Decided, Read, Redeem, target};
-use super::lines::Lines;
-use super::request::idempotency::Resource;
-use super::request::items::{Hashing, Item};
-use super::request::json::{self, Text};
-use super::request::{page, query};
+use super::call::{Call, Decided, Read, Redeem, Resource};
+use super::request::json::{self, Faults, Item, Text};
+use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
-use axum::body::Body;
 use axum::extract::{Path, Request};
 use axum::response::Response;
-use futures_util::{StreamExt, stream};
+use futures_util::stream;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -43,20 +40,19 @@ struct RedemptionRequest<'a> {
 impl RedemptionRequest<'_> {
     /// The code's digest and the reference, or everything that is wrong with the request.
     fn check(&self, view: &FilterView) -> Result<(Digest, Reference), Problem> {
-        let mut hashing = Hashing::new(view);
-        let digest = hashing.digest(&self.code, || "/code".into());
+        let mut faults = Faults::default();
+        let digest = faults.digest(view, &self.code, || "/code".into());
         if self.hold_seconds > HOLD_SECONDS_MAX {
             let detail = format!("expected a whole number from 0 to {HOLD_SECONDS_MAX}");
-            hashing.note(|| "/hold_seconds".into(), detail);
+            faults.note(|| "/hold_seconds".into(), detail);
         }
         let reference = Reference::new(self.reference.as_ref());
         if reference.is_err() {
             let detail = format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes");
-            hashing.note(|| "/reference".into(), detail);
+            faults.note(|| "/reference".into(), detail);
         }
-        hashing.finish()?;
-        let reference = reference.map_err(Problem::at("/reference"))?;
-        Ok((digest, reference))
+        faults.check()?;
+        Ok((digest, reference.map_err(Problem::at("/reference"))?))
     }
 }
 
@@ -97,9 +93,7 @@ impl From<Redemption> for RedemptionAnswer {
             expires_at: redemption.expires_at,
             redeemed_at: redemption.redeemed_at,
             cancelled_at: redemption.cancelled_at(),
-            ordinal: redemption
-                .ordinal
-                .filter(|_| matches!(redemption.status, Status::Held | Status::Redeemed)),
+            ordinal: redemption.ordinal.filter(|_| redemption.stands()),
         }
     }
 }
@@ -129,7 +123,7 @@ struct ListQuery {
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Timestamp>,
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
-    #[serde(default = "page::limit_default")]
+    #[serde(default = "query::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the previous page.
@@ -173,7 +167,7 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let (target, redemption) = (target(&view), crate::domain::RedemptionId::random());
+            let (target, redemption) = (Target(view.id), RedemptionId::random());
             let hold_seconds = request.hold_seconds;
             let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await
@@ -198,14 +192,13 @@ fn counted(
     decided: Result<Decided, Problem>,
     settled: &'static str,
 ) -> Result<Decided, Problem> {
-    call.api.metrics.count_redemption(match &decided {
-        Ok(Decided { outcome: Outcome::Redeemed(redemption), .. }) => match redemption.status {
-            Status::Held => "held",
-            Status::Redeemed | Status::Cancelled | Status::Expired => "redeemed",
-        },
+    let outcome = match &decided {
+        Ok(Decided { outcome: Outcome::Redeemed(Redemption { status: Status::Held, .. }), .. }) => "held",
+        Ok(Decided { outcome: Outcome::Redeemed(_), .. }) => "redeemed",
         Ok(_) => settled,
         Err(problem) => problem.code.as_str(),
-    });
+    };
+    call.api.redemptions.get_or_create(&[("outcome", outcome)]).inc();
     decided
 }
 
@@ -241,7 +234,7 @@ fn settled(decided: Decided) -> Answer {
 pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> Answer {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
-    page::check_limit(limit)?;
+    Problem::unless_within("/limit", limit, 1..=query::PAGE_MAX)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(Problem::at("/reference"))?;
     let query = RedemptionQuery { reference, status, changed_after };
@@ -260,7 +253,7 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
         // Other requests on this processor get their turn.
         tokio::task::yield_now().await;
     }
-    let next_cursor = next.map(|change| page::write_cursor(change.0.to_be_bytes()));
+    let next_cursor = next.map(|change| query::write_cursor(change.0.to_be_bytes()));
     Ok(reply::ok(&RedemptionList { redemptions, next_cursor }))
 }
 
@@ -272,20 +265,19 @@ fn export(
     after: Option<Change>,
     lines: Lines,
 ) -> Response {
-    let parts = stream::unfold((lines.header(), Some(after)), move |(mut part, after)| {
+    lines.stream(stream::unfold(Some(after), move |after| {
         let page = after.map(|after| view.redemptions(&query, after, usize::MAX, call.api.engine.now()));
         async move {
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
-            let written = lines.write(redemptions.into_iter().map(RedemptionAnswer::from), &mut part);
-            Some((written.map(|()| part), (Vec::new(), next.map(Some))))
+            let answers: Vec<_> = redemptions.into_iter().map(RedemptionAnswer::from).collect();
+            Some((Ok(answers), next.map(Some)))
         }
-    });
-    lines.response(Body::from_stream(parts.fuse()))
+    }))
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {
-    let bytes = page::read_cursor(cursor)?.try_into().map_err(|_| page::strange_cursor())?;
+    let bytes = query::read_cursor(cursor)?.try_into().map_err(|_| query::strange_cursor())?;
     Ok(Change(u64::from_be_bytes(bytes)))
 }
 
@@ -352,7 +344,7 @@ async fn change(
     if view.spec.mode == Mode::Compact {
         return Err(Code::RequiresStrictMode.into());
     }
-    let command = command(target(&view), parse_id(redemption)?);
+    let command = command(Target(view.id), parse_id(redemption)?);
     let decided = call.submit(Resource::Filter(Kind::Coupon, coupon), command).await;
     settled(counted(call, decided, outcome)?)
 }

@@ -1,60 +1,382 @@
-//! The service that connections call: it takes a request through the gate to its handler, and compresses a long answer if the client
-//! asks for it.
+//! The service that connections call. Every request passes it on its way to the handler and back: it checks readiness, keys, scopes and
+//! rates, adds metrics, log lines and problem documents, and compresses a long answer if the client asks for it.
 //!
-//! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future.
+//! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
+//! a microsecond.
 
-use super::gate::Gate;
+use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
+use super::api::Api;
 use super::pages::Unchanging;
+use super::request::origin;
+use super::router::{Operation, Operations, Route};
+use crate::access::{Caller, Denied, LogLimiter};
+use crate::domain::Seq;
+use crate::engine::{Engine, Status};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::response::Response;
-use http::{Extensions, HeaderMap, header};
+use axum::extract::{ConnectInfo, Request};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tower::{Service, ServiceExt, service_fn};
 use tower_http::compression::Compression;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
+use tracing::Instrument;
+
+/// The authentication scheme before a key; its letters may have either case.
+const SCHEME: &[u8] = b"Bearer ";
+
+/// The longest request id that is accepted from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The shortest answer that is compressed, in bytes. A shorter one fits a network packet as it is.
 const COMPRESSED_BYTES_MIN: u64 = 1_024;
 
-/// The whole HTTP interface.
+/// The whole HTTP interface; clones share it.
 #[derive(Clone)]
 pub struct HttpService(Arc<Parts>);
 
 struct Parts {
-    gate: Gate,
+    api: Arc<Api>,
+    operations: Arc<Operations>,
     router: Router,
+    /// Limits how often writes are logged that were refused for lack of memory or disk space.
+    room: LogLimiter,
+    ids: RequestIds,
 }
 
 impl HttpService {
-    /// Puts the gate before a router.
-    pub(super) fn new(gate: Gate, router: Router) -> Self {
-        Self(Arc::new(Parts { gate, router }))
+    /// Puts the checks of these operations before a router.
+    pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
+        let (room, ids) = (LogLimiter::default(), RequestIds::default());
+        Self(Arc::new(Parts { api, operations, router, room, ids }))
     }
 
     /// Answers a request.
     pub async fn answer(self, request: Request) -> Response {
         if !request.headers().contains_key(header::ACCEPT_ENCODING) {
-            return self.answer_plainly(request).await;
+            return self.0.answer(request).await;
         }
-        let service = &self;
-        let plain =
-            service_fn(|request| async move { Ok::<_, Infallible>(service.answer_plainly(request).await) });
+        let parts = &*self.0;
+        let plain = service_fn(|request| async { Ok::<_, Infallible>(parts.answer(request).await) });
         let changes = |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Unchanging>().is_none();
         let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(changes);
         let Ok(answer) = Compression::new(plain).compress_when(long).oneshot(request).await;
         answer.map(Body::new)
     }
+}
 
-    /// Answers a request without compression.
-    async fn answer_plainly(&self, request: Request) -> Response {
-        let Parts { gate, router } = &*self.0;
-        let next = async |request| {
-            let Ok(answer) = router.clone().call(request).await;
-            answer
+impl Parts {
+    /// Admits a request or refuses it. Counts the answer, and renders its problem if it has one.
+    async fn answer(&self, mut request: Request) -> Response {
+        let begun = Instant::now();
+        let route = self.operations.route(request.uri().path());
+        let id = self.ids.of(request.headers());
+        let method = request.method().clone();
+        let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
+        let span = tracing::debug_span!("request", %method, route = path, request_id);
+        let operation = route.operation(&method);
+        let is_read = operation.is_some_and(Operation::is_read);
+        let has_position = path.unwrap_or(request.uri().path()).starts_with("/v1");
+        let (mut act, mut position) = (None, None);
+        let mut response = {
+            // Pinned where it is made: it is large, and each wrapper around it would copy it.
+            let answer = pin!(async {
+                let admitted = self.admit(&mut request, route, operation, &id);
+                let reached = match admitted {
+                    Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
+                    admitted => admitted,
+                };
+                // A read reflects what was applied before it began.
+                position = is_read.then(|| self.api.engine.position());
+                match reached {
+                    Ok(()) => {
+                        act = operation.and_then(|operation| Act::begun(operation, &request, &id));
+                        let Ok(answer) = self.router.clone().call(request).await;
+                        answer
+                    }
+                    Err(problem) => problem.into_response(),
+                }
+            });
+            whole(answer.instrument(span.clone())).await
         };
-        gate.pass(request, next).await
+        let (status, took) = (response.status(), begun.elapsed());
+        route.count(&method, status, took);
+        tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
+        let code = response.extensions().get::<Problem>().map(|problem| problem.code);
+        if let Some(act) = act {
+            act.end(status, code.map(Code::as_str));
+        }
+        if !status.is_success() {
+            match code {
+                Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
+                    if let Some(untold) = self.room.ask() {
+                        let code = code.as_str();
+                        tracing::warn!(route = path, code, request_id, untold, "a write was refused");
+                    }
+                }
+                _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
+                    tracing::error!(parent: &span, request_id, route = path, "a request failed");
+                }
+                // That the disk is full is logged by the store, when this begins and ends.
+                _ => {}
+            }
+            response = problem::render(response, id.to_str().unwrap_or_default());
+        }
+        if has_position {
+            // A write's own entry was applied before it was answered.
+            let position = position.unwrap_or_else(|| self.api.engine.position());
+            response.headers_mut().insert(POSITION, position.0.into());
+        }
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+
+    fn admit(
+        &self,
+        request: &mut Request,
+        route: &Route,
+        operation: Option<&Operation>,
+        id: &HeaderValue,
+    ) -> Result<(), Problem> {
+        let path = request.uri().path();
+        // Health is not secret, and probes may use any host name.
+        let is_probe = matches!(path, "/livez" | "/readyz");
+        if !is_probe && self.api.access.is_open() {
+            let hosts = &self.api.options.hosts;
+            origin::check(hosts, request.method(), request.uri(), request.headers())?;
+        }
+        if path == "/livez" {
+            return Ok(());
+        }
+        if !self.api.engine.is_ready()
+            && let status @ Status::Recovering(_) = self.api.engine.status()
+        {
+            return refusals::unready(status).map_or(Ok(()), Err);
+        }
+        if let Some(status) = self.api.engine.has_stopped()
+            && !matches!(path, "/readyz" | "/metrics")
+        {
+            return refusals::unready(status).map_or(Ok(()), Err);
+        }
+        if !route.path.as_deref().unwrap_or(path).starts_with("/v1") {
+            return Ok(());
+        }
+        let refused = |denied: Denied, caller: Option<&Caller>| {
+            if let Some(untold) = self.api.access.tells(&denied) {
+                let (key, peer) =
+                    (caller.map(Caller::name), request.extensions().get::<ConnectInfo<SocketAddr>>());
+                let peer = peer.map(|ConnectInfo(peer)| tracing::field::display(peer.ip()));
+                // The path of an unknown route may contain a code.
+                let (route, request_id) = (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
+                let method = request.method();
+                tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
+            }
+            Problem::from(denied)
+        };
+        let access = &self.api.access;
+        let mut caller =
+            access.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
+        let admitted = access.admit(&mut caller, || self.api.engine.now());
+        let permitted = admitted.and_then(|()| match route.path.as_deref() {
+            Some(route) => permit(&caller, route, operation, path),
+            None => Ok(()),
+        });
+        permitted.map_err(|denied| refused(denied, Some(&caller)))?;
+        request.extensions_mut().insert(caller);
+        Ok(())
+    }
+}
+
+/// Refuses a caller that lacks the operation's scope, or may not use the name in the path.
+fn permit(caller: &Caller, route: &str, operation: Option<&Operation>, path: &str) -> Result<(), Denied> {
+    if let Some(access) = operation.and_then(|operation| operation.access) {
+        caller.require(access.scope)?;
+    }
+    // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
+    let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
+    if is_named.iter().any(|collection| route.starts_with(collection))
+        && let Some(name) = path.split('/').nth(3)
+    {
+        caller.require_name(name)?;
+    }
+    Ok(())
+}
+
+/// The key in the `Authorization` header, if there is exactly one.
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+    (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
+}
+
+/// Turns a panic of the handler into a failure, so that the connection survives.
+async fn whole(answer: impl Future<Output = Response>) -> Response {
+    let answer = AssertUnwindSafe(answer).catch_unwind().await;
+    answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+/// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
+const TARGET_BYTES_MAX: usize = 300;
+
+/// A running administrative act. If it is dropped before its end, its client has abandoned it.
+struct Act {
+    name: String,
+    key: String,
+    target: String,
+    request_id: HeaderValue,
+    /// The status and the problem, once it has ended.
+    end: Option<(StatusCode, Option<&'static str>)>,
+}
+
+impl Act {
+    /// The administrative act that an admitted request begins, if it begins one.
+    fn begun(operation: &Operation, request: &Request, id: &HeaderValue) -> Option<Self> {
+        operation.access.filter(|access| access.is_audited)?;
+        let path = request.uri().path();
+        let caller = request.extensions().get::<Caller>();
+        Some(Self {
+            name: operation.id.clone(),
+            key: caller.map(|caller| caller.name().to_owned()).unwrap_or_default(),
+            target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
+            request_id: id.clone(),
+            end: None,
+        })
+    }
+
+    /// Ends it, with this status and problem.
+    fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
+        self.end = Some((status, problem));
+    }
+}
+
+impl Drop for Act {
+    fn drop(&mut self) {
+        let Self { name: act, key, target, request_id, end } = self;
+        let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());
+        let outcome = end.map_or("abandoned by its client", |(_, problem)| problem.unwrap_or("done"));
+        let status = end.map(|(status, _)| status.as_u16());
+        tracing::info!(act, key, target, outcome, status, request_id, "administrative act");
+    }
+}
+
+/// Request ids. The client's own is used if it is harmless. Otherwise one is made cheaply, by hashing a counter with a secret of
+/// the process.
+#[derive(Default)]
+struct RequestIds {
+    secret: RandomState,
+    count: AtomicU64,
+}
+
+impl RequestIds {
+    fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        let mut sent = headers.get_all(REQUEST_ID).iter();
+        match (sent.next(), sent.next()) {
+            (Some(id), None) if is_harmless(id) => id.clone(),
+            _ => self.make(),
+        }
+    }
+
+    fn make(&self) -> HeaderValue {
+        let id = self.secret.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
+        let mut digits = [0; 16];
+        hex::encode_to_slice(id.to_be_bytes(), &mut digits).expect("eight bytes have sixteen digits");
+        HeaderValue::from_bytes(&digits).expect("hexadecimal digits may stand in a header")
+    }
+}
+
+/// Whether a request id is safe to send back and to log.
+fn is_harmless(id: &HeaderValue) -> bool {
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
+        && id.as_bytes().iter().all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
+}
+
+/// The position of the log that an answer reflects.
+pub(super) const POSITION: HeaderName = HeaderName::from_static("x-cuckood-position");
+
+/// The position that an answer must reflect at least.
+const MIN_POSITION: HeaderName = HeaderName::from_static("x-cuckood-min-position");
+
+/// `strong` if nothing may be missing that was acknowledged before the request, on any node.
+const CONSISTENCY: HeaderName = HeaderName::from_static("x-cuckood-consistency");
+
+/// Waits until this node can answer as the headers of a read ask for.
+///
+/// # Errors
+/// `malformed-request`, `too-far-behind`, `no-quorum`.
+async fn reach(engine: &Engine, headers: &HeaderMap) -> Result<(), Problem> {
+    let (min, is_strong) = asked(headers)?;
+    if let Some(min) = min {
+        engine.reached(min).await?;
+    }
+    if is_strong {
+        engine.barrier().await?;
+    }
+    Ok(())
+}
+
+/// The position that a read must reflect at least, and whether it must reflect all that was acknowledged before.
+fn asked(headers: &HeaderMap) -> Result<(Option<Seq>, bool), Problem> {
+    let malformed = |detail: &'static str| Problem::new(Code::MalformedRequest, detail);
+    let min = headers.get(MIN_POSITION).map(|value| {
+        let number = value.to_str().ok().and_then(|text| text.parse().ok());
+        number.map(Seq).ok_or_else(|| malformed("X-Cuckood-Min-Position must be a number"))
+    });
+    let consistency = headers.get(CONSISTENCY);
+    if consistency.is_some_and(|consistency| consistency != "strong") {
+        return Err(malformed("X-Cuckood-Consistency can be `strong` only"));
+    }
+    Ok((min.transpose()?, consistency.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_is_taken_over_if_it_is_harmless() {
+        let is_taken_over = |ids: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for id in ids {
+                headers.append(REQUEST_ID, HeaderValue::from_bytes(id).unwrap());
+            }
+            headers.get(REQUEST_ID) == Some(&RequestIds::default().of(&headers))
+        };
+        assert!(is_taken_over(&[b"order-42/7"]));
+        for bad in [&[&b""[..]][..], &[b"a b"], &[b"a\"b"], &[&[b'x'; 129]], &[b"a", b"b"]] {
+            assert!(!is_taken_over(bad));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_of_one_request() {
+        let panics = async { panic!("on purpose") };
+        let answer = problem::render(whole(panics).await, "checkout-9");
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(answer.headers()["content-type"], "application/problem+json");
+    }
+
+    #[test]
+    fn what_is_asked_is_read_or_refused() {
+        let of = |pairs: &[(HeaderName, &'static str)]| {
+            let headers =
+                pairs.iter().map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));
+            asked(&headers.collect())
+        };
+        assert_eq!(of(&[]).unwrap(), (None, false));
+        let both = of(&[(MIN_POSITION, "17"), (CONSISTENCY, "strong")]).unwrap();
+        assert_eq!(both, (Some(Seq(17)), true));
+        for bad in [(MIN_POSITION, "-1"), (MIN_POSITION, ""), (CONSISTENCY, "weak")] {
+            assert_eq!(of(&[bad]).unwrap_err().code, Code::MalformedRequest);
+        }
     }
 }

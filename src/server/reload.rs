@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::engine::Engine;
-use crate::http::{Control, Expiry};
+use crate::http::Control;
 use crate::tls::Tls;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,12 +76,9 @@ impl Reload {
     /// Logs what has expired and what will expire soon.
     fn warn(&self) {
         let now = self.engine.now();
-        for expiry in self.control.expiries() {
-            let (subject, key, expires_at) = match expiry {
-                Expiry::Key(key, at) => ("key", Some(key), at),
-                Expiry::Certificate(at) => ("certificate", None, at),
-            };
+        for (key, expires_at) in self.control.expiries() {
             if expires_at.0 <= now.0 + WARN_BEFORE {
+                let subject = if key.is_some() { "key" } else { "certificate" };
                 let event = if expires_at <= now { "has expired" } else { "expires soon" };
                 tracing::warn!(key, %expires_at, "{subject} {event}");
             }

@@ -21,8 +21,8 @@ async fn old_build_stops_where_newer_entries_are_enabled() {
     assert_eq!(new.status(), Status::Ready);
 
     // Both write, in any order, while they know of each other.
-    until(|| new.replication().unwrap().peers.iter().any(|peer| peer.understands == 1)).await;
-    until(|| old.replication().unwrap().peers.iter().any(|peer| peer.understands == 2)).await;
+    until(|| new.replication().unwrap().peers.iter().any(|peer| peer.understands == Some(1))).await;
+    until(|| old.replication().unwrap().peers.iter().any(|peer| peer.understands == Some(2))).await;
     for item in 0..20 {
         insert(if item % 2 == 0 { &new } else { &old }, target, item).await.unwrap();
     }

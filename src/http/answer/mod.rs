@@ -15,7 +15,10 @@ pub(crate) type Answer = Result<Response, Problem>;
 /// The header with the request's id; every answer has it.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Marks an answer as that of an earlier request.
-pub(crate) fn mark_replayed(response: &mut Response) {
-    response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+/// Marks an answer if it is that of an earlier request.
+pub(crate) fn mark_replayed(mut response: Response, replayed: bool) -> Response {
+    if replayed {
+        response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    response
 }

@@ -5,6 +5,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use utoipa::ToSchema;
 
 /// The most faults in one problem.
@@ -183,6 +184,18 @@ impl Problem {
         Self::invalid(vec![Fault { pointer: pointer.to_owned(), detail: detail.into() }])
     }
 
+    /// Refuses a number that is not within its limits.
+    pub fn unless_within<T: PartialOrd + Display>(
+        pointer: &str,
+        number: T,
+        limits: RangeInclusive<T>,
+    ) -> Result<(), Self> {
+        if limits.contains(&number) {
+            return Ok(());
+        }
+        Err(Self::invalid_at(pointer, format!("expected {} to {}", limits.start(), limits.end())))
+    }
+
     /// Makes the problem of an invalid part from an error.
     pub fn at<E: Display>(pointer: &str) -> impl Fn(E) -> Self {
         move |error| Self::invalid_at(pointer, error.to_string())
@@ -255,11 +268,7 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
-    let mut response = Response::from_parts(parts, body.into());
-    if problem.replayed {
-        super::mark_replayed(&mut response);
-    }
-    response
+    super::mark_replayed(Response::from_parts(parts, body.into()), problem.replayed)
 }
 
 /// The problem for a failure that came without one.
@@ -267,7 +276,6 @@ fn bare(response: &Response) -> Option<Problem> {
     let code = match response.status() {
         StatusCode::NOT_FOUND => Code::RouteNotFound,
         StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
-        StatusCode::PAYLOAD_TOO_LARGE => Code::BodyTooLarge,
         status if status.is_server_error() => Code::Internal,
         status if status.is_client_error() => Code::MalformedRequest,
         _ => return None,

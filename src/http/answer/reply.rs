@@ -1,24 +1,24 @@
-//! JSON answers.
+//! Answers: JSON, and any number of values, one per line, as NDJSON or CSV.
 
 use super::mark_replayed;
 use super::problem::{Code, Problem};
 use crate::budget::{Budget, Share};
+use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
-use hyper::body::{Frame, SizeHint};
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
+use serde_json::Value;
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 /// The media type of one JSON value per line.
-pub(crate) const NDJSON: &str = "application/x-ndjson";
+const NDJSON: &str = "application/x-ndjson";
 
 /// The media type of comma-separated values.
-pub(crate) const CSV: &str = "text/csv";
+const CSV: &str = "text/csv";
 
 /// Builds the response to a query: 200 with this JSON.
 pub(crate) fn ok(body: &impl Serialize) -> Response {
@@ -27,14 +27,10 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
 
 /// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
-    let mut response = match serde_json::to_vec(body) {
-        Ok(body) => as_json((status, body)),
-        Err(error) => return unwritable(error).into_response(),
-    };
-    if replayed {
-        mark_replayed(&mut response);
+    match serde_json::to_vec(body) {
+        Ok(body) => mark_replayed(as_json((status, body)), replayed),
+        Err(error) => unwritable(error).into_response(),
     }
-    response
 }
 
 /// The problem of an answer that can't be written as JSON.
@@ -62,23 +58,25 @@ pub(crate) fn attachment(name: &str, body: Body) -> Response {
 
 /// Builds an answer that says no more than that it is done.
 pub(crate) fn empty(replayed: bool) -> Response {
-    let mut response = StatusCode::NO_CONTENT.into_response();
-    if replayed {
-        mark_replayed(&mut response);
-    }
-    response
+    mark_replayed(StatusCode::NO_CONTENT.into_response(), replayed)
 }
 
-/// Builds an answer from long JSON text, which has a share of the memory until it is sent.
-pub(crate) fn json_held(body: Held) -> Response {
-    as_json(Body::new(body))
+/// Builds an answer from long JSON text. The share is returned once no piece of the text is in memory any more.
+pub(crate) fn json_held(text: Vec<u8>, share: Share<Arc<Budget>>) -> Response {
+    let length = text.len();
+    let text = Bytes::from_owner(Held { text, _share: share });
+    let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
+    let pieces = stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece));
+    let mut response = as_json(Body::from_stream(pieces));
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    response
 }
 
 fn as_json(body: impl IntoResponse) -> Response {
     with_type("application/json", body)
 }
 
-pub(crate) fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
+fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
     let mut response = body.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
@@ -87,59 +85,111 @@ pub(crate) fn with_type(media_type: &'static str, body: impl IntoResponse) -> Re
 /// The most bytes that are handed on at once: a connection may copy them.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// A long answer.
-pub(crate) struct Held(Bytes);
-
 /// A text and its share; the text is dropped first.
-struct Text {
+struct Held {
     text: Vec<u8>,
     _share: Share<Arc<Budget>>,
 }
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-impl Held {
-    /// An answer of this text. The share is returned once no piece of the text is in memory any more.
-    pub(crate) fn new(text: Vec<u8>, share: Share<Arc<Budget>>) -> Self {
-        Self(Bytes::from_owner(Text { text, _share: share }))
+/// The format of a response with one value per line.
+#[derive(Clone, Copy)]
+pub(crate) enum Lines {
+    /// One JSON object per line.
+    Ndjson,
+    /// RFC 4180, with a header row. The columns are fields of the JSON object, separated by commas; an absent field is an empty cell.
+    Csv(&'static str),
+}
+
+impl Lines {
+    /// Returns the format that the client prefers to JSON, if any.
+    pub(crate) fn preferred(headers: &HeaderMap, columns: &'static str) -> Option<Self> {
+        let json = wish(headers, "application/json");
+        let (ndjson, csv) = (wish(headers, NDJSON), wish(headers, CSV));
+        match csv > ndjson {
+            true => (csv > json).then_some(Lines::Csv(columns)),
+            false => (ndjson > json).then_some(Lines::Ndjson),
+        }
+    }
+
+    /// Streams batches of values. Each is written when the client is ready for it. If one fails, the response breaks off.
+    pub(crate) fn stream<T: Serialize>(
+        self,
+        batches: impl Stream<Item = Result<Vec<T>, BoxError>> + Send + 'static,
+    ) -> Response {
+        let (media_type, header) = match self {
+            Lines::Ndjson => (NDJSON, None),
+            Lines::Csv(columns) => (CSV, Some(row(columns.split(',')))),
+        };
+        let lines = batches.map(move |batch| Ok::<_, BoxError>(self.write(batch?)?));
+        // A compressor polls once more after the end.
+        let parts = stream::iter(header.map(|header| Ok(header.into_bytes()))).chain(lines).fuse();
+        with_type(media_type, Body::from_stream(parts))
+    }
+
+    /// Writes a line for each value.
+    fn write<T: Serialize>(self, values: impl IntoIterator<Item = T>) -> serde_json::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for value in values {
+            match self {
+                Lines::Ndjson => {
+                    serde_json::to_writer(&mut out, &value)?;
+                    out.push(b'\n');
+                }
+                Lines::Csv(columns) => {
+                    let value = serde_json::to_value(&value)?;
+                    let cells = columns.split(',').map(|column| match &value[column] {
+                        Value::Null => String::new(),
+                        Value::String(text) => text.clone(),
+                        other => other.to_string(),
+                    });
+                    out.extend_from_slice(row(cells).as_bytes());
+                }
+            }
+        }
+        Ok(out)
     }
 }
 
-impl hyper::body::Body for Held {
-    type Data = Bytes;
-    type Error = Infallible;
+/// A row of CSV. A cell is quoted if it contains a separator, a quote or a line break.
+fn row<T: AsRef<str>>(cells: impl Iterator<Item = T>) -> String {
+    let quoted = cells.map(|cell| match cell.as_ref() {
+        cell if cell.contains([',', '"', '\r', '\n']) => format!("\"{}\"", cell.replace('"', "\"\"")),
+        cell => cell.to_owned(),
+    });
+    quoted.collect::<Vec<_>>().join(",") + "\r\n"
+}
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.0.is_empty() {
-            return Poll::Ready(None);
-        }
-        let length = self.0.len().min(PIECE_BYTES_MAX);
-        Poll::Ready(Some(Ok(Frame::data(self.0.split_to(length)))))
-    }
+/// How much a client wants a media type that it names in `Accept`, from 0 to 1; 0 if it doesn't. Wildcards don't count.
+pub(crate) fn wish(headers: &HeaderMap, media_type: &str) -> f32 {
+    wish_in(headers, &header::ACCEPT, media_type)
+}
 
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.len() as u64)
-    }
+/// How much a client wants what it names in this header, from 0 to 1; 0 if it doesn't name it.
+pub(crate) fn wish_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> f32 {
+    let lists = headers.get_all(header).into_iter().filter_map(|list| list.to_str().ok());
+    let wishes = lists.flat_map(|list| list.split(',')).filter_map(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        parts.next().filter(|name| name.eq_ignore_ascii_case(wanted))?;
+        let quality = parts.find_map(|parameter| parameter.strip_prefix("q="));
+        Some(quality.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0)))
+    });
+    wishes.fold(0.0, f32::max)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use http_body_util::BodyExt;
-    use hyper::body::Body as _;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::gauge::Gauge;
+    use serde_json::json;
 
     #[tokio::test]
     async fn the_share_is_returned_with_the_last_piece() {
@@ -147,8 +197,9 @@ mod tests {
         let budget = Arc::new(Budget::new(1 << 20, taken.clone(), Counter::default()));
         let text: Vec<u8> = (0..2 * PIECE_BYTES_MAX + 1).map(|index| index as u8).collect();
         let share = Share::of(budget, text.len() as u64).unwrap();
-        let mut held = Held::new(text.clone(), share);
-        assert_eq!(held.size_hint().exact(), Some(text.len() as u64));
+        let response = json_held(text.clone(), share);
+        assert_eq!(response.headers()[header::CONTENT_LENGTH], text.len().to_string());
+        let mut held = response.into_body();
         let mut pieces = Vec::new();
         while let Some(Ok(frame)) = held.frame().await {
             pieces.push(frame.into_data().unwrap());
@@ -160,5 +211,52 @@ mod tests {
         assert_eq!(taken.get(), text.len() as u64, "a piece is left");
         drop(pieces);
         assert_eq!(taken.get(), 0);
+    }
+
+    #[test]
+    fn csv_quotes_cells_and_leaves_absent_fields_empty() {
+        let lines = Lines::Csv("id,note,count");
+        let values = [json!({"id": "a", "note": "say \"hi\", twice"}), json!({"id": "b\nc", "count": 7})];
+        let wanted = "id,note,count\r\na,\"say \"\"hi\"\", twice\",\r\n\"b\nc\",,7\r\n";
+        let response = lines.stream(stream::iter([Ok(values.to_vec())]));
+        let body = response.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+        assert_eq!(body, wanted);
+    }
+
+    #[test]
+    fn preferred_format_follows_quality() {
+        for (accept, wanted) in [
+            ("application/json", None),
+            ("*/*", None),
+            ("text/csv", Some(CSV)),
+            ("application/x-ndjson", Some(NDJSON)),
+            ("text/csv;q=0.5, application/x-ndjson", Some(NDJSON)),
+            ("text/csv;q=0.5, application/json", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            let preferred = Lines::preferred(&headers, "")
+                .map(|lines| lines.stream(stream::empty::<Result<Vec<()>, _>>()));
+            let found = preferred.as_ref().map(|response| &response.headers()[header::CONTENT_TYPE]);
+            assert_eq!(found.map(|found| found.to_str().unwrap()), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_wish_is_the_quality_of_the_name() {
+        let wished = |lists: &[&'static str]| {
+            let lists = lists.iter().map(|list| (header::ACCEPT, http::HeaderValue::from_static(list)));
+            wish(&lists.collect(), "text/csv")
+        };
+        for (lists, wanted) in [
+            (&[][..], 0.0),
+            (&["*/*"], 0.0),
+            (&["text/csv"], 1.0),
+            (&["Text/CSV; header=present; q=0.5"], 0.5),
+            (&["text/plain, text/csv;q=0.25"], 0.25),
+            (&["text/csv;q=0.25", "text/csv;q=0.75"], 0.75),
+            (&["text/csv;q=much"], 0.0),
+        ] {
+            assert_eq!(wished(lists), wanted, "{lists:?}");
+        }
     }
 }

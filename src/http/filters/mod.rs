@@ -1,24 +1,28 @@
-//! `/v1/campaigns` and `/v1/coupons`: created, shown, changed, cleared and deleted. The routes of both kinds, and the handlers that they
-//! share.
+//! `/v1/campaigns` and `/v1/coupons`: created, shown, changed, cleared, deleted, and moved as images. The routes of both kinds, and the
+//! handlers that they share.
 
-mod images;
 pub(crate) mod spec;
 
-use super::answer::{Answer, Problem, refusals, reply};
-use super::call::{Call, Delete, Export, Maintain, Manage, Read, parse_name, target};
-use super::request::body::Streamed;
-use super::request::idempotency::Resource;
-use super::request::page::{self, PageQuery};
-use super::request::{json, query};
+use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
+use super::request::body::{Pieces, Streamed, has_media_type};
+use super::request::json;
+use super::request::query::{self, PageQuery};
 use crate::domain::spec::STOCK_MAX;
-use crate::domain::{Command, Description, Kind, Name, Outcome};
+use crate::domain::{
+    Command, Description, FilterId, ImageFault, Kind, Name, Outcome, Refusal, Target, UploadId,
+};
+use crate::engine::{Download, ImageBody, ImageReader, ImageRecord};
+use axum::body::Body;
 use axum::extract::{Path, Request};
 use axum::response::Response;
-use http::StatusCode;
+use futures_util::{StreamExt, stream};
+use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
 use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch};
+use std::io;
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -128,7 +132,7 @@ macro_rules! filter_routes {
                 )
             )]
             pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
-                images::get(&call, KIND, &name).await
+                super::get_image(&call, KIND, &name).await
             }
 
             #[utoipa::path(
@@ -143,7 +147,7 @@ macro_rules! filter_routes {
                 )
             )]
             pub(crate) async fn put_image(call: Call<Maintain>, Path(name): Path<String>, request: Request) -> Answer {
-                images::put(call, KIND, &name, request).await
+                super::put_image(call, KIND, &name, request).await
             }
         }
     };
@@ -199,18 +203,15 @@ async fn put<T: Into<Asked> + DeserializeOwned>(
 
 /// The response when a filter was created.
 fn created(kind: Kind, name: &Name, replayed: bool, description: Description) -> Response {
-    let collection = match kind {
-        Kind::Campaign => "campaigns",
-        Kind::Coupon => "coupons",
-    };
-    reply::created(&format!("/v1/{collection}/{name}"), replayed, &Filter::from(description))
+    let path = format!("/v1/{}s/{name}", kind.as_str());
+    reply::created(&path, replayed, &Filter::from(description))
 }
 
 /// `GET` of a collection: a page of filters, and the cursor of the next one.
 fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>, Option<String>), Problem> {
     let engine = &call.api.engine;
     let find = |prefix: &str, after: Option<&Name>, limit| engine.list(kind, prefix, after, limit);
-    let (views, next) = page::of(query::parse(request)?, &call.caller, find, |view| view.name.as_str())?;
+    let (views, next) = query::page(request, &call.caller, find, |view| view.name.as_str())?;
     let now = engine.now();
     Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
 }
@@ -225,9 +226,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let view = call.filter(kind, name)?;
     let CouponPatch { capacity, stock, starts_at, ends_at } =
         json::parse::<T>(&call.body(request).await?)?.into();
-    if stock.is_some_and(|stock| !(1..=STOCK_MAX).contains(&stock)) {
-        return Err(Problem::invalid_at("/stock", format!("expected 1 to {STOCK_MAX}")));
-    }
+    Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
     let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock)?;
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
@@ -250,8 +249,81 @@ async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
 /// `POST …/clear`: removes everything that may be removed.
 async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
-    let command = Command::Clear { target: target(&view) };
+    let command = Command::Clear { target: Target(view.id) };
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Cleared(removed) = decided.outcome else { return Err(decided.unexpected()) };
     Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed }))
+}
+
+/// `GET`: streams the image of a filter.
+async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
+    let view = call.filter(kind, name)?;
+    let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
+    let parts = stream::try_unfold(image, async |mut image: Download| {
+        let records = image.next().await.map_err(io::Error::other)?;
+        Ok::<_, io::Error>((!records.is_empty()).then(|| (records.concat(), image)))
+    });
+    Ok(reply::attachment(&format!("{}.image", view.name), Body::from_stream(parts.fuse())))
+}
+
+/// `PUT`: makes a filter from an image.
+async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Request) -> Answer {
+    let name = parse_name(kind, name)?;
+    let (api, by) = (call.api, call.caller.key_name());
+    let headers = request.headers();
+    if headers.contains_key(header::CONTENT_TYPE) && !has_media_type(headers, "application/octet-stream") {
+        let detail = "an image is application/octet-stream";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
+    }
+    if api.engine.find(kind, &name).is_some() {
+        return Err(Code::AlreadyExists.into());
+    }
+    let pieces = api.reading.upload(request)?;
+    let (mut commands, id) = (Commands::new(api.engine.clone(), kind, by), UploadId::random());
+    // In a task of its own: a handler is dropped when its client disconnects, but what has come must still be given up.
+    let upload = tokio::spawn(async move {
+        let description = upload_image(pieces, &mut commands, id, kind, &name).await;
+        if description.is_err() {
+            // If this fails, later entries give it up by and by.
+            let _ = commands.settle().await;
+            let _ = commands.submit(Command::ImageAbandon { upload: id }).await;
+        }
+        Ok(created(kind, &name, false, *description?))
+    });
+    upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
+}
+
+/// Turns the records of an image that comes in into commands, in order.
+async fn upload_image(
+    mut pieces: Pieces,
+    commands: &mut Commands,
+    upload: UploadId,
+    kind: Kind,
+    name: &Name,
+) -> Result<Box<Description>, Problem> {
+    let damaged = |fault| refusals::refused(kind, Refusal::ImageDamaged(fault));
+    let (id, mut reader, mut end) = (FilterId::random(), ImageReader::default(), None);
+    while let Some(piece) = pieces.next().await? {
+        reader.push(&piece);
+        while let Some(record) = reader.next_record().map_err(damaged)? {
+            let ImageRecord { before, checksum, body } = record;
+            let command = match body {
+                ImageBody::Head(head) => {
+                    Command::ImageBegin { upload, id, kind, name: name.clone(), head, checksum }
+                }
+                ImageBody::Part(part) => Command::ImagePart { upload, before, checksum, part },
+                ImageBody::End { redemptions } => {
+                    end = Some(Command::ImageEnd { upload, before, redemptions });
+                    continue;
+                }
+            };
+            commands.send(command).await?;
+        }
+    }
+    reader.finish().map_err(damaged)?;
+    commands.settle().await?;
+    match commands.submit(end.ok_or_else(|| damaged(ImageFault::CutShort))?).await? {
+        Outcome::Created(description) => Ok(description),
+        _ => Err(Problem::new(Code::Internal, "an image has another command's outcome")),
+    }
 }

@@ -1,18 +1,14 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
-use crate::domain::spec::STOCK_MAX;
-use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time, write_time};
-use crate::domain::{
-    Description, Forget, ForgetError, Kind, Sizing, Spec, Stats, StepStats, Timestamp, Window,
-};
-use crate::engine::{Growth, Mode};
+use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
+use crate::domain::{Description, Forget, ForgetError, Kind, Sizing, Spec, StepStats, Timestamp, Window};
+use crate::engine::{Growth, Mode, SegmentStats};
 use crate::http::answer::Problem;
 use crate::http::request::json::Faults;
-use serde::de::value::StrDeserializer;
-use serde::de::{self, Visitor};
+use serde::de::{Error as _, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use serde_with::skip_serializing_none;
-use std::fmt;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
@@ -56,37 +52,37 @@ fn max_search_default() -> u32 {
 }
 
 /// A campaign to create.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
 pub(crate) struct CampaignSpec {
     /// Users that it holds before it grows (`auto`) or may refuse more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
-    capacity: u64,
+    pub(crate) capacity: u64,
     /// `compact` by default.
-    mode: Option<Mode>,
+    pub(crate) mode: Option<Mode>,
     /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
     #[schema(minimum = 0.00000001, maximum = 0.5)]
-    error_rate: Option<f64>,
+    pub(crate) error_rate: Option<f64>,
     /// `auto` by default.
-    growth: Option<Growth>,
+    pub(crate) growth: Option<Growth>,
     /// When it becomes active; by default it always was.
-    starts_at: Option<Timestamp>,
+    pub(crate) starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
-    ends_at: Option<Timestamp>,
+    pub(crate) ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Not allowed for strict filters.
-    layout: Option<LayoutBody>,
+    pub(crate) layout: Option<LayoutBody>,
     /// The campaign forgets each user after this time, a whole number and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Every
     /// copy ages by itself: it stays for at least this time after it was added, and goes at most `forget_after / forget_steps`
     /// later, whether requests come or not. `users` with `if_absent` does not renew a copy that is there. `remove` takes the newest
     /// copy. Users whom an import with `mode=replace` brings, or who were added while it ran, count as added when it is done.
     /// `growth`, `error_rate` and `capacity` are meant for all copies that are not forgotten. Not allowed for strict filters.
     #[schema(example = "7d", pattern = "^[0-9]+[smhd]$")]
-    forget_after: Option<String>,
+    pub(crate) forget_after: Option<String>,
     /// In how many steps users are forgotten; 8 by default. More steps need up to two more bits of memory per user. Only with
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
-    forget_steps: Option<u32>,
+    pub(crate) forget_steps: Option<u32>,
 }
 
 /// A coupon to create.
@@ -121,128 +117,86 @@ pub(crate) struct CouponSpec {
 
 /// A filter of either kind as it is asked for.
 pub(crate) struct Asked {
-    pub(crate) capacity: u64,
-    pub(crate) mode: Mode,
-    pub(crate) error_rate: Option<f64>,
-    pub(crate) growth: Option<Growth>,
-    pub(crate) layout: Option<LayoutBody>,
-    pub(crate) ignore_case: bool,
-    pub(crate) stock: Option<u64>,
-    pub(crate) forget_after: Option<String>,
-    pub(crate) forget_steps: Option<u32>,
-    pub(crate) window: Window,
-}
-
-impl Asked {
-    /// Resolves it to a spec and a window.
-    pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
-        let mut faults = Faults::default();
-        let mut fault = |field: &str, detail: String| faults.note(|| format!("/{field}"), detail);
-        if self.mode == Mode::Strict {
-            let detail = "a strict filter has neither an error rate nor a layout";
-            if self.error_rate.is_some() {
-                fault("error_rate", detail.into());
-            }
-            if self.layout.is_some() {
-                fault("layout", detail.into());
-            }
-        } else if self.error_rate.is_some() && self.layout.is_some() {
-            fault("error_rate", "give either the error rate or the layout".into());
-        }
-        if let Some(detail) = self.stock_fault() {
-            fault("stock", detail.into());
-        }
-        let forget = self.forget(&mut fault);
-        faults.check()?;
-        let sizing = match (self.mode, self.layout) {
-            (Mode::Strict, _) => Sizing::Exact,
-            (Mode::Compact, None) => Sizing::ErrorRate(self.error_rate.unwrap_or(ERROR_RATE_DEFAULT)),
-            (Mode::Compact, Some(LayoutBody { fingerprint_bits, bucket_size, max_search })) => {
-                Sizing::Layout { fingerprint_bits, bucket_size, max_search }
-            }
-        };
-        let growth = self.growth.unwrap_or(Growth::Auto);
-        let Self { capacity, mode, ignore_case, stock, window, .. } = self;
-        if !window.is_ordered() {
-            return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
-        }
-        Ok((Spec { capacity, mode, growth, sizing, ignore_case, stock, forget }, window))
-    }
-
-    /// Why the stock can't be what it is asked to be.
-    fn stock_fault(&self) -> Option<&'static str> {
-        let stock = self.stock?;
-        if self.mode == Mode::Compact {
-            Some("an open pool is strict")
-        } else if !(1..=STOCK_MAX).contains(&stock) {
-            Some("expected 1 to 4294967296")
-        } else if self.growth == Some(Growth::Fixed) && stock > self.capacity {
-            Some("growth is fixed, and it is more than the capacity")
-        } else {
-            None
-        }
-    }
-
-    fn forget(&self, fault: &mut impl FnMut(&str, String)) -> Option<Forget> {
-        let Some(after) = &self.forget_after else {
-            if self.forget_steps.is_some() {
-                fault("forget_steps", "only with forget_after".into());
-            }
-            return None;
-        };
-        if self.mode == Mode::Strict {
-            fault("forget_after", "a strict filter does not forget".into());
-            return None;
-        }
-        let steps = self.forget_steps.unwrap_or(FORGET_STEPS_DEFAULT);
-        match parse_time(after).and_then(|seconds| Forget::new(seconds, steps)) {
-            Ok(forget) => return Some(forget),
-            Err(error @ ForgetError::Steps) => fault("forget_steps", error.to_string()),
-            Err(error) => fault("forget_after", error.to_string()),
-        }
-        None
-    }
+    /// What both kinds have, and campaigns alone.
+    common: CampaignSpec,
+    ignore_case: bool,
+    stock: Option<u64>,
 }
 
 impl From<CampaignSpec> for Asked {
-    fn from(campaign: CampaignSpec) -> Self {
-        let CampaignSpec { capacity, mode, error_rate, growth, layout, starts_at, ends_at, .. } = campaign;
-        let CampaignSpec { forget_after, forget_steps, .. } = campaign;
-        let (mode, window) = (mode.unwrap_or(Mode::Compact), Window { starts_at, ends_at });
-        let (ignore_case, stock) = (false, None);
-        Self {
-            capacity,
-            mode,
-            error_rate,
-            growth,
-            layout,
-            ignore_case,
-            stock,
-            forget_after,
-            forget_steps,
-            window,
-        }
+    fn from(common: CampaignSpec) -> Self {
+        Self { common, ignore_case: false, stock: None }
     }
 }
 
 impl From<CouponSpec> for Asked {
     fn from(coupon: CouponSpec) -> Self {
-        let CouponSpec { capacity, mode, error_rate, growth, layout, starts_at, ends_at, ignore_case, stock } =
-            coupon;
-        let (mode, window) = (mode.unwrap_or(Mode::Strict), Window { starts_at, ends_at });
-        let (forget_after, forget_steps) = (None, None);
-        Self {
-            capacity,
-            mode,
-            error_rate,
-            growth,
-            layout,
-            ignore_case,
-            stock,
-            forget_after,
-            forget_steps,
-            window,
+        let common = CampaignSpec {
+            capacity: coupon.capacity,
+            mode: coupon.mode.or(Some(Mode::Strict)),
+            error_rate: coupon.error_rate,
+            growth: coupon.growth,
+            starts_at: coupon.starts_at,
+            ends_at: coupon.ends_at,
+            layout: coupon.layout,
+            ..CampaignSpec::default()
+        };
+        Self { common, ignore_case: coupon.ignore_case, stock: coupon.stock }
+    }
+}
+
+impl Asked {
+    /// Resolves it to a spec and a window.
+    pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
+        let Self { common, ignore_case, stock } = self;
+        let CampaignSpec { capacity, error_rate, layout, starts_at, ends_at, .. } = common;
+        let (mode, growth) = (common.mode.unwrap_or(Mode::Compact), common.growth.unwrap_or(Growth::Auto));
+        let (after, steps) = (common.forget_after, common.forget_steps);
+        let (is_strict, has_rate, has_layout) =
+            (mode == Mode::Strict, error_rate.is_some(), layout.is_some());
+        let has_nothing_to_choose = "a strict filter has neither an error rate nor a layout";
+        let stock_fault = stock.and_then(|stock| match () {
+            () if !is_strict => Some("an open pool is strict"),
+            () if !(1..=STOCK_MAX).contains(&stock) => Some("expected 1 to 4294967296"),
+            () if growth == Growth::Fixed && stock > capacity => {
+                Some("growth is fixed, and it is more than the capacity")
+            }
+            () => None,
+        });
+        let mut faults = Faults::default();
+        for (field, is_wrong, detail) in [
+            ("error_rate", is_strict && has_rate, has_nothing_to_choose),
+            ("layout", is_strict && has_layout, has_nothing_to_choose),
+            ("error_rate", !is_strict && has_rate && has_layout, "give either the error rate or the layout"),
+            ("stock", stock_fault.is_some(), stock_fault.unwrap_or_default()),
+            ("forget_steps", steps.is_some() && after.is_none(), "only with forget_after"),
+            ("forget_after", is_strict && after.is_some(), "a strict filter does not forget"),
+        ] {
+            if is_wrong {
+                faults.note(|| format!("/{field}"), detail);
+            }
         }
+        let forget = after.filter(|_| !is_strict).map(|after| {
+            let steps = steps.unwrap_or(FORGET_STEPS_DEFAULT);
+            parse_time(&after).and_then(|seconds| Forget::new(seconds, steps)).inspect_err(|error| {
+                let is_of_steps = *error == ForgetError::Steps;
+                let pointer = if is_of_steps { "/forget_steps" } else { "/forget_after" };
+                faults.note(|| pointer.into(), error.to_string());
+            })
+        });
+        faults.check()?;
+        let sizing = match (mode, layout) {
+            (Mode::Strict, _) => Sizing::Exact,
+            (Mode::Compact, None) => Sizing::ErrorRate(error_rate.unwrap_or(ERROR_RATE_DEFAULT)),
+            (Mode::Compact, Some(LayoutBody { fingerprint_bits, bucket_size, max_search })) => {
+                Sizing::Layout { fingerprint_bits, bucket_size, max_search }
+            }
+        };
+        let (window, forget) = (Window { starts_at, ends_at }, forget.and_then(Result::ok));
+        if !window.is_ordered() {
+            return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
+        }
+        Ok((Spec { capacity, mode, growth, sizing, ignore_case, stock, forget }, window))
     }
 }
 
@@ -296,23 +250,11 @@ pub(crate) struct FilterPatch {
 
 /// Distinguishes null from absent.
 fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
-    struct TimeOrNull;
-    impl Visitor<'_> for TimeOrNull {
-        type Value = Option<Timestamp>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a time or null")
-        }
-
-        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            Timestamp::deserialize(StrDeserializer::new(text)).map(Some)
-        }
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(Some(None)),
+        Value::String(text) => Timestamp::deserialize(text.into_deserializer()).map(Some).map(Some),
+        _ => Err(D::Error::custom("expected a time or null")),
     }
-    deserializer.deserialize_any(TimeOrNull).map(Some)
 }
 
 /// A campaign or coupon: its resolved spec and statistics.
@@ -403,6 +345,10 @@ impl From<Description> for Filter {
                 (None, Some(LayoutBody { fingerprint_bits, bucket_size, max_search }))
             }
         };
+        // A compact filter has no redeemed codes: they are removed from it.
+        let (available, held, redeemed) =
+            stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
+        let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
         Self {
             name: name.to_string(),
             capacity: spec.capacity,
@@ -417,39 +363,29 @@ impl From<Description> for Filter {
             starts_at: window.starts_at,
             ends_at: window.ends_at,
             created_at,
-            stats: FilterStats { steps: spec.forget.map(|_| stats.steps.clone()), ..figures(kind, stats) },
+            stats: FilterStats {
+                items: stats.items,
+                capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
+                load: stats.load(),
+                error_rate_now: stats.error_rate(),
+                memory_bytes: stats.memory_bytes,
+                segments: stats.segments.iter().map(Segment::from).collect(),
+                adds: stats.adds,
+                removes: stats.removes,
+                copies_max: stats.copies_max,
+                available: of_coupon(available),
+                held: of_coupon(held),
+                redeemed: of_coupon(redeemed),
+                steps: spec.forget.map(|_| stats.steps),
+            },
         }
     }
 }
 
-fn figures(kind: Kind, stats: Stats) -> FilterStats {
-    // A compact filter has no redeemed codes: they are removed from it.
-    let (available, held, redeemed) =
-        stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
-    let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
-    FilterStats {
-        items: stats.items,
-        capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
-        load: stats.load(),
-        error_rate_now: stats.error_rate(),
-        memory_bytes: stats.memory_bytes,
-        segments: stats
-            .segments
-            .iter()
-            .map(|segment| Segment {
-                items: segment.items,
-                capacity: segment.capacity,
-                fingerprint_bits: segment.fingerprint_bits,
-                bucket_size: segment.bucket_size,
-            })
-            .collect(),
-        adds: stats.adds,
-        removes: stats.removes,
-        copies_max: stats.copies_max,
-        available: of_coupon(available),
-        held: of_coupon(held),
-        redeemed: of_coupon(redeemed),
-        steps: None,
+impl From<&SegmentStats> for Segment {
+    fn from(segment: &SegmentStats) -> Self {
+        let SegmentStats { items, capacity, fingerprint_bits, bucket_size, .. } = *segment;
+        Self { items, capacity, fingerprint_bits, bucket_size }
     }
 }
 

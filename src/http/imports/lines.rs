@@ -1,11 +1,11 @@
-//! Splits the pieces of an upload into lines, and reads the item of each: plain text, NDJSON or CSV.
+//! Splits an upload into lines, and reads the item of each: plain text, NDJSON or CSV.
 //!
 //! Only as much of a line is kept as is needed to judge it. Of a line that is too long, only the end is searched for. So memory
 //! is bounded for an upload of any size. In CSV, one line is one record, however many line breaks are inside its quotes. A carriage return
 //! without a line feed does not end a record. A file that uses it so would yield one record too many or too few, so its line is rejected.
 
 use crate::domain::{ITEM_BYTES_MAX, LineFault};
-use csv_core::{ReadFieldResult, Reader};
+use crate::http::request::json::Text;
 use memchr::memchr;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -17,11 +17,11 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The longest line or CSV record, in bytes: room for an item with every byte escaped as `\u00xx`, and for other fields beside
 /// it.
-pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Why an upload can't be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(crate) enum UploadFault {
+pub enum UploadFault {
     /// It begins with a byte-order mark.
     #[error("the upload begins with a byte-order mark, which would become part of the first item")]
     ByteOrderMark,
@@ -37,31 +37,20 @@ pub(crate) enum UploadFault {
 }
 
 /// The result of reading a line.
-pub(crate) enum Line<'a> {
+pub enum Line<'a> {
     /// An item.
-    Item(&'a str),
+    Item(Cow<'a, str>),
     /// A blank line, which is skipped.
     Blank,
     /// A line without a valid item.
     Rejected(LineFault),
 }
 
-/// The item as it is, or what is wrong with it.
-fn item(bytes: &[u8]) -> Line<'_> {
-    if bytes.is_empty() {
-        return Line::Rejected(LineFault::Empty);
-    }
-    if bytes.len() > ITEM_BYTES_MAX {
-        return Line::Rejected(LineFault::ItemTooLong);
-    }
-    str::from_utf8(bytes).map_or(Line::Rejected(LineFault::NotUtf8), Line::Item)
-}
-
 /// The format of an upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportFormat)]
-pub(crate) enum Format {
+pub enum Format {
     /// One item per line; media type `text/plain`.
     Text,
     /// One JSON string or `{"item":…}` per line; media type `application/x-ndjson`.
@@ -70,83 +59,116 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// Splits an upload into lines.
-pub(crate) struct Lines {
-    /// The first bytes, as long as they may be a byte-order mark.
-    begin: Option<Vec<u8>>,
+/// The lines of an upload.
+pub struct Lines {
     split: Split,
-    items: Items,
-}
-
-/// What reads an item from a line.
-enum Items {
-    Text,
-    NdJson,
-    Csv(Box<Records>),
+    format: Format,
+    /// The name of the column of CSV that holds the items; `None` for the only column.
+    wanted: Option<String>,
+    /// The index of that column, once the header row has been read.
+    column: usize,
+    is_open: bool,
+    /// The header row, which counts as a blank line, is the next line.
+    is_header_next: bool,
+    /// A field of the current record.
+    field: Vec<u8>,
 }
 
 impl Lines {
     /// Lines of an upload in this format. In CSV, the items are in this column, or in the only one.
-    pub(crate) fn new(format: Format, column: Option<String>) -> Self {
-        let (items, place) = match format {
-            Format::Text => (Items::Text, None),
-            Format::NdJson => (Items::NdJson, None),
-            Format::Csv => (Items::Csv(Box::new(Records::new(column))), Some(Place::Begin)),
-        };
-        Self { begin: Some(Vec::new()), split: Split { place, ..Split::default() }, items }
+    pub fn new(format: Format, wanted: Option<String>) -> Self {
+        let place = (format == Format::Csv).then_some(Place::Begin);
+        let split = Split { place, ..Split::default() };
+        Self { split, format, wanted, column: 0, is_open: false, is_header_next: false, field: Vec::new() }
     }
 
-    /// Whether the upload is readable: it does not begin with a byte-order mark, and has the header row that CSV needs.
-    pub(crate) fn is_readable(&self) -> bool {
-        let has_header = match &self.items {
-            Items::Text | Items::NdJson => true,
-            Items::Csv(records) => records.column.is_some(),
-        };
-        self.begin.is_none() && has_header
-    }
-
-    /// Takes the next piece of the upload, and passes each line that ends in it to `each`.
-    ///
-    /// # Errors
-    /// If the upload can't be read at all.
-    pub(crate) fn push(&mut self, piece: &[u8], each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        let Some(begin) = &mut self.begin else {
-            return self.split.push(piece, &mut |line| self.items.read(line, each));
-        };
-        // The mark may be spread over several pieces.
-        begin.extend_from_slice(piece);
-        if begin.starts_with(MARK) {
-            return Err(UploadFault::ByteOrderMark);
-        }
-        if MARK.starts_with(begin) {
-            return Ok(());
-        }
-        let begin = self.begin.take().unwrap_or_default();
-        self.push(&begin, each)
+    /// Takes the next piece of the upload. All lines before it must have been read.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.split.push(piece);
     }
 
     /// Ends the upload, and with it the last line.
+    pub fn end(&mut self) {
+        self.split.has_ended = true;
+    }
+
+    /// Whether the upload has ended.
+    pub fn has_ended(&self) -> bool {
+        self.split.has_ended
+    }
+
+    /// Whether as much has arrived as shows that the upload is readable: it does not begin with a byte-order mark, and has the header row
+    /// that CSV needs.
+    ///
+    /// # Errors
+    /// If it can't be read at all.
+    pub fn open(&mut self) -> Result<bool, UploadFault> {
+        if self.is_open {
+            return Ok(true);
+        }
+        // The mark may be spread over several pieces.
+        let begin = &self.split.arrived[..];
+        if begin.starts_with(MARK) {
+            return Err(UploadFault::ByteOrderMark);
+        }
+        if MARK.starts_with(begin) && !self.has_ended() {
+            return Ok(false);
+        }
+        if self.format == Format::Csv {
+            let Some(header) = self.split.next() else {
+                return if self.split.is_too_long {
+                    Err(UploadFault::BadHeader)
+                } else {
+                    Ok(self.has_ended())
+                };
+            };
+            let header = header.map_err(|_| UploadFault::BadHeader)?;
+            self.column = find_column(header, self.wanted.as_deref(), &mut self.field)?;
+            self.is_header_next = true;
+        }
+        self.is_open = true;
+        Ok(true)
+    }
+
+    /// The next line; `None` until it has arrived, or at the end.
     ///
     /// # Errors
     /// If the upload can't be read at all.
-    pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        if let Some(begin) = self.begin.take() {
-            self.push(&begin, each)?;
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>, UploadFault> {
+        if !self.open()? {
+            return Ok(None);
         }
-        match self.split.is_too_long || !self.split.unfinished.is_empty() {
-            true => self.split.end(&mut |line| self.items.read(line, each)),
-            false => Ok(()),
+        if std::mem::take(&mut self.is_header_next) {
+            return Ok(Some(Line::Blank));
         }
+        let Some(line) = self.split.next() else { return Ok(None) };
+        Ok(Some(match (line, self.format) {
+            (Err(fault), _) => Line::Rejected(fault),
+            (Ok(line), Format::NdJson) => ndjson(line),
+            (Ok(b""), Format::Text | Format::Csv) => Line::Blank,
+            (Ok(line), Format::Text) => item(line),
+            (Ok(record), Format::Csv) => {
+                match find_field(record, &mut self.field, |index, _| index == self.column) {
+                    Some(_) => item(&self.field),
+                    None => Line::Rejected(LineFault::Malformed),
+                }
+            }
+        }))
     }
 }
 
 /// Splits an upload into lines that end with `\n` or `\r\n`.
 #[derive(Default)]
 struct Split {
-    /// The beginning of a line whose end has not arrived yet.
-    unfinished: Vec<u8>,
-    /// That line is too long; the rest of it is skipped.
+    /// What has arrived, from the last piece's first line on.
+    arrived: Vec<u8>,
+    /// Where the current line begins in it.
+    begin: usize,
+    /// The line's end was searched for up to here.
+    searched: usize,
+    /// The beginning of the line was discarded, because it is too long.
     is_too_long: bool,
+    has_ended: bool,
     /// CSV: where in its line the last byte is.
     place: Option<Place>,
 }
@@ -181,192 +203,131 @@ impl Place {
     }
 }
 
-/// A line without its end, or what is wrong with it.
-type RawLine<'a> = Result<&'a [u8], LineFault>;
-
 impl Split {
-    /// Passes on each line that ends in this piece.
-    fn push(
-        &mut self,
-        mut piece: &[u8],
-        each: &mut impl FnMut(RawLine<'_>) -> Result<(), UploadFault>,
-    ) -> Result<(), UploadFault> {
-        while let Some(end) = self.find_end(piece) {
-            let (line, rest) = (&piece[..end], &piece[end + 1..]);
-            if self.unfinished.is_empty() && !self.is_too_long && line.len() <= LINE_BYTES_MAX {
-                each(ended(&mut self.place, line))?;
-            } else {
-                self.keep(line);
-                self.end(each)?;
-            }
-            piece = rest;
-        }
-        self.keep(piece);
-        Ok(())
+    fn push(&mut self, piece: &[u8]) {
+        self.arrived.drain(..self.begin);
+        self.searched -= self.begin;
+        self.begin = 0;
+        self.arrived.reserve_exact(piece.len());
+        self.arrived.extend_from_slice(piece);
     }
 
-    /// Finds the line feed that ends the current line.
-    fn find_end(&mut self, piece: &[u8]) -> Option<usize> {
-        let Some(place) = &mut self.place else { return memchr(b'\n', piece) };
-        piece.iter().position(|&byte| {
-            let is_end = byte == b'\n' && *place != Place::Quoted;
-            if !is_end {
-                *place = place.after(byte);
+    /// The next line without its end, or what is wrong with it; `None` until its end has arrived.
+    fn next(&mut self) -> Option<Result<&[u8], LineFault>> {
+        let rest = &self.arrived[self.searched..];
+        let found = match &mut self.place {
+            None => memchr(b'\n', rest),
+            Some(place) => rest.iter().position(|&byte| {
+                let is_end = byte == b'\n' && *place != Place::Quoted;
+                if !is_end {
+                    *place = place.after(byte);
+                }
+                is_end
+            }),
+        };
+        let (begin, end) = (self.begin, self.searched + found.unwrap_or(rest.len()));
+        self.is_too_long |= end - begin > LINE_BYTES_MAX;
+        if found.is_none() && !(self.has_ended && (self.is_too_long || begin < end)) {
+            if self.is_too_long {
+                self.arrived.clear();
             }
-            is_end
+            self.begin = begin.min(self.arrived.len());
+            self.searched = self.arrived.len();
+            return None;
+        }
+        self.begin = self.arrived.len().min(end + 1);
+        self.searched = self.begin;
+        let place = self.place.as_mut().map(|place| std::mem::replace(place, Place::Begin));
+        if std::mem::take(&mut self.is_too_long) {
+            return Some(Err(LineFault::ItemTooLong));
+        }
+        let line = &self.arrived[begin..end];
+        Some(match place {
+            Some(Place::Quoted | Place::Spoiled) => Err(LineFault::Malformed),
+            None | Some(Place::Begin | Place::Plain | Place::Closed | Place::Returned) => {
+                Ok(line.strip_suffix(b"\r").unwrap_or(line))
+            }
         })
     }
+}
 
-    fn keep(&mut self, part: &[u8]) {
-        if self.unfinished.len() + part.len() > LINE_BYTES_MAX {
-            self.is_too_long = true;
-            self.unfinished.clear();
-        }
-        if !self.is_too_long {
-            self.unfinished.extend_from_slice(part);
-        }
-    }
-
-    fn end(
-        &mut self,
-        each: &mut impl FnMut(RawLine<'_>) -> Result<(), UploadFault>,
-    ) -> Result<(), UploadFault> {
-        let line = ended(&mut self.place, &self.unfinished);
-        let is_too_long = std::mem::take(&mut self.is_too_long);
-        let read = each(if is_too_long { Err(LineFault::ItemTooLong) } else { line });
-        self.unfinished.clear();
-        read
+/// What is wrong with an item of this length, if anything.
+fn length_fault(length: usize) -> Option<LineFault> {
+    match length {
+        0 => Some(LineFault::Empty),
+        1..=ITEM_BYTES_MAX => None,
+        _ => Some(LineFault::ItemTooLong),
     }
 }
 
-/// A line whose end has been found. In CSV, the place of its last byte tells whether it is a record.
-fn ended<'a>(place: &mut Option<Place>, line: &'a [u8]) -> RawLine<'a> {
-    match place.as_mut().map(|place| std::mem::replace(place, Place::Begin)) {
-        Some(Place::Quoted | Place::Spoiled) => Err(LineFault::Malformed),
-        None | Some(Place::Begin | Place::Plain | Place::Closed | Place::Returned) => {
-            Ok(line.strip_suffix(b"\r").unwrap_or(line))
-        }
+/// The item as it is, or what is wrong with it.
+fn item(bytes: &[u8]) -> Line<'_> {
+    match (length_fault(bytes.len()), str::from_utf8(bytes)) {
+        (Some(fault), _) => Line::Rejected(fault),
+        (None, Ok(text)) => Line::Item(text.into()),
+        (None, Err(_)) => Line::Rejected(LineFault::NotUtf8),
     }
 }
 
-impl Items {
-    fn read(&mut self, line: RawLine<'_>, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        match (self, line) {
-            (Items::Csv(records), line) => return records.read(line, each),
-            (Items::Text | Items::NdJson, Err(fault)) => each(Line::Rejected(fault)),
-            (Items::Text, Ok(b"")) => each(Line::Blank),
-            (Items::Text, Ok(line)) => each(item(line)),
-            (Items::NdJson, Ok(line)) => ndjson(line, each),
-        }
-        Ok(())
-    }
-}
-
-fn ndjson(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
+fn ndjson(line: &[u8]) -> Line<'_> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Object<'a> {
         #[serde(borrow)]
         item: Cow<'a, str>,
     }
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-    if line.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
-        return each(Line::Blank);
+    let Ok(line) = str::from_utf8(line) else { return Line::Rejected(LineFault::NotUtf8) };
+    if line.trim_matches([' ', '\t']).is_empty() {
+        return Line::Blank;
     }
-    if str::from_utf8(line).is_err() {
-        return each(Line::Rejected(LineFault::NotUtf8));
-    }
-    let parsed = match line.trim_ascii_start().first() {
-        Some(b'{') => serde_json::from_slice::<Object<'_>>(line).map(|object| object.item),
-        _ => serde_json::from_slice::<Text<'_>>(line).map(|text| text.0),
+    let parsed = match line.trim_ascii_start().starts_with('{') {
+        true => serde_json::from_str::<Object<'_>>(line).map(|object| object.item),
+        false => serde_json::from_str::<Text<'_>>(line).map(|text| text.0),
     };
-    match parsed {
-        Ok(text) => each(item(text.as_bytes())),
-        Err(_) => each(Line::Rejected(LineFault::Malformed)),
+    match parsed.map(|text| (length_fault(text.len()), text)) {
+        Ok((None, text)) => Line::Item(text),
+        Ok((Some(fault), _)) => Line::Rejected(fault),
+        Err(_) => Line::Rejected(LineFault::Malformed),
     }
 }
 
-/// Reads the records of a CSV upload, the header row first.
-struct Records {
-    reader: Reader,
-    /// The name of the column that holds the items; `None` for the only column.
-    wanted: Option<String>,
-    /// That column, once the header row has been read.
-    column: Option<usize>,
-    /// The current field.
-    field: Vec<u8>,
+/// The index of a column in a header row.
+fn find_column(header: &[u8], wanted: Option<&str>, field: &mut Vec<u8>) -> Result<usize, UploadFault> {
+    let mut columns = 0;
+    let found = find_field(header, field, |index, name| {
+        columns = index + 1;
+        wanted.is_some_and(|wanted| wanted.as_bytes() == name)
+    });
+    match wanted {
+        Some(_) => found.ok_or(UploadFault::NoSuchColumn),
+        None if columns > 1 => Err(UploadFault::WhichColumn(columns)),
+        None => Ok(0),
+    }
 }
 
-impl Records {
-    fn new(wanted: Option<String>) -> Self {
-        let mut reader = Reader::new();
-        // Otherwise csv-core would skip a byte-order mark at the start of its first input, wherever that is in the upload.
-        reader.read_field(b"\n", &mut []);
-        Self { reader, wanted, column: None, field: Vec::new() }
-    }
-
-    fn read(&mut self, line: RawLine<'_>, each: &mut impl FnMut(Line<'_>)) -> Result<(), UploadFault> {
-        let Some(column) = self.column else {
-            self.column = Some(self.find_column(line.map_err(|_| UploadFault::BadHeader)?)?);
-            each(Line::Blank);
-            return Ok(());
-        };
-        match line {
-            Ok(b"") => each(Line::Blank),
-            Ok(record) => {
-                let mut is_found = false;
-                self.fields(record, |index, field| {
-                    if index == column {
-                        is_found = true;
-                        each(item(field));
-                    }
-                });
-                if !is_found {
-                    each(Line::Rejected(LineFault::Malformed));
-                }
+/// Reads the fields of a record, without their quotes, until one is the wanted one. It is in `field` then.
+fn find_field(
+    record: &[u8],
+    field: &mut Vec<u8>,
+    mut is_wanted: impl FnMut(usize, &[u8]) -> bool,
+) -> Option<usize> {
+    let (mut place, mut index) = (Place::Begin, 0);
+    field.clear();
+    for &byte in record {
+        let next = place.after(byte);
+        match (place, next) {
+            (_, Place::Begin) if is_wanted(index, field) => return Some(index),
+            (_, Place::Begin) => {
+                index += 1;
+                field.clear();
             }
-            Err(fault) => each(Line::Rejected(fault)),
+            (Place::Begin, Place::Quoted) | (Place::Quoted, Place::Closed) => {}
+            _ => field.push(byte),
         }
-        Ok(())
+        place = next;
     }
-
-    fn find_column(&mut self, header: &[u8]) -> Result<usize, UploadFault> {
-        let (wanted, mut found, mut columns) = (self.wanted.take(), None, 0);
-        self.fields(header, |index, name| {
-            let is_wanted = wanted.as_ref().is_some_and(|wanted| wanted.as_bytes() == name);
-            found = found.or(is_wanted.then_some(index));
-            columns = index + 1;
-        });
-        match wanted {
-            Some(_) => found.ok_or(UploadFault::NoSuchColumn),
-            None if columns > 1 => Err(UploadFault::WhichColumn(columns)),
-            None => Ok(0),
-        }
-    }
-
-    /// Passes on the fields of a record, with their indexes. A blank one has one field, which is empty.
-    fn fields(&mut self, record: &[u8], mut each: impl FnMut(usize, &[u8])) {
-        if record.is_empty() {
-            return each(0, b"");
-        }
-        self.field.resize(self.field.len().max(record.len() + 1), 0);
-        let (mut rest, mut index, mut length) = (record, 0, 0);
-        loop {
-            let input = if rest.is_empty() { b"\n" } else { rest };
-            let (result, taken, written) = self.reader.read_field(input, &mut self.field[length..]);
-            rest = rest.get(taken..).unwrap_or_default();
-            length += written;
-            if let ReadFieldResult::Field { record_end } = result {
-                each(index, &self.field[..length]);
-                if record_end {
-                    return;
-                }
-                (index, length) = (index + 1, 0);
-            }
-        }
-    }
+    is_wanted(index, field).then_some(index)
 }
 
 #[cfg(test)]
@@ -378,7 +339,7 @@ mod tests {
         /// The line as tests compare it.
         fn shown(&self) -> String {
             match self {
-                Line::Item(item) => (*item).to_owned(),
+                Line::Item(item) => item.clone().into_owned(),
                 Line::Blank => "-".into(),
                 Line::Rejected(fault) => format!("!{fault:?}"),
             }
@@ -396,11 +357,21 @@ mod tests {
     ) -> Result<Vec<String>, UploadFault> {
         let mut lines = Lines::new(format, column.map(str::to_owned));
         let mut seen = Vec::new();
-        let mut each = |line: Line<'_>| seen.push(line.shown());
         for piece in pieces {
-            lines.push(piece, &mut each)?;
+            lines.push(piece);
+            seen.extend(all(&mut lines)?);
         }
-        lines.finish(&mut each)?;
+        lines.end();
+        seen.extend(all(&mut lines)?);
+        Ok(seen)
+    }
+
+    /// The lines that have arrived.
+    fn all(lines: &mut Lines) -> Result<Vec<String>, UploadFault> {
+        let mut seen = Vec::new();
+        while let Some(line) = lines.next_line()? {
+            seen.push(line.shown());
+        }
         Ok(seen)
     }
 
@@ -418,13 +389,13 @@ mod tests {
     #[test]
     fn an_endless_line_takes_no_endless_memory() {
         let mut lines = Lines::new(Format::Text, None);
-        let mut rejected = 0;
         for _ in 0..100 {
-            lines.push(&[b'x'; 32 << 10], &mut |_| {}).unwrap();
+            lines.push(&[b'x'; 32 << 10]);
+            assert_eq!(all(&mut lines).unwrap(), [""; 0]);
         }
-        assert!(lines.split.unfinished.capacity() <= 2 * LINE_BYTES_MAX);
-        lines.push(b"\n", &mut |line| rejected += usize::from(matches!(line, Line::Rejected(_)))).unwrap();
-        assert_eq!(rejected, 1);
+        assert!(lines.split.arrived.capacity() <= 2 * LINE_BYTES_MAX);
+        lines.push(b"\n");
+        assert_eq!(all(&mut lines).unwrap(), ["!ItemTooLong"]);
     }
 
     #[test]
@@ -503,14 +474,15 @@ mod tests {
     #[test]
     fn a_long_line_takes_no_more_than_is_needed_to_judge_it() {
         let mut lines = Lines::new(Format::Csv, None);
-        lines.push(b"c\n\"", &mut |_| {}).unwrap();
+        lines.push(b"c\n\"");
+        assert_eq!(all(&mut lines).unwrap(), ["-"]);
         for _ in 0..100 {
-            lines.push(&[b'x'; 32 << 10], &mut |_| {}).unwrap();
+            lines.push(&[b'x'; 32 << 10]);
+            assert_eq!(all(&mut lines).unwrap(), [""; 0]);
         }
-        assert!(lines.split.unfinished.capacity() <= 2 * LINE_BYTES_MAX);
-        let mut seen = Vec::new();
-        lines.push(b"\"\nb\n", &mut |line| seen.push(matches!(line, Line::Item("b")))).unwrap();
-        assert_eq!(seen, [false, true]);
+        assert!(lines.split.arrived.capacity() <= 2 * LINE_BYTES_MAX);
+        lines.push(b"\"\nb\n");
+        assert_eq!(all(&mut lines).unwrap(), ["!ItemTooLong", "b"]);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use crate::access::{Client, Guesses};
 use crate::domain::import::ImportTarget;
 use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
-    Outcome, Refusal,
+    Outcome, Refusal, Target,
 };
 use crate::engine::imports::LiveImport;
 use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
-use crate::http::call::{Commands, target};
+use crate::http::call::Commands;
 use std::sync::Arc;
 
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
@@ -30,19 +30,13 @@ pub(super) struct Asked {
     pub(super) is_named: bool,
 }
 
-/// The result of an upload.
-pub(super) struct Imported {
-    pub(super) import: Import,
-    /// An earlier upload had completed the import.
-    pub(super) replayed: bool,
-}
-
 impl Asked {
-    /// Reads the whole upload into the filter. However it ends, the log records the end.
-    pub(super) async fn run(self, mut upload: Upload) -> Result<Imported, Problem> {
+    /// Reads the whole upload into the filter. However it ends, the log records the end. Returns whether an earlier upload had completed the
+    /// import.
+    pub(super) async fn run(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
         let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
         let begin = Command::ImportBegin {
-            target: target(&self.view),
+            target: Target(self.view.id),
             import: self.id.clone(),
             mode: self.mode,
             if_absent: self.if_absent,
@@ -52,7 +46,10 @@ impl Asked {
         };
         let import = of_import(commands.submit(begin).await?)?;
         if import.state == ImportState::Done {
-            return self.repeat(import, upload).await;
+            // A client that is still sending would not read the answer, so the whole body is read first.
+            while upload.next().await?.is_some() {}
+            let is_same = import.upload == Some(upload.fingerprint());
+            return if is_same { Ok((import, true)) } else { Err(Code::ImportDiffers.into()) };
         }
         upload.continue_after(&import);
         let read = self.read(&mut upload, &mut commands).await;
@@ -67,27 +64,18 @@ impl Asked {
             // If this fails, no harm is done: the next start ends the import.
             let _ = self.end(&commands, ending).await;
         }
-        ended.map(|import| Imported { import, replayed: false })
+        ended.map(|import| (import, false))
     }
 
     async fn read(&self, upload: &mut Upload, commands: &mut Commands) -> Result<(), Problem> {
         while let Some(Batch { digests, lines, rejected, errors, chain }) = upload.next().await? {
-            let (target, import) = (target(&self.view), self.id.clone());
+            let (target, import) = (Target(self.view.id), self.id.clone());
             let digests = Digests(digests);
             commands
                 .send(Command::ImportLines { target, import, digests, lines, rejected, errors, chain })
                 .await?;
         }
         Ok(())
-    }
-
-    /// Answers an upload whose import is already done, if it is the same upload. A client that is still sending would not read
-    /// the answer, so the whole body is read first.
-    async fn repeat(&self, import: Import, mut upload: Upload) -> Result<Imported, Problem> {
-        match upload.digest().await? {
-            digest if import.upload == Some(digest) => Ok(Imported { import, replayed: true }),
-            _ => Err(Code::ImportDiffers.into()),
-        }
     }
 
     /// Ends a complete upload. A replacement ends once it has applied the writes that arrived during the import.
@@ -109,7 +97,7 @@ impl Asked {
     }
 
     async fn end(&self, commands: &Commands, ending: Ending) -> Result<Import, Problem> {
-        let (target, import) = (target(&self.view), self.id.clone());
+        let (target, import) = (Target(self.view.id), self.id.clone());
         let end = Command::ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES };
         of_import(commands.submit(end).await?)
     }

@@ -1,16 +1,16 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
-use super::lines::{Format, LINE_BYTES_MAX, Line, Lines, UploadFault};
+use super::lines::{Format, Line, Lines, UploadFault};
 use super::noticed::Noticed;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Name, UploadDigest};
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
 use crate::engine::imports::LiveImport;
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::{Code, Problem};
 use crate::http::api::Api;
 use crate::http::request::body::Pieces;
-use std::collections::VecDeque;
+use bytes::Bytes;
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -29,17 +29,17 @@ pub(super) struct Batch {
 
 /// The pieces of an upload as they arrive.
 pub(super) struct Source {
-    pub(super) pieces: Pieces,
-    pub(super) live: LiveImport,
     pub(super) api: Arc<Api>,
     pub(super) caller: Caller,
-    pub(super) filter: Name,
+    pub(super) view: Arc<FilterView>,
+    pub(super) live: LiveImport,
+    pub(super) pieces: Pieces,
 }
 
 impl Source {
     /// The next piece, unless the import is stopped, or its key has gone or expired, or no longer covers the upload.
-    async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
-        let Source { pieces, live, api, caller, filter } = self;
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let Source { api, caller, view, live, pieces } = self;
         let piece = tokio::select! {
             biased;
             () = live.stopped() => return Err(Code::ImportStopped.into()),
@@ -47,7 +47,7 @@ impl Source {
         };
         api.access.renew(caller, || api.engine.now())?;
         caller.require(Scope::Write)?;
-        caller.require_name(filter.as_str())?;
+        caller.require_name(view.name.as_str())?;
         Ok(piece)
     }
 }
@@ -55,16 +55,11 @@ impl Source {
 /// The body of an import.
 pub(super) struct Upload {
     pub(super) source: Source,
-    /// What was read to see that the upload is readable.
-    begin: Vec<u8>,
-    /// The body has ended.
-    is_complete: bool,
     lines: Lines,
     intake: Intake,
     /// Bytes read, and their hash.
     bytes: u64,
     hash: Box<Xxh3>,
-    has_ended: bool,
 }
 
 impl Upload {
@@ -75,26 +70,14 @@ impl Upload {
     pub(super) async fn open(
         format: Format,
         column: Option<String>,
-        mut source: Source,
-        view: Arc<FilterView>,
+        source: Source,
     ) -> Result<Self, Problem> {
-        let (mut begin, mut probe, mut is_complete) = (Vec::new(), Lines::new(format, column.clone()), false);
-        while !probe.is_readable() && !is_complete && begin.len() <= LINE_BYTES_MAX {
-            let read = match source.next().await? {
-                Some(piece) => {
-                    begin.extend_from_slice(piece);
-                    probe.push(piece, &mut |_| ())
-                }
-                None => {
-                    is_complete = true;
-                    probe.finish(&mut |_| ())
-                }
-            };
-            read.map_err(unreadable)?;
+        let (hash, intake) = (seeded(format, column.as_deref()), Intake::new(source.view.clone(), format));
+        let mut upload = Self { source, lines: Lines::new(format, column), intake, bytes: 0, hash };
+        while !upload.lines.open().map_err(unreadable)? {
+            upload.read().await?;
         }
-        let (hash, intake) = (seeded(format, column.as_deref()), Intake::new(view, format));
-        let (lines, has_ended) = (Lines::new(format, column), false);
-        Ok(Self { source, begin, is_complete, lines, intake, bytes: 0, hash, has_ended })
+        Ok(upload)
     }
 
     /// Continues an import after the lines that the log already has.
@@ -104,43 +87,36 @@ impl Upload {
         self.intake.noticed.watch_copies(import);
     }
 
+    /// Reads the next piece of the body, or its end.
+    async fn read(&mut self) -> Result<(), Problem> {
+        match self.source.next().await? {
+            Some(piece) => {
+                self.bytes += piece.len() as u64;
+                self.hash.update(&piece);
+                self.lines.push(&piece);
+            }
+            None => self.lines.end(),
+        }
+        Ok(())
+    }
+
     /// The next batch; none at the end, or once more lines were rejected than allowed.
     ///
     /// # Errors
     /// If the upload is incomplete, invalid or stopped, or differs from what the log has.
     pub(super) async fn next(&mut self) -> Result<Option<Batch>, Problem> {
-        loop {
-            if let Some(batch) = self.intake.ready.pop_front() {
-                return Ok(Some(batch));
-            }
-            if self.has_ended || self.intake.has_tripped {
-                return Ok(None);
-            }
-            let begin = std::mem::take(&mut self.begin);
-            let piece = match (begin.is_empty(), self.is_complete) {
-                (false, _) => Some(&begin[..]),
-                (true, false) => self.source.next().await?,
-                (true, true) => None,
-            };
-            let (lines, intake) = (&mut self.lines, &mut self.intake);
-            let read = match piece {
-                Some(piece) => {
-                    self.bytes += piece.len() as u64;
-                    self.hash.update(piece);
-                    lines.push(piece, &mut |line| intake.take(line))
+        while !self.intake.has_tripped {
+            if let Some(line) = self.lines.next_line().map_err(unreadable)? {
+                if let Some(batch) = self.intake.take(line)? {
+                    return Ok(Some(batch));
                 }
-                None => {
-                    self.has_ended = true;
-                    let read = lines.finish(&mut |line| intake.take(line));
-                    intake.finish();
-                    read
-                }
-            };
-            read.map_err(unreadable)?;
-            if self.intake.differs {
-                return Err(Code::ImportDiffers.into());
+            } else if self.lines.has_ended() {
+                break;
+            } else {
+                self.read().await?;
             }
         }
+        self.intake.rest()
     }
 
     /// How the upload ended, after its last batch.
@@ -148,24 +124,8 @@ impl Upload {
         Ending::Whole { upload: self.fingerprint(), warnings: self.intake.noticed.warnings() }
     }
 
-    /// Reads the upload to its end only to compute its fingerprint.
-    ///
-    /// # Errors
-    /// If it is incomplete or stopped.
-    pub(super) async fn digest(&mut self) -> Result<UploadDigest, Problem> {
-        let begin = std::mem::take(&mut self.begin);
-        self.bytes += begin.len() as u64;
-        self.hash.update(&begin);
-        while !self.is_complete
-            && let Some(piece) = self.source.next().await?
-        {
-            self.bytes += piece.len() as u64;
-            self.hash.update(piece);
-        }
-        Ok(self.fingerprint())
-    }
-
-    fn fingerprint(&self) -> UploadDigest {
+    /// The fingerprint of what has been read.
+    pub(super) fn fingerprint(&self) -> UploadDigest {
         UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
     }
 }
@@ -195,7 +155,6 @@ fn seeded(format: Format, column: Option<&str>) -> Box<Xxh3> {
 struct Intake {
     view: Arc<FilterView>,
     batch: Batch,
-    ready: VecDeque<Batch>,
     /// Lines read.
     lines: u64,
     /// Lines that the log has, and their hash.
@@ -206,38 +165,24 @@ struct Intake {
     rejected: (u64, Option<u64>),
     /// More lines were rejected than allowed: no further line is taken.
     has_tripped: bool,
-    /// The lines differ from those that the log has.
-    differs: bool,
     noticed: Noticed,
 }
 
 impl Intake {
     fn new(view: Arc<FilterView>, format: Format) -> Self {
-        Self {
-            noticed: Noticed::new(view.clone(), format),
-            view,
-            batch: Batch::default(),
-            ready: VecDeque::new(),
-            lines: 0,
-            durable: (0, 0),
-            chain: 0,
-            rejected: (0, None),
-            has_tripped: false,
-            differs: false,
-        }
+        let noticed = Noticed::new(view.clone(), format);
+        let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
+        Self { view, batch: Batch::default(), lines: 0, durable, chain: 0, rejected, has_tripped, noticed }
     }
 
-    /// Takes the next line.
-    fn take(&mut self, line: Line<'_>) {
-        if self.has_tripped || self.differs {
-            return;
-        }
+    /// Takes the next line. Returns the batch that it completes, if it completes one.
+    fn take(&mut self, line: Line<'_>) -> Result<Option<Batch>, Problem> {
         let is_new = self.lines >= self.durable.0;
         let (digest, fault) = match line {
-            Line::Item(item) if self.view.is_blank(item) => (None, Some(LineFault::Empty)),
+            Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
             Line::Item(item) => {
-                let digest = self.view.digest(item);
-                self.noticed.item(item, digest, is_new);
+                let digest = self.view.digest(&item);
+                self.noticed.item(&item, digest, is_new);
                 (Some(digest), None)
             }
             Line::Blank => (None, None),
@@ -249,17 +194,15 @@ impl Intake {
         self.lines += 1;
         self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);
         if !is_new {
-            self.differs = self.lines == self.durable.0 && self.chain != self.durable.1;
-            return;
+            let differs = self.lines == self.durable.0 && self.chain != self.durable.1;
+            return if differs { Err(Code::ImportDiffers.into()) } else { Ok(None) };
         }
         if fault.is_some() {
             self.rejected.0 += 1;
             self.has_tripped = self.rejected.1.is_some_and(|max| self.rejected.0 > max);
         }
-        if self.has_tripped {
-            // The state refuses a batch that violates a guard, so the lines before this one go into another batch.
-            self.end_batch();
-        }
+        // The state refuses a batch that violates a guard, so the lines before this one go into another batch.
+        let before = if self.has_tripped { self.rest()? } else { None };
         self.batch.lines += 1;
         self.batch.chain = self.chain;
         self.batch.digests.extend(digest);
@@ -269,21 +212,15 @@ impl Intake {
                 self.batch.errors.push(LineError { line: self.lines, fault });
             }
         }
-        if self.batch.lines == ITEMS_MAX as u64 || self.has_tripped {
-            self.end_batch();
-        }
+        if self.batch.lines == ITEMS_MAX as u64 { self.rest() } else { Ok(before) }
     }
 
-    /// Ends the upload, which must not have fewer lines than the log.
-    fn finish(&mut self) {
-        self.end_batch();
-        self.differs |= self.lines < self.durable.0;
-    }
-
-    fn end_batch(&mut self) {
-        if self.batch.lines > 0 {
-            self.ready.push_back(std::mem::take(&mut self.batch));
+    /// The lines that make up no whole batch. No further ones come, unless the upload has fewer than the log.
+    fn rest(&mut self) -> Result<Option<Batch>, Problem> {
+        if self.lines < self.durable.0 {
+            return Err(Code::ImportDiffers.into());
         }
+        Ok((self.batch.lines > 0).then(|| std::mem::take(&mut self.batch)))
     }
 }
 

@@ -1,59 +1,23 @@
-//! The service's metrics: those that requests count, those that are read on demand, and their text format.
+//! The service's metrics: those that are read on demand, and the text of all. OpenMetrics if the client accepts it, otherwise Prometheus' own
+//! format. Series that have never changed are left out of both.
 
 mod state;
-mod text;
 
-pub(super) use state::{StateFigures, write_process};
-pub(super) use text::Format;
+pub(super) use state::render;
 
+use super::answer::reply::wish;
 use crate::domain::Timestamp;
+use http::HeaderMap;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
+};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use std::fmt;
-use std::sync::atomic::AtomicU64;
-
-/// A counter for each outcome.
-pub(super) type ByOutcome = Family<[(&'static str, &'static str); 1], Counter>;
-
-/// All metrics of the service.
-pub(super) struct HttpMetrics {
-    registry: Registry,
-    /// Bytes that bodies take while they are read.
-    pub(super) body_bytes: Gauge<u64, AtomicU64>,
-    /// Bodies rejected because of that limit.
-    pub(super) bodies_refused: Counter,
-    /// Redemption requests (redeem, hold, confirm and cancel) by outcome.
-    pub(super) redemptions: ByOutcome,
-}
-
-impl HttpMetrics {
-    /// Creates the metrics, in addition to those that are registered already.
-    pub(super) fn new(mut registry: Registry) -> Self {
-        let redemptions = ByOutcome::default();
-        let help = "Requests to redeem, hold, confirm or cancel, by outcome";
-        registry.register("redemptions", help, redemptions.clone());
-        let (body_bytes, bodies_refused) = (Gauge::default(), Counter::default());
-        registry.register("body_bytes", "Bytes that bodies take while they are read", body_bytes.clone());
-        let help = "Bodies refused because limits.bodies was reached";
-        registry.register("bodies_refused", help, bodies_refused.clone());
-        Self { registry, body_bytes, bodies_refused, redemptions }
-    }
-
-    /// Counts the outcome of a request about a redemption.
-    pub(super) fn count_redemption(&self, outcome: &'static str) {
-        self.redemptions.get_or_create(&[("outcome", outcome)]).inc();
-    }
-
-    /// Renders all metrics that have ever changed.
-    pub(super) fn render(&self, format: Format) -> Result<String, fmt::Error> {
-        text::write(&self.registry, format)
-    }
-}
+use std::fmt::{self, Write};
 
 /// Registers metrics that are read on demand: `write` adds them to each collection.
 pub(super) fn register<F>(registry: &mut Registry, write: F)
@@ -78,8 +42,8 @@ impl<F: Fn(&mut Figures<'_>) -> fmt::Result + Send + Sync + 'static> Collector f
     }
 }
 
-/// A collection, to which metrics are added. Help texts get a full stop, as in the registry.
-pub(super) struct Figures<'a>(pub(super) DescriptorEncoder<'a>);
+/// A collection, to which metrics are added.
+pub(super) struct Figures<'a>(DescriptorEncoder<'a>);
 
 /// Adds metrics of one kind, one per row: name, help text and value.
 macro_rules! rows {
@@ -92,14 +56,12 @@ use rows;
 impl Figures<'_> {
     /// Adds a gauge.
     fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
-        let help = format!("{help}.");
-        ConstGauge::new(value).encode(self.0.encode_descriptor(name, &help, None, MetricType::Gauge)?)
+        ConstGauge::new(value).encode(self.family(name, help, MetricType::Gauge)?)
     }
 
     /// Adds a counter; `name` is given without `_total`.
     fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
-        let help = format!("{help}.");
-        ConstCounter::new(value).encode(self.0.encode_descriptor(name, &help, None, MetricType::Counter)?)
+        ConstCounter::new(value).encode(self.family(name, help, MetricType::Counter)?)
     }
 
     /// Adds a time since the epoch, if there is one.
@@ -108,30 +70,157 @@ impl Figures<'_> {
         self.gauge(name, &format!("{help}, since the epoch"), at.0 as f64 / 1_000.0)
     }
 
-    /// Adds a gauge for each value of a label.
-    pub(super) fn gauges<'a, V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> fmt::Result {
-        let values = values.into_iter().map(|(of, value)| ([(label, of)], value));
-        self.labelled(name, help, values)
-    }
-
     /// Adds a gauge for each set of labels.
-    fn labelled<'a, V: EncodeGaugeValue, const N: usize>(
+    fn gauges<'a, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
         values: impl IntoIterator<Item = ([(&'a str, &'a str); N], V)>,
     ) -> fmt::Result {
-        let help = format!("{help}.");
-        let mut family = self.0.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        let mut family = self.family(name, help, MetricType::Gauge)?;
         for (labels, value) in values {
             ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
+    }
+
+    /// Begins a metric. The help text gets a full stop, as in the registry.
+    pub(super) fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, &format!("{help}."), None, kind)
+    }
+}
+
+/// The text format of metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// Prometheus' text format, version 0.0.4.
+    Prometheus,
+    /// OpenMetrics, version 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
+    pub(crate) fn asked_for(headers: &HeaderMap) -> Format {
+        let open = wish(headers, "application/openmetrics-text");
+        let is_first = open > 0.0 && open >= wish(headers, "text/plain");
+        if is_first { Format::OpenMetrics } else { Format::Prometheus }
+    }
+
+    /// Its media type.
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Writes all metrics of these registries that have ever changed.
+fn write_text<const N: usize>(registries: [&Registry; N], format: Format) -> Result<String, fmt::Error> {
+    let (mut all, mut text) = (String::new(), String::new());
+    registries.iter().try_for_each(|registry| encode_registry(&mut all, registry))?;
+    let lines: Vec<&str> = all.lines().collect();
+    for family in lines.chunk_by(|_, next| !next.starts_with("# HELP ")) {
+        write_family(family, format, &mut text)?;
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    Ok(text)
+}
+
+/// Writes a metric, given all its lines, without the series that have never changed.
+fn write_family(lines: &[&str], format: Format, text: &mut String) -> fmt::Result {
+    let about = |prefix| lines.iter().find_map(|line| line.strip_prefix(prefix)?.split_once(' '));
+    let (Some((name, help)), Some((_, kind))) = (about("# HELP "), about("# TYPE ")) else { return Ok(()) };
+    let samples: Vec<&str> = lines.iter().copied().filter(|line| !line.starts_with('#')).collect();
+    // A series of a histogram begins with the sum, and ends with the bucket of all observations.
+    let sum = format!("{name}_sum");
+    let series = samples.chunk_by(|_, next| kind == "histogram" && !next.starts_with(&sum));
+    let is_counted = matches!(kind, "counter" | "histogram");
+    let is_zero = |sample: &&str| sample.rsplit(' ').next().is_some_and(|value| value.parse() == Ok(0.0));
+    let has_moved = |series: &&[&str]| !(is_counted && series.last().is_some_and(is_zero));
+    let mut moved = series.filter(has_moved).flatten().peekable();
+    if moved.peek().is_none() {
+        return Ok(());
+    }
+    let (suffix, kind) = match (format, kind) {
+        (Format::Prometheus, "counter") => ("_total", "counter"),
+        (_, kind) => ("", kind),
+    };
+    writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}")?;
+    moved.try_for_each(|sample| writeln!(text, "{sample}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, header};
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::family::Family as Series;
+    use prometheus_client::metrics::gauge::Gauge;
+    use prometheus_client::metrics::histogram::Histogram;
+
+    #[test]
+    fn only_who_asks_gets_openmetrics() {
+        // The header that Prometheus 2 and 3 send.
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;\
+                          q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        for (accept, wanted) in [
+            ("", Format::Prometheus),
+            ("*/*", Format::Prometheus),
+            ("text/plain", Format::Prometheus),
+            ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.2", Format::Prometheus),
+            ("application/openmetrics-text;q=0", Format::Prometheus),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("Application/OpenMetrics-Text; version=1.0.0, text/plain", Format::OpenMetrics),
+            (prometheus, Format::OpenMetrics),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(Format::asked_for(&headers), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn what_never_moved_is_left_out() {
+        type Labels = [(&'static str, &'static str); 1];
+        let mut registry = Registry::with_prefix("cuckood");
+        let counters = Series::<Labels, Counter>::default();
+        registry.register("requests", "Requests", counters.clone());
+        let never = Series::<Labels, Counter>::default();
+        registry.register("failures", "Failures", never.clone());
+        let histograms = Series::<Labels, Histogram>::new_with_constructor(|| Histogram::new([0.5, 1.0]));
+        registry.register("wait_seconds", "Waits", histograms.clone());
+        registry.register("free_bytes", "Free", Gauge::<i64>::default());
+        counters.get_or_create(&[("route", "a")]).inc();
+        drop(counters.get_or_create(&[("route", "b")]));
+        drop(never.get_or_create(&[("route", "a")]));
+        drop(histograms.get_or_create(&[("group", "still")]));
+        histograms.get_or_create(&[("group", "moved")]).observe(0.75);
+        let text = write_text([&registry], Format::Prometheus).unwrap();
+        assert_eq!(
+            text,
+            "# HELP cuckood_requests_total Requests.\n# TYPE cuckood_requests_total counter\n\
+             cuckood_requests_total{route=\"a\"} 1\n\
+             # HELP cuckood_wait_seconds Waits.\n# TYPE cuckood_wait_seconds histogram\n\
+             cuckood_wait_seconds_sum{group=\"moved\"} 0.75\ncuckood_wait_seconds_count{group=\"moved\"} 1\n\
+             cuckood_wait_seconds_bucket{le=\"0.5\",group=\"moved\"} 0\n\
+             cuckood_wait_seconds_bucket{le=\"1.0\",group=\"moved\"} 1\n\
+             cuckood_wait_seconds_bucket{le=\"+Inf\",group=\"moved\"} 1\n\
+             # HELP cuckood_free_bytes Free.\n# TYPE cuckood_free_bytes gauge\ncuckood_free_bytes 0\n"
+        );
+        let text = write_text([&registry], Format::OpenMetrics).unwrap();
+        assert!(
+            text.starts_with("# HELP cuckood_requests Requests.\n# TYPE cuckood_requests counter\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(!text.contains("still") && !text.contains("failures"), "{text}");
     }
 }

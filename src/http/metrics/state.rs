@@ -1,195 +1,187 @@
 //! Metrics that are read when they are collected: the service's state and sizes, what expires, and the process.
 
-use super::{Figures, rows};
+use super::{Figures, Format, register, rows, write_text};
 use crate::domain::{ImportState, Kind, Stats, Timestamp};
-use crate::engine::imports::LiveImports;
 use crate::engine::{Engine, Peer, StateCounts, Status};
-use crate::http::stopping::{Expiries, Stopping};
+use crate::http::api::Api;
+use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-/// Sources of the metrics.
-pub(in crate::http) struct StateFigures {
-    pub(in crate::http) engine: Engine,
-    pub(in crate::http) stopping: Stopping,
-    pub(in crate::http) live_imports: LiveImports,
-    pub(in crate::http) expiries: Expiries,
-    /// Whether each filter has its own series.
-    pub(in crate::http) per_filter: bool,
+/// Renders all metrics of a service that have ever changed.
+pub(in crate::http) fn render(api: &Arc<Api>, format: Format) -> Result<String, fmt::Error> {
+    let (mut state, source) = (Registry::with_prefix("cuckood"), api.clone());
+    register(&mut state, move |figures| write(&source, figures).and_then(|()| write_process(figures)));
+    write_text([&api.registry, &state], format)
 }
 
-impl StateFigures {
-    /// Adds the metrics of the present state.
-    pub(in crate::http) fn write(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        self.readiness(figures)?;
-        self.room(figures)?;
-        self.cluster(figures)?;
-        self.imports(figures)?;
-        self.expiries(figures)?;
-        match self.per_filter {
-            true => self.filters(figures),
-            false => Ok(()),
-        }
+/// Adds the metrics of a service's present state.
+fn write(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
+    readiness(api, figures)?;
+    room(&api.engine, figures)?;
+    cluster(&api.engine, figures)?;
+    imports(api, figures)?;
+    expiries(api, figures)?;
+    match api.options.metrics.per_filter {
+        true => filters(&api.engine, figures),
+        false => Ok(()),
     }
+}
 
-    fn readiness(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let now = match self.engine.status() {
-            Status::Recovering(_) => "recovering",
-            Status::Failed(_) | Status::Panicked(_) => "failed",
-            Status::Diverged(_) => "diverged",
-            Status::Draining => "draining",
-            Status::Ready if self.stopping.is_announced() => "draining",
-            Status::Ready => "ready",
-        };
-        let is_ready = now == "ready" && self.engine.too_far_behind().is_none();
-        figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
-        let states = ["recovering", "ready", "draining", "failed", "diverged"];
-        let states = states.map(|state| (state, i64::from(state == now)));
-        figures.gauges("state", "1 for the present state of the service", "state", states)?;
-        let is_writable =
-            is_ready && self.engine.clock_unsure().is_none() && self.engine.writes_refused().is_none();
-        figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
-    }
+fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
+    let now = match api.engine.status() {
+        Status::Recovering(_) => "recovering",
+        Status::Failed(_) | Status::Panicked(_) => "failed",
+        Status::Diverged(_) => "diverged",
+        Status::Draining => "draining",
+        Status::Ready if api.is_stopping.load(Ordering::Relaxed) => "draining",
+        Status::Ready => "ready",
+    };
+    let is_ready = now == "ready" && api.engine.too_far_behind().is_none();
+    figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
+    let states = ["recovering", "ready", "draining", "failed", "diverged"];
+    let states = states.map(|state| ([("state", state)], i64::from(state == now)));
+    figures.gauges("state", "1 for the present state of the service", states)?;
+    let is_writable =
+        is_ready && api.engine.clock_unsure().is_none() && api.engine.writes_refused().is_none();
+    figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
+}
 
-    fn room(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let info = self.engine.info();
-        let storage = &info.storage;
+fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
+    let info = engine.info();
+    let storage = &info.storage;
+    rows!(figures.gauge {
+        "memory_limit_bytes", "Maximum memory of tables and records" => info.memory_max_bytes;
+        "tables_bytes", "Memory of filters" => info.tables_bytes;
+        "records_bytes", "Memory of redemptions and stored answers" => info.records_bytes;
+        "applied_seq", "Sequence number of the last entry applied" => info.last_seq.0;
+        "redemptions_kept", "Stored redemptions" => info.sizes.redemptions;
+        "idempotency_records", "Stored responses to requests with an idempotency key" => info.sizes.idempotency_records;
+        "idempotency_bytes", "Memory of stored responses" => info.sizes.idempotency_bytes;
+        "idempotency_room_bytes", "Maximum memory of stored responses" => info.idempotency_room_bytes;
+        "storage_used_bytes", "Disk space of the data directory" => storage.disk_bytes;
+        "storage_free_bytes", "Free space on the disk of the data directory" => storage.free_bytes;
+        "storage_free_min_bytes", "Free disk space below which writes are rejected" => info.storage_free_min_bytes;
+        "queue_commands", "Commands waiting for the writer" => info.queue_commands;
+        "events_kept", "Stored events" => info.events.kept;
+        "events_bytes", "Bytes of stored events" => info.events.bytes;
+        "line_ups", "Line-ups" => info.line_ups;
+        "images_loading", "Image uploads in progress" => info.sizes.images_loading;
+    });
+    rows!(figures.counter {
+        "wal_written_bytes", "Bytes written to the log" => storage.wal_bytes_written;
+        "snapshot_written_bytes", "Bytes written to snapshots" => storage.snapshot_bytes_written;
+        "holds_expired", "Holds that have expired" => info.sizes.holds_expired;
+        "users_forgotten", "Users forgotten by campaigns, counting every copy" => info.sizes.users_forgotten;
+    });
+    rows!(figures.time {
+        "events_oldest_timestamp_seconds", "Time of the oldest event" => info.events.oldest_at;
+        "backup_timestamp_seconds", "Time of the last backup" => info.backup_at;
+        "snapshot_timestamp_seconds", "Time of the newest snapshot" => info.snapshot.map(|taken| taken.taken_at);
+    });
+    let kinds = [([("kind", "campaign")], info.campaigns), ([("kind", "coupon")], info.coupons)];
+    figures.gauges("filters", "Campaigns and coupons", kinds)?;
+    let StateCounts { available, held, redeemed } = info.sizes.codes;
+    let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
+    let codes = codes.map(|(status, count)| ([("status", status)], count));
+    figures.gauges("codes", "Codes of strict coupons by status", codes)
+}
+
+fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
+    let Some(mut of) = engine.replication() else { return Ok(()) };
+    let now = Instant::now();
+    let (silence, lag) = (of.silence(now), of.lag(now));
+    let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+    let shared = engine.shared_snapshots();
+    let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
+    let differing = of.peers.iter().filter(is_different).count() as u64;
+    let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
+    rows!(figures.gauge {
+        "cluster_connected", "1 while connected to the replicated log" => u64::from(is_connected);
+        "cluster_quorum", "1 while the log responds" => u64::from(has_quorum);
+        "cluster_behind_messages", "Messages of the log that are waiting to be read" => of.behind_messages();
+        "cluster_in_flight", "Messages sent and not yet read back" => of.in_flight as u64;
+        "cluster_replicas", "Servers that store the log" => of.replicas as u64;
+        "cluster_divergence", "Other nodes whose state differs from this node's: must be 0" => differing;
+        "cluster_nodes_heard", "Other nodes that appeared in the log" => of.peers.len() as u64;
+        "cluster_sync_known", "1 if the servers are known to sync before they acknowledge" => 0u64;
+        "cluster_lag_seconds", "Time for which this node has not reached a position that the log has shown" => lag.as_secs_f64();
+        "cluster_no_quorum_seconds", "Time for which the log has not responded" => silence.as_secs_f64();
+        "cluster_log_full_seconds", "Time for which the log has rejected messages because it is full" => full.as_secs_f64();
+    });
+    rows!(figures.counter {
+        "cluster_reconnects", "Reconnections to the log" => of.reconnects;
+        "cluster_reopened", "Restarts of the log's reader" => of.reopened;
+        "cluster_resent", "Resends of messages with unknown outcome" => of.resent;
+        "cluster_foreign_messages", "Messages in the log's stream that are not of this service" => of.foreign;
+        "cluster_snapshots_shared", "Snapshots shared by this node" => shared.shared;
+        "cluster_snapshots_failed", "Snapshots that this node failed to share" => shared.failed;
+    });
+    if let Some(newest) = shared.newest {
         rows!(figures.gauge {
-            "memory_limit_bytes", "Maximum memory of tables and records" => info.memory_max_bytes;
-            "tables_bytes", "Memory of filters" => info.tables_bytes;
-            "records_bytes", "Memory of redemptions and stored answers" => info.records_bytes;
-            "applied_seq", "Sequence number of the last entry applied" => info.last_seq.0;
-            "redemptions_kept", "Stored redemptions" => info.sizes.redemptions;
-            "idempotency_records", "Stored responses to requests with an idempotency key" => info.sizes.idempotency_records;
-            "idempotency_bytes", "Memory of stored responses" => info.sizes.idempotency_bytes;
-            "idempotency_room_bytes", "Maximum memory of stored responses" => info.idempotency_room_bytes;
-            "storage_used_bytes", "Disk space of the data directory" => storage.disk_bytes;
-            "storage_free_bytes", "Free space on the disk of the data directory" => storage.free_bytes;
-            "storage_free_min_bytes", "Free disk space below which writes are rejected" => info.storage_free_min_bytes;
-            "queue_commands", "Commands waiting for the writer" => info.queue_commands;
-            "events_kept", "Stored events" => info.events.kept;
-            "events_bytes", "Bytes of stored events" => info.events.bytes;
-            "line_ups", "Line-ups" => info.line_ups;
-            "images_loading", "Image uploads in progress" => info.sizes.images_loading;
-        });
-        rows!(figures.counter {
-            "wal_written_bytes", "Bytes written to the log" => storage.wal_bytes_written;
-            "snapshot_written_bytes", "Bytes written to snapshots" => storage.snapshot_bytes_written;
-            "holds_expired", "Holds that have expired" => info.sizes.holds_expired;
-            "users_forgotten", "Users forgotten by campaigns, counting every copy" => info.sizes.users_forgotten;
+            "cluster_snapshot_position", "Position of the newest shared snapshot" => newest.seq.0;
         });
         rows!(figures.time {
-            "events_oldest_timestamp_seconds", "Time of the oldest event" => info.events.oldest_at;
-            "backup_timestamp_seconds", "Time of the last backup" => info.backup_at;
-            "snapshot_timestamp_seconds", "Time of the newest snapshot" => info.snapshot.map(|taken| taken.taken_at);
+            "cluster_snapshot_timestamp_seconds", "Time of the newest shared snapshot" => Some(newest.taken_at);
         });
-        let kinds = [("campaign", info.campaigns), ("coupon", info.coupons)];
-        figures.gauges("filters", "Campaigns and coupons", "kind", kinds)?;
-        let StateCounts { available, held, redeemed } = info.sizes.codes;
-        let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
-        figures.gauges("codes", "Codes of strict coupons by status", "status", codes)
     }
+    let Some(took) = shared.bootstrap else { return Ok(()) };
+    let help = "Duration of the startup from a shared snapshot";
+    figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())
+}
 
-    fn cluster(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let Some(mut of) = self.engine.replication() else { return Ok(()) };
-        let now = Instant::now();
-        let (silence, lag) = (of.silence(now), of.lag(now));
-        let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let shared = self.engine.shared_snapshots();
-        let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
-        let differing = of.peers.iter().filter(is_different).count() as u64;
-        let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
-        rows!(figures.gauge {
-            "cluster_connected", "1 while connected to the replicated log" => u64::from(is_connected);
-            "cluster_quorum", "1 while the log responds" => u64::from(has_quorum);
-            "cluster_behind_messages", "Messages of the log that are waiting to be read" => of.behind_messages();
-            "cluster_in_flight", "Messages sent and not yet read back" => of.in_flight as u64;
-            "cluster_replicas", "Servers that store the log" => of.replicas as u64;
-            "cluster_divergence", "Other nodes whose state differs from this node's: must be 0" => differing;
-            "cluster_nodes_heard", "Other nodes that appeared in the log" => of.peers.len() as u64;
-            "cluster_sync_known", "1 if the servers are known to sync before they acknowledge" => 0u64;
-            "cluster_lag_seconds", "Time for which this node has not reached a position that the log has shown" => lag.as_secs_f64();
-            "cluster_no_quorum_seconds", "Time for which the log has not responded" => silence.as_secs_f64();
-            "cluster_log_full_seconds", "Time for which the log has rejected messages because it is full" => full.as_secs_f64();
-        });
-        rows!(figures.counter {
-            "cluster_reconnects", "Reconnections to the log" => of.reconnects;
-            "cluster_reopened", "Restarts of the log's reader" => of.reopened;
-            "cluster_resent", "Resends of messages with unknown outcome" => of.resent;
-            "cluster_foreign_messages", "Messages in the log's stream that are not of this service" => of.foreign;
-            "cluster_snapshots_shared", "Snapshots shared by this node" => shared.shared;
-            "cluster_snapshots_failed", "Snapshots that this node failed to share" => shared.failed;
-        });
-        if let Some(newest) = shared.newest {
-            rows!(figures.gauge {
-                "cluster_snapshot_position", "Position of the newest shared snapshot" => newest.seq.0;
-            });
-            rows!(figures.time {
-                "cluster_snapshot_timestamp_seconds", "Time of the newest shared snapshot" => Some(newest.taken_at);
-            });
-        }
-        let Some(took) = shared.bootstrap else { return Ok(()) };
-        let help = "Duration of the startup from a shared snapshot";
-        figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())
-    }
-
-    fn imports(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let mut states = [("running", 0u64), ("done", 0), ("failed", 0), ("interrupted", 0)];
-        for import in self.engine.imports() {
-            let at = match self.live_imports.corrected(&import, self.engine.now()).state {
-                ImportState::Running => 0,
-                ImportState::Done => 1,
-                ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => 2,
-                ImportState::Interrupted | ImportState::Stopped => 3,
-            };
-            states[at].1 += 1;
-        }
-        figures.gauges("imports", "Imports that are kept, by state", "state", states)
-    }
-
-    fn expiries(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let seconds = |at: Timestamp| (at.0 / 1_000) as i64;
-        let keys = self.expiries.keys();
-        if !keys.is_empty() {
-            let help = "Time at which a key expires, since the epoch";
-            let keys = keys.iter().map(|(key, at)| (key.as_str(), seconds(*at)));
-            figures.gauges("key_expiry_timestamp_seconds", help, "key", keys)?;
-        }
-        if let Some(at) = self.expiries.certificate() {
-            let help = "Time at which the certificate expires, since the epoch";
-            figures.gauge("certificate_expiry_timestamp_seconds", help, seconds(at))?;
-        }
-        Ok(())
-    }
-
-    fn filters(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let now = self.engine.now();
-        let kinds = [Kind::Campaign, Kind::Coupon];
-        let filters = kinds.map(|kind| self.engine.list(kind, "", None, usize::MAX)).concat();
-        let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe(now).stats)).collect();
-        let mut each = |name: &str, help: &str, of: &dyn Fn(&Stats) -> f64| {
-            let values = all.iter().map(|(filter, stats)| {
-                let kind = match filter.kind {
-                    Kind::Campaign => "campaign",
-                    Kind::Coupon => "coupon",
-                };
-                ([("kind", kind), ("name", filter.name.as_str())], of(stats))
-            });
-            figures.labelled(name, help, values)
+fn imports(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
+    let mut states = [("running", 0u64), ("done", 0), ("failed", 0), ("interrupted", 0)];
+    for import in api.engine.imports() {
+        let at = match api.live_imports.corrected(&import, api.engine.now()).state {
+            ImportState::Running => 0,
+            ImportState::Done => 1,
+            ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => 2,
+            ImportState::Interrupted | ImportState::Stopped => 3,
         };
-        each("filter_items", "Items of a filter", &|stats| stats.items as f64)?;
-        each("filter_load_ratio", "Items of a filter per slot", &Stats::load)?;
-        each("filter_error_ratio", "False-positive rate of a filter", &Stats::error_rate)?;
-        each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
+        states[at].1 += 1;
     }
+    let states = states.map(|(state, count)| ([("state", state)], count));
+    figures.gauges("imports", "Imports that are kept, by state", states)
+}
+
+fn expiries(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
+    let expiries = api.expiries();
+    let seconds = |at: &Timestamp| (at.0 / 1_000) as i64;
+    let keys = expiries.iter().filter_map(|(key, at)| Some(([("key", key.as_deref()?)], seconds(at))));
+    figures.gauges("key_expiry_timestamp_seconds", "Time at which a key expires, since the epoch", keys)?;
+    if let Some((_, at)) = expiries.iter().find(|(key, _)| key.is_none()) {
+        let help = "Time at which the certificate expires, since the epoch";
+        figures.gauge("certificate_expiry_timestamp_seconds", help, seconds(at))?;
+    }
+    Ok(())
+}
+
+fn filters(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
+    let now = engine.now();
+    let kinds = [Kind::Campaign, Kind::Coupon];
+    let filters = kinds.map(|kind| engine.list(kind, "", None, usize::MAX)).concat();
+    let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe(now).stats)).collect();
+    let mut each = |name: &str, help: &str, of: &dyn Fn(&Stats) -> f64| {
+        let values = all.iter().map(|(filter, stats)| {
+            ([("kind", filter.kind.as_str()), ("name", filter.name.as_str())], of(stats))
+        });
+        figures.gauges(name, help, values)
+    };
+    each("filter_items", "Items of a filter", &|stats| stats.items as f64)?;
+    each("filter_load_ratio", "Items of a filter per slot", &Stats::load)?;
+    each("filter_error_ratio", "False-positive rate of a filter", &Stats::error_rate)?;
+    each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
 }
 
 /// Adds the process's resource usage and its build, under the names that Prometheus' own libraries use.
-pub(in crate::http) fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
+fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
-    figures.labelled("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
+    figures.gauges("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
     // Without /proc, only the build information is reported.
     let Some([cpu_seconds, open_files, virtual_bytes, resident_bytes, started_at, threads]) = usage() else {
         return Ok(());

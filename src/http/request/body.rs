@@ -5,25 +5,20 @@ use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
 use crate::budget::{self, Budget, UsedUp};
 use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
-use crate::http::stopping::Stopping;
-use axum::body::Body;
+use axum::body::BodyDataStream;
 use axum::extract::Request;
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
 use http::{HeaderMap, Method, header};
-use http_body_util::BodyExt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use std::borrow::Cow;
+use prometheus_client::registry::Registry;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
-
-/// A gauge of bytes.
-type ByteGauge = Gauge<u64, AtomicU64>;
 
 /// Memory of an upload beside its decoder: the current piece, an unfinished line, and the items of a few commands.
 const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
@@ -48,8 +43,8 @@ pub(crate) struct Reading {
     pub(crate) bytes_max: usize,
     /// How long a whole body may take to arrive; for an upload, the next piece.
     pub(crate) timeout: Duration,
-    /// Whether the service is shutting down.
-    pub(crate) stopping: Stopping,
+    /// Cancelled when uploads must end.
+    pub(crate) uploads_end: CancellationToken,
 }
 
 /// A whole body, decompressed.
@@ -68,16 +63,23 @@ impl Deref for ReadBody {
 }
 
 impl Reading {
-    /// Reading within these limits. The gauge and the counter are those of the shared memory.
-    pub(crate) fn new(options: &HttpOptions, taken: ByteGauge, refused: Counter, stopping: Stopping) -> Self {
+    /// Reading within these limits. The metrics of the shared memory are registered.
+    pub(crate) fn new(
+        options: &HttpOptions,
+        registry: &mut Registry,
+        uploads_end: CancellationToken,
+    ) -> Self {
         let limits = &options.limits;
-        let budget = Budget::new(limits.bodies_bytes_max, taken, refused);
+        let budget = Budget::new(limits.bodies_bytes_max, Gauge::default(), Counter::default());
+        let taken = ("body_bytes", "Bytes that bodies take while they are read");
+        let refused = ("bodies_refused", "Bodies refused because limits.bodies was reached");
+        budget.register(registry, taken, refused);
         let longest = usize::try_from(body_bytes_max(&budget)).unwrap_or(usize::MAX);
         if limits.body_bytes_max > longest {
             tracing::warn!(bytes = longest, "limits.bodies is too small for bodies as long as limits.body");
         }
         let (bytes_max, timeout) = (limits.body_bytes_max.min(longest), options.timeouts.body);
-        Self { budget: Arc::new(budget), bytes_max, timeout, stopping }
+        Self { budget: Arc::new(budget), bytes_max, timeout, uploads_end }
     }
 
     /// Reads a whole JSON body.
@@ -87,8 +89,7 @@ impl Reading {
     /// bodies at once (503).
     pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
         require_json(request.method(), request.headers())?;
-        let coding = Coding::of(request.headers())?;
-        let mut arriving = pin!(self.whole(request.into_body(), coding));
+        let mut arriving = pin!(self.whole(self.arriving(request, 0, None)?));
         // Most bodies arrive with the head, and need no timer.
         match arriving.as_mut().now_or_never() {
             Some(read) => read,
@@ -99,76 +100,41 @@ impl Reading {
     }
 
     /// Reads a whole body. Some more of a refused one is read and discarded: a client that is still sending would not read the answer.
-    async fn whole(&self, mut body: Body, coding: Coding) -> Result<ReadBody, Problem> {
-        let mut length = 0;
-        let read = self.collect(&mut body, &mut length, coding).await;
+    async fn whole(&self, mut arriving: Arriving) -> Result<ReadBody, Problem> {
+        let read = self.collect(&mut arriving).await;
         while read.is_err()
-            && length <= self.bytes_max.saturating_mul(2)
-            && let Ok(Some(frame)) = next_frame(&mut body).await
-        {
-            length += frame.len();
-        }
+            && arriving.received <= 2 * self.bytes_max as u64
+            && let Ok(Some(_)) = arriving.frame().await
+        {}
         read
     }
 
-    async fn collect(
-        &self,
-        body: &mut Body,
-        length: &mut usize,
-        coding: Coding,
-    ) -> Result<ReadBody, Problem> {
-        let first = next_frame(body).await?.unwrap_or_default();
-        *length = first.len();
-        self.within_limit(*length)?;
+    async fn collect(&self, arriving: &mut Arriving) -> Result<ReadBody, Problem> {
+        let within_limit = |length: usize, received: u64| {
+            if length.max(received as usize) <= self.bytes_max {
+                return Ok(());
+            }
+            let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
+            Err(Problem::new(Code::BodyTooLarge, detail))
+        };
+        let first = arriving.next().await?.unwrap_or_default();
+        within_limit(first.len(), arriving.received)?;
         let share = self.share_of(first.len() as u64)?;
-        let mut next = next_frame(body).await?;
-        let mut expander = coding.expander()?;
-        if expander.is_none() && next.is_none() {
-            // Most bodies are one frame, which needs no copy.
+        let mut next = arriving.next().await?;
+        if next.is_none() {
+            // Most bodies are one piece, which needs no copy.
             return Ok(ReadBody { bytes: first, _share: share });
         }
         drop(share);
-        let decoder = expander.as_ref().map(|_| self.share_of(coding.decoder_bytes() + PIECE_BYTES_MAX));
-        let _decoder = decoder.transpose()?;
-        let (mut buffer, mut piece) = (Buffer::new(&self.budget), Vec::new());
-        let mut append = |bytes: &[u8]| {
-            self.within_limit(buffer.len() + bytes.len())?;
-            buffer.extend(bytes, self.bytes_max).map_err(Problem::from)
-        };
-        let mut frame = Some(first);
-        while let Some(bytes) = frame {
-            let mut rest = &bytes[..];
-            match &mut expander {
-                None => append(rest)?,
-                Some(expander) => {
-                    while !rest.is_empty() {
-                        expander.expand(&mut rest, &mut piece)?;
-                        append(&piece)?;
-                        piece.clear();
-                        // Other connections of this worker get their turn.
-                        tokio::task::yield_now().await;
-                    }
-                }
-            }
-            *length += next.as_ref().map_or(0, Bytes::len);
-            self.within_limit(*length)?;
-            frame = next;
-            next = if frame.is_some() { next_frame(body).await? } else { None };
+        let mut buffer = Buffer::new(&self.budget);
+        buffer.extend(&first, self.bytes_max)?;
+        drop(first);
+        while let Some(piece) = next {
+            within_limit(buffer.bytes.len() + piece.len(), arriving.received)?;
+            buffer.extend(&piece, self.bytes_max)?;
+            next = arriving.next().await?;
         }
-        if let Some(expander) = &mut expander {
-            expander.finish(&mut piece)?;
-            append(&piece)?;
-        }
-        let (bytes, share) = buffer.into_parts();
-        Ok(ReadBody { bytes: bytes.into(), _share: share })
-    }
-
-    fn within_limit(&self, length: usize) -> Result<(), Problem> {
-        if length <= self.bytes_max {
-            return Ok(());
-        }
-        let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
-        Err(Problem::new(Code::BodyTooLarge, detail))
+        Ok(ReadBody { bytes: buffer.bytes.into(), _share: buffer.share })
     }
 
     /// An empty share of the memory, for the result of parsing.
@@ -185,38 +151,83 @@ impl Reading {
     /// # Errors
     /// Another coding (415), or too many bodies at once (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
+        let arriving = self.arriving(request, UPLOAD_BYTES, Some(self.timeout))?;
+        Ok(Pieces { arriving, uploads_end: self.uploads_end.clone(), expanded: 0 })
+    }
+
+    /// The body of a request, of which no more than `bytes` beside the decoder are in memory at once. Between two frames may be no more than
+    /// `silence`.
+    fn arriving(&self, request: Request, bytes: u64, silence: Option<Duration>) -> Result<Arriving, Problem> {
         let coding = Coding::of(request.headers())?;
-        Ok(Pieces {
-            silence: self.timeout,
-            stopping: self.stopping.clone(),
-            frame: Bytes::new(),
-            piece: Vec::new(),
+        let held = bytes + coding.decoder_bytes();
+        Ok(Arriving {
+            _share: (held > 0).then(|| self.share_of(held)).transpose()?,
             expander: coding.expander()?,
+            body: request.into_body().into_data_stream(),
+            frame: Bytes::new(),
             received: 0,
-            expanded: 0,
-            has_ended: false,
-            _share: self.share_of(UPLOAD_BYTES + coding.decoder_bytes())?,
-            body: request.into_body(),
+            silence,
         })
+    }
+}
+
+/// A body that arrives and is decompressed piece by piece.
+struct Arriving {
+    body: BodyDataStream,
+    /// How long to wait for the next frame.
+    silence: Option<Duration>,
+    /// What has arrived and is not decompressed yet.
+    frame: Bytes,
+    /// `None` if the body is not compressed, or at its end.
+    expander: Option<Expander>,
+    /// Bytes that have arrived.
+    received: u64,
+    _share: Option<Share>,
+}
+
+impl Arriving {
+    /// The next piece, decompressed; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let mut piece = Bytes::new();
+        while piece.is_empty() {
+            if !self.frame.is_empty() {
+                // A frame can expand to many pieces; after each, others get their turn.
+                tokio::task::yield_now().await;
+            } else if let Some(frame) = self.frame().await? {
+                self.frame = frame;
+            } else {
+                let last = self.expander.take().map_or(Ok(Bytes::new()), Expander::finish)?;
+                return Ok((!last.is_empty()).then_some(last));
+            }
+            piece = match &mut self.expander {
+                None => std::mem::take(&mut self.frame),
+                Some(expander) => expander.expand(&mut self.frame)?,
+            };
+        }
+        Ok(Some(piece))
+    }
+
+    /// The next bytes as they arrive.
+    async fn frame(&mut self) -> Result<Option<Bytes>, Problem> {
+        let arrived = match self.silence {
+            None => self.body.next().await,
+            Some(silence) => tokio::time::timeout(silence, self.body.next())
+                .await
+                .map_err(|_| too_slow(format!("nothing arrived for {silence:?}")))?,
+        };
+        let frame = arrived.transpose();
+        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body is incomplete"))?;
+        self.received += frame.as_ref().map_or(0, Bytes::len) as u64;
+        Ok(frame)
     }
 }
 
 /// An upload, piece by piece.
 pub(crate) struct Pieces {
-    body: Body,
-    /// How long to wait for the next bytes.
-    silence: Duration,
-    stopping: Stopping,
-    /// What has arrived and is not decompressed yet.
-    frame: Bytes,
-    piece: Vec<u8>,
-    /// `None` if the body is not compressed.
-    expander: Option<Expander>,
-    /// Bytes that have arrived, and those that they have expanded to.
-    received: u64,
+    arriving: Arriving,
+    uploads_end: CancellationToken,
+    /// Bytes that the upload has expanded to so far.
     expanded: u64,
-    has_ended: bool,
-    _share: Share,
 }
 
 impl Pieces {
@@ -225,39 +236,22 @@ impl Pieces {
     /// # Errors
     /// Nothing arrived for too long (408), the body is incomplete or badly compressed (400), it expands too much (413), or the service stops
     /// (503).
-    pub(crate) async fn next(&mut self) -> Result<Option<&[u8]>, Problem> {
-        let Some(expander) = &mut self.expander else {
-            let arrived = arrived(&mut self.body, self.silence, &self.stopping).await?;
-            let Some(frame) = arrived else { return Ok(None) };
-            self.frame = frame;
-            return Ok(Some(&self.frame));
-        };
-        self.piece.clear();
-        while self.piece.is_empty() && !self.has_ended {
-            if self.frame.is_empty() {
-                let arrived = arrived(&mut self.body, self.silence, &self.stopping).await?;
-                let Some(frame) = arrived else {
-                    self.has_ended = true;
-                    expander.finish(&mut self.piece).map_err(|fault| resumable(fault.into()))?;
-                    break;
-                };
-                self.received += frame.len() as u64;
-                self.frame = frame;
-            } else {
-                // A frame can expand to many pieces; after each, others get their turn.
-                tokio::task::yield_now().await;
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let piece = tokio::select! {
+            // Checked first, so that an upload that never pauses ends as well.
+            biased;
+            () = self.uploads_end.cancelled() => {
+                let detail = "the service is stopping; once it is back, continue under the same id";
+                return Err(Problem::new(Code::Draining, detail));
             }
-            let mut rest = &self.frame[..];
-            expander.expand(&mut rest, &mut self.piece).map_err(|fault| resumable(fault.into()))?;
-            let taken = self.frame.len() - rest.len();
-            self.frame = self.frame.split_off(taken);
-        }
-        self.expanded += self.piece.len() as u64;
-        if self.expanded > EXPANDED_FREE.max(self.received.saturating_mul(EXPANSION_MAX)) {
+            piece = self.arriving.next() => piece.map_err(resumable)?,
+        };
+        self.expanded += piece.as_ref().map_or(0, Bytes::len) as u64;
+        if self.expanded > EXPANDED_FREE.max(self.arriving.received.saturating_mul(EXPANSION_MAX)) {
             let detail = format!("the body expands to more than {EXPANSION_MAX} times its size");
             return Err(Problem::new(Code::BodyTooLarge, detail));
         }
-        Ok((!self.piece.is_empty()).then_some(&self.piece[..]))
+        Ok(piece)
     }
 }
 
@@ -266,72 +260,37 @@ fn resumable(problem: Problem) -> Problem {
     Problem { detail: format!("{}; continue under the same id", problem.detail).into(), ..problem }
 }
 
-/// The next bytes of an upload, unless the service stops.
-async fn arrived(body: &mut Body, silence: Duration, stopping: &Stopping) -> Result<Option<Bytes>, Problem> {
-    let arrived = tokio::select! {
-        // Checked first, so that an upload that never pauses ends as well.
-        biased;
-        () = stopping.uploads_end() => {
-            let detail = "the service is stopping; once it is back, continue under the same id";
-            return Err(Problem::new(Code::Draining, detail));
-        }
-        arrived = tokio::time::timeout(silence, next_frame(body)) => arrived,
-    };
-    let arrived = arrived.unwrap_or_else(|_| Err(too_slow(format!("nothing arrived for {silence:?}"))));
-    arrived.map_err(resumable)
-}
-
-/// The next bytes of a body.
-async fn next_frame(body: &mut Body) -> Result<Option<Bytes>, Problem> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body is incomplete"))?;
-        // Other frames are trailers.
-        if let Ok(data) = frame.into_data()
-            && !data.is_empty()
-        {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
-}
-
 fn too_slow(detail: String) -> Problem {
     Problem::new(Code::RequestTimeout, detail)
 }
 
 fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let is_patch = method == Method::PATCH;
-    match media_type(headers).as_deref() {
-        Some("application/json") => Ok(()),
-        Some("application/merge-patch+json") if is_patch => Ok(()),
-        _ => {
-            let merge_patch = if is_patch { "application/merge-patch+json or " } else { "" };
-            let detail = format!("the body must be {merge_patch}application/json");
-            Err(Problem::new(Code::UnsupportedMediaType, detail))
-        }
+    let is_merge_patch = is_patch && has_media_type(headers, "application/merge-patch+json");
+    if is_merge_patch || has_media_type(headers, "application/json") {
+        return Ok(());
     }
+    let merge_patch = if is_patch { "application/merge-patch+json or " } else { "" };
+    let detail = format!("the body must be {merge_patch}application/json");
+    Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
-/// The media type without its parameters, in lower case.
-pub(crate) fn media_type(headers: &HeaderMap) -> Option<Cow<'_, str>> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    let essence = value.split(';').next()?.trim();
-    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Some(Cow::Owned(essence.to_ascii_lowercase())),
-        false => Some(Cow::Borrowed(essence)),
-    }
+/// Whether the body has this media type, whatever its parameters.
+pub(crate) fn has_media_type(headers: &HeaderMap, media_type: &str) -> bool {
+    let sent = headers.get(header::CONTENT_TYPE).and_then(|sent| sent.to_str().ok()?.split(';').next());
+    sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(media_type))
 }
 
 /// What one body takes of the budget.
 pub(crate) type Share = budget::Share<Arc<Budget>>;
 
 /// The longest body that fits alone, in bytes: a [`Buffer`] needs half as much again while it is moved.
-pub(crate) fn body_bytes_max(budget: &Budget) -> u64 {
+fn body_bytes_max(budget: &Budget) -> u64 {
     budget.share_bytes_max() / 3 * 2
 }
 
 /// A buffer that accounts for its memory.
-pub(crate) struct Buffer {
+struct Buffer {
     /// Dropped before the share.
     bytes: Vec<u8>,
     share: Share,
@@ -339,20 +298,15 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// Creates an empty buffer.
-    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+    fn new(budget: &Arc<Budget>) -> Self {
         Self { bytes: Vec::new(), share: Share::empty(budget.clone()) }
-    }
-
-    /// The number of bytes in it.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
     }
 
     /// Appends bytes, up to `bytes_max` in total.
     ///
     /// # Errors
     /// [`UsedUp`].
-    pub(crate) fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), UsedUp> {
+    fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), UsedUp> {
         let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
         if needed > old {
             // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows
@@ -361,24 +315,18 @@ impl Buffer {
             let new = if needed > half { bytes_max.max(needed) } else { needed.max((2 * old).min(half)) };
             // Both buffers exist while one is copied to the other.
             self.share.hold((old + new) as u64)?;
-            let mut moved = Vec::with_capacity(new);
-            moved.extend_from_slice(&self.bytes);
-            self.bytes = moved;
+            self.bytes.reserve_exact(new - self.bytes.len());
             self.share.hold(new as u64)?;
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
-    }
-
-    /// Splits it into the bytes and their share.
-    pub(crate) fn into_parts(self) -> (Vec<u8>, Share) {
-        (self.bytes, self.share)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Body;
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use futures_util::{future, stream, task};
@@ -470,7 +418,7 @@ mod tests {
                 let mut pieces = reading.upload(request).map_err(|problem| problem.code)?;
                 let mut text = Vec::new();
                 while let Some(piece) = pieces.next().await.map_err(|problem| problem.code)? {
-                    text.extend_from_slice(piece);
+                    text.extend_from_slice(&piece);
                     tokio::task::yield_now().await;
                 }
                 return Ok(text);
@@ -508,7 +456,7 @@ mod tests {
             let taken: Gauge<u64, std::sync::atomic::AtomicU64> = Gauge::default();
             let budget = Arc::new(Budget::new(limit, taken.clone(), Counter::default()));
             let timeout = Duration::from_secs(3_600);
-            let reading = Reading { budget, bytes_max: BYTES_MAX, timeout, stopping: Stopping::default() };
+            let reading = Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let _entered = runtime.enter();
             let mut context = Context::from_waker(task::noop_waker_ref());
@@ -545,7 +493,7 @@ mod tests {
     async fn a_bomb_gives_way_while_it_expands() {
         let budget = Arc::new(Budget::new(256 << 20, Gauge::default(), Counter::default()));
         let timeout = Duration::from_secs(3_600);
-        let reading = Reading { budget, bytes_max: 32 << 20, timeout, stopping: Stopping::default() };
+        let reading = Reading { budget, bytes_max: 32 << 20, timeout, uploads_end: CancellationToken::new() };
         for coding in ["gzip", "zstd"] {
             let bomb =
                 Sent { coding, length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };
@@ -584,7 +532,7 @@ mod tests {
         for _ in 0..most {
             buffer.extend(b"x", most).unwrap();
         }
-        assert_eq!((buffer.len(), taken.get()), (most, most as u64));
+        assert_eq!((buffer.bytes.len(), taken.get()), (most, most as u64));
     }
 
     proptest! {
@@ -601,9 +549,9 @@ mod tests {
                 if step == 0 {
                     *buffer = Buffer::new(&budget);
                 } else {
-                    let (before, held) = (buffer.len(), taken.get());
+                    let (before, held) = (buffer.bytes.len(), taken.get());
                     if buffer.extend(&vec![0; bytes], 200_000).is_err() {
-                        prop_assert_eq!((buffer.len(), taken.get()), (before, held));
+                        prop_assert_eq!((buffer.bytes.len(), taken.get()), (before, held));
                     }
                 }
                 prop_assert!(taken.get() <= limit, "{} of {limit}", taken.get());

@@ -4,10 +4,10 @@
 //! piece, so that one that expands a lot delays nobody for long.
 
 use crate::http::answer::{Code, Problem};
+use bytes::{Buf, Bytes};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};
 use std::io::{self, Write};
-use thiserror::Error;
 use zstd::zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd::zstd_safe::{ErrorCode, get_error_name};
 
@@ -41,34 +41,34 @@ impl Coding {
     /// # Errors
     /// 415 for another coding, or several.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let other = || {
+            Problem::new(
+                Code::UnsupportedMediaType,
+                "the body may be compressed with gzip or with zstd, once",
+            )
+        };
         let mut coding = Coding::Identity;
         for value in headers.get_all(header::CONTENT_ENCODING) {
-            for name in value.to_str().map_err(|_| other())?.split(',').map(str::trim) {
-                let named = match () {
-                    () if name.is_empty() || name.eq_ignore_ascii_case("identity") => continue,
-                    () if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") => {
-                        Coding::Gzip
-                    }
-                    () if name.eq_ignore_ascii_case("zstd") => Coding::Zstd,
-                    () => return Err(other()),
+            for name in value.to_str().map_err(|_| other())?.split(',') {
+                coding = match (coding, &*name.trim().to_ascii_lowercase()) {
+                    (coding, "" | "identity") => coding,
+                    (Coding::Identity, "gzip" | "x-gzip") => Coding::Gzip,
+                    (Coding::Identity, "zstd") => Coding::Zstd,
+                    _ => return Err(other()),
                 };
-                if coding != Coding::Identity {
-                    return Err(other());
-                }
-                coding = named;
             }
         }
         Ok(coding)
     }
 
-    /// The most memory that its decoder takes, in bytes.
+    /// The most memory that its decoder and the current piece take, in bytes.
     pub(crate) fn decoder_bytes(self) -> u64 {
         match self {
             Coding::Identity => 0,
             // Includes the optional fields of a header.
-            Coding::Gzip => 384 << 10,
+            Coding::Gzip => PIECE_BYTES_MAX + (384 << 10),
             // The window, blocks of 128 KiB in both directions, and tables.
-            Coding::Zstd => (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64,
+            Coding::Zstd => PIECE_BYTES_MAX + (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64,
         }
     }
 
@@ -77,42 +77,17 @@ impl Coding {
     /// # Errors
     /// If there is no memory for it.
     pub(crate) fn expander(self) -> Result<Option<Expander>, Problem> {
+        let zstd = || {
+            let mut decoder = ZstdDecoder::new(Vec::new())?;
+            decoder.window_log_max(WINDOW_LOG_MAX)?;
+            io::Result::Ok(Expander::Zstd(decoder))
+        };
+        let no_memory = "there is no memory to decompress the body with";
         Ok(match self {
             Coding::Identity => None,
             Coding::Gzip => Some(Expander::Gzip(MultiGzDecoder::new(Vec::new()))),
-            Coding::Zstd => Some(Expander::Zstd(zstd_decoder().map_err(|_| {
-                Problem::new(Code::MemoryLimit, "there is no memory to decompress the body with")
-            })?)),
+            Coding::Zstd => Some(zstd().map_err(|_| Problem::new(Code::MemoryLimit, no_memory))?),
         })
-    }
-}
-
-fn zstd_decoder() -> io::Result<ZstdDecoder> {
-    let mut decoder = ZstdDecoder::new(Vec::new())?;
-    decoder.window_log_max(WINDOW_LOG_MAX)?;
-    Ok(decoder)
-}
-
-fn other() -> Problem {
-    Problem::new(Code::UnsupportedMediaType, "the body may be compressed with gzip or with zstd, once")
-}
-
-/// Why a body can't be decompressed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub(crate) enum Unexpandable {
-    /// It is incomplete or damaged, or has bytes after its end.
-    #[error("the body is badly compressed: incomplete, damaged, or with bytes after its end")]
-    Broken,
-    /// A zstd frame needs a longer window than [`WINDOW_LOG_MAX`] allows.
-    #[error(
-        "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
-    )]
-    Window,
-}
-
-impl From<Unexpandable> for Problem {
-    fn from(fault: Unexpandable) -> Self {
-        Problem::new(Code::MalformedRequest, fault.to_string())
     }
 }
 
@@ -125,31 +100,28 @@ pub(crate) enum Expander {
 }
 
 impl Expander {
-    /// Takes bytes from the front of `input` and appends what they expand to to `piece`, until the input is used up or the piece
-    /// is complete.
-    pub(crate) fn expand(&mut self, input: &mut &[u8], piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
+    /// Takes bytes from the front of `input` and returns what they expand to, until the input is used up or the piece is complete.
+    pub(crate) fn expand(&mut self, input: &mut Bytes) -> Result<Bytes, Problem> {
         let mut steps = 0;
         while !input.is_empty() && self.expanded().len() < PIECE_BYTES && steps < PIECE_STEPS {
             let taken = match self {
                 Expander::Gzip(members) => members.write(input),
                 Expander::Zstd(frames) => frames.write(input),
             };
-            *input = &input[taken.map_err(unexpandable)?..];
+            input.advance(taken.map_err(unexpandable)?);
             steps += 1;
         }
-        piece.append(self.expanded());
-        Ok(())
+        Ok(std::mem::take(self.expanded()).into_boxed_slice().into())
     }
 
-    /// Ends the body, and appends what is left to `piece`.
-    pub(crate) fn finish(&mut self, piece: &mut Vec<u8>) -> Result<(), Unexpandable> {
-        let finished = match self {
+    /// Ends the body, and returns what is left.
+    pub(crate) fn finish(mut self) -> Result<Bytes, Problem> {
+        let finished = match &mut self {
             Expander::Gzip(members) => members.try_finish(),
             Expander::Zstd(frames) => frames.do_finish(),
         };
         finished.map_err(unexpandable)?;
-        piece.append(self.expanded());
-        Ok(())
+        Ok(std::mem::take(self.expanded()).into_boxed_slice().into())
     }
 
     fn expanded(&mut self) -> &mut Vec<u8> {
@@ -160,11 +132,15 @@ impl Expander {
     }
 }
 
-fn unexpandable(error: io::Error) -> Unexpandable {
-    match error.to_string() == get_error_name(WINDOW_TOO_LARGE) {
-        true => Unexpandable::Window,
-        false => Unexpandable::Broken,
-    }
+/// The problem of a body that is incomplete or damaged, has bytes after its end, or needs a longer window than [`WINDOW_LOG_MAX`] allows.
+fn unexpandable(error: io::Error) -> Problem {
+    let detail = match error.to_string() == get_error_name(WINDOW_TOO_LARGE) {
+        true => {
+            "a zstd window is longer than the 8 MiB that RFC 9659 allows: compress without --long and --ultra"
+        }
+        false => "the body is badly compressed: incomplete, damaged, or with bytes after its end",
+    };
+    Problem::new(Code::MalformedRequest, detail)
 }
 
 #[cfg(test)]
@@ -191,22 +167,23 @@ mod tests {
         text.chunks(text.len().div_ceil(parts)).flat_map(part).collect()
     }
 
-    /// Expands what comes in such pieces; gives the text and the longest piece that came of it.
-    fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), Unexpandable> {
+    /// Expands what comes in such pieces; gives the text and the longest piece that came of it, or what is wrong.
+    fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), String> {
         let mut expander = coding.expander().unwrap().unwrap();
-        let (mut text, mut piece, mut longest) = (Vec::new(), Vec::new(), 0);
-        let mut take = |piece: &mut Vec<u8>| {
+        let (mut text, mut longest) = (Vec::new(), 0);
+        let mut take = |piece: Result<Bytes, Problem>| {
+            let piece = piece.map_err(|problem| problem.detail.into_owned())?;
             longest = longest.max(piece.len());
-            text.append(piece);
+            text.extend_from_slice(&piece);
+            Ok::<_, String>(())
         };
-        for mut input in bytes.chunks(piece_bytes) {
+        for input in bytes.chunks(piece_bytes) {
+            let mut input = Bytes::copy_from_slice(input);
             while !input.is_empty() {
-                expander.expand(&mut input, &mut piece)?;
-                take(&mut piece);
+                take(expander.expand(&mut input))?;
             }
         }
-        expander.finish(&mut piece)?;
-        take(&mut piece);
+        take(expander.finish())?;
         Ok((text, longest))
     }
 
@@ -232,8 +209,8 @@ mod tests {
         ] {
             let many = part.repeat(1_000);
             let mut expander = coding.expander().unwrap().unwrap();
-            let (mut input, mut piece) = (&many[..], Vec::new());
-            expander.expand(&mut input, &mut piece).unwrap();
+            let mut input = Bytes::from(many.clone());
+            let piece = expander.expand(&mut input).unwrap();
             assert!(!input.is_empty() && piece.is_empty());
             assert_eq!(expanded(coding, &many, 7).unwrap().0, b"");
         }
@@ -248,10 +225,14 @@ mod tests {
             encoder.finish().unwrap()
         };
         assert_eq!(expanded(Coding::Zstd, &frame(23), 1).unwrap().0, b"text");
-        assert_eq!(expanded(Coding::Zstd, &frame(24), 1), Err(Unexpandable::Window));
+        let is_window = |frame: &[u8], piece_bytes| {
+            let fault = expanded(Coding::Zstd, frame, piece_bytes).unwrap_err();
+            fault.starts_with("a zstd window is longer")
+        };
+        assert!(is_window(&frame(24), 1));
         // Behind a frame that is well.
         let second = [compressed(Coding::Zstd, b"text", 1), frame(27)].concat();
-        assert_eq!(expanded(Coding::Zstd, &second, 1_000), Err(Unexpandable::Window));
+        assert!(is_window(&second, 1_000));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which could be
 //! a user's id or a code.
 
-use crate::domain::ITEMS_MAX;
+use crate::domain::ITEM_BYTES_MAX;
+use crate::engine::{Digest, FilterView};
 use crate::http::answer::problem::FAULTS_MAX;
 use crate::http::answer::{Code, Fault, Problem};
 use serde::de::IntoDeserializer;
@@ -13,6 +14,7 @@ use serde_path_to_error::{Path, Segment, Track};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use utoipa::ToSchema;
 
 /// Parses a body.
 ///
@@ -201,13 +203,6 @@ pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
     deserializer.deserialize_seq(List::<KEPT, T>(PhantomData))
 }
 
-/// A list of items, of which at most one more than allowed is kept.
-pub(crate) fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    list::<{ ITEMS_MAX + 1 }, _, _>(deserializer)
-}
-
 /// A text, borrowed unless it has escapes.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
@@ -216,6 +211,74 @@ impl AsRef<str> for Text<'_> {
     fn as_ref(&self) -> &str {
         &self.0
     }
+}
+
+/// A user id or a code, used exactly as given: 1 to 512 bytes of UTF-8.
+///
+/// It is `None` where the body has no string, so that one loop can report every item that is not valid.
+#[derive(Default, ToSchema)]
+#[schema(value_type = String, min_length = 1, max_length = 512, example = "u1")]
+pub(crate) struct Item<'a>(Option<Cow<'a, str>>);
+
+impl Item<'_> {
+    /// What is wrong with it; its text if nothing is.
+    pub(crate) fn text(&self) -> Result<&str, &'static str> {
+        let text = self.0.as_deref().ok_or("expected a string")?;
+        match text.len() {
+            0 => Err("empty"),
+            1..=ITEM_BYTES_MAX => Ok(text),
+            _ => Err("longer than 512 bytes"),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Item<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyItem)
+    }
+}
+
+/// Reads an item, which is borrowed from the body, from any JSON.
+struct AnyItem;
+
+macro_rules! no_items {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E: de::Error>(self, _: $type) -> Result<Item<'de>, E> {
+            Ok(Item(None))
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for AnyItem {
+    type Value = Item<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Item<'de>, E> {
+        Ok(Item(Some(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Item<'de>, E> {
+        Ok(Item(Some(Cow::Owned(text.to_owned()))))
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Item<'de>, E> {
+        Ok(Item(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Item<'de>, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Item(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Item<'de>, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Item(None))
+    }
+
+    no_items!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64);
 }
 
 /// The longest field name that a pointer spells out, in characters.
@@ -233,10 +296,51 @@ impl Faults {
         }
     }
 
+    /// The digest of an item in the filter of `view`. That of an invalid one, whose fault is added, means nothing.
+    pub(crate) fn digest(
+        &mut self,
+        view: &FilterView,
+        item: &Item<'_>,
+        pointer: impl FnOnce() -> String,
+    ) -> Digest {
+        let digest = match item.text() {
+            Ok(text) if view.is_blank(text) => Err("nothing but white space, which this coupon ignores"),
+            Ok(text) => Ok(view.digest(text)),
+            Err(fault) => Err(fault),
+        };
+        digest.unwrap_or_else(|fault| {
+            self.note(pointer, fault);
+            Digest(0)
+        })
+    }
+
     /// The problem that the faults make up, if there are any.
     pub(crate) fn check(self) -> Result<(), Problem> {
         if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
     }
+}
+
+/// The digests of a list of 1 to `items_max` items.
+pub(crate) fn digests(
+    view: &FilterView,
+    field: &str,
+    items: &[Item<'_>],
+    items_max: usize,
+) -> Result<Vec<Digest>, Problem> {
+    check_length(field, items.len(), items_max)?;
+    let (mut faults, each) = (Faults::default(), items.iter().enumerate());
+    let digests =
+        each.map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}"))).collect();
+    faults.check()?;
+    Ok(digests)
+}
+
+/// Refuses a list that is empty or too long.
+pub(crate) fn check_length(field: &str, length: usize, length_max: usize) -> Result<(), Problem> {
+    if (1..=length_max).contains(&length) {
+        return Ok(());
+    }
+    Err(Problem::invalid_at(&format!("/{field}"), format!("expected 1 to {length_max} elements")))
 }
 
 /// The problem that serde's message about a part of a request stands for. It contains no value of the request.
@@ -249,12 +353,10 @@ pub(super) fn fault_at(path: &Path, message: &str) -> Problem {
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }
-    let named = |beginning| message.strip_prefix(beginning)?.strip_suffix('`');
-    if let Some(field) = named("missing field `") {
-        return Problem::invalid_at(&format!("{pointer}/{field}"), "missing");
-    }
-    if let Some(field) = named("duplicate field `") {
-        return Problem::invalid_at(&format!("{pointer}/{field}"), "given twice");
+    for (beginning, detail) in [("missing field `", "missing"), ("duplicate field `", "given twice")] {
+        if let Some(field) = message.strip_prefix(beginning).and_then(|rest| rest.strip_suffix('`')) {
+            return Problem::invalid_at(&format!("{pointer}/{field}"), detail);
+        }
     }
     let detail = match message.rsplit_once(", expected ") {
         Some((met, expected)) if met.starts_with("unknown field") => {

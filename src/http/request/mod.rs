@@ -2,9 +2,6 @@
 
 pub(crate) mod body;
 pub(crate) mod decompression;
-pub(crate) mod idempotency;
-pub(crate) mod items;
 pub(crate) mod json;
 pub(crate) mod origin;
-pub(crate) mod page;
 pub(crate) mod query;

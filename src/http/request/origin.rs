@@ -19,6 +19,10 @@ pub(crate) fn check(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), Problem> {
+    let other_host = || {
+        let detail = "without keys only loopback names and those in server.hosts are accepted";
+        Problem::new(Code::ForeignOrigin, detail)
+    };
     let mut host = uri.authority().cloned();
     for value in headers.get_all(header::HOST) {
         let named = value.to_str().ok().and_then(authority).ok_or_else(other_host)?;
@@ -48,13 +52,6 @@ pub(crate) fn check(
     Err(Problem::new(Code::ForeignOrigin, "a page of another site may not change anything here"))
 }
 
-fn other_host() -> Problem {
-    Problem::new(
-        Code::ForeignOrigin,
-        "without keys only loopback names and those in server.hosts are accepted",
-    )
-}
-
 fn authority(text: &str) -> Option<Authority> {
     text.parse().ok().filter(|authority: &Authority| !authority.as_str().contains('@'))
 }
@@ -81,7 +78,7 @@ impl HostOptions {
         };
         let is_listed = |listed: &HostName| listed.matches(name, host.port_u16());
         // An address can't be made to resolve elsewhere. If no names are listed, names beyond loopback can't be judged.
-        let is_open = !self.is_loopback && (address.is_some() || self.names.is_empty());
+        let is_open = self.is_public && (address.is_some() || self.names.is_empty());
         is_loopback || is_open || self.names.iter().any(is_listed)
     }
 }
@@ -91,9 +88,9 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn options(names: &[&str], is_loopback: bool) -> HostOptions {
+    fn options(names: &[&str], is_public: bool) -> HostOptions {
         let names = names.iter().map(|name| HostName::try_from(name.to_string()).unwrap()).collect();
-        HostOptions { names, is_loopback }
+        HostOptions { names, is_public }
     }
 
     fn is_let_in(options: &HostOptions, method: Method, headers: &[(HeaderName, &str)]) -> bool {
@@ -112,7 +109,7 @@ mod tests {
 
     #[test]
     fn on_loopback_it_answers_to_loopback_names_and_those_listed() {
-        let options = options(&["cuckood.internal", "proxy:8443"], true);
+        let options = options(&["cuckood.internal", "proxy:8443"], false);
         for own in [
             "localhost",
             "LocalHost:8080",
@@ -152,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_name_in_a_request_has_to_be_its_own() {
-        let options = options(&[], true);
+        let options = options(&[], false);
         let hosts = [(header::HOST, "localhost"), (header::HOST, "evil.example")];
         assert!(!is_let_in(&options, Method::GET, &hosts));
         let absolute = |uri: &'static str, host: &'static str| {
@@ -167,8 +164,8 @@ mod tests {
 
     #[test]
     fn beyond_loopback_it_answers_to_addresses_and_to_any_name_unless_some_are_listed() {
-        assert!(get(&options(&[], false), "cuckood.svc:8080"));
-        let listed = options(&["cuckood.svc"], false);
+        assert!(get(&options(&[], true), "cuckood.svc:8080"));
+        let listed = options(&["cuckood.svc"], true);
         for own in ["cuckood.svc:8080", "192.0.2.1:8080", "[2001:db8::1]", "localhost"] {
             assert!(get(&listed, own), "{own}");
         }
@@ -177,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_site_may_read_nothing_and_write_nothing() {
-        let options = options(&["cuckood.internal"], true);
+        let options = options(&["cuckood.internal"], false);
         let with = |method: Method, host, name: HeaderName, value| {
             is_let_in(&options, method, &[(header::HOST, host), (name, value)])
         };

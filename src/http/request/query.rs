@@ -1,13 +1,19 @@
-//! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer.
+//! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer. Those of lists ask for a page, and have the cursor of
+//! the next one.
 
 use super::json;
+use crate::access::Caller;
+use crate::domain::Name;
 use crate::http::answer::Problem;
 use axum::extract::Request;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::de::value::{Error, MapDeserializer, StrDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::{Deserialize, forward_to_deserialize_any};
 use serde_path_to_error::Track;
 use std::borrow::Cow;
+use utoipa::IntoParams;
 
 /// Parses the query's parameters.
 ///
@@ -54,14 +60,6 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        visitor.visit_newtype_struct(self)
-    }
-
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -73,8 +71,6 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
     }
 
     numbers! {
-        deserialize_u8, visit_u8, "u8";
-        deserialize_u16, visit_u16, "u16";
         deserialize_u32, visit_u32, "u32";
         deserialize_u64, visit_u64, "u64";
         deserialize_f64, visit_f64, "f64";
@@ -82,16 +78,81 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u128 f32 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
-        identifier ignored_any
+        i8 i16 i32 i64 i128 u8 u16 u128 f32 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        tuple_struct map struct identifier ignored_any
     }
+}
+
+/// The most entries on a page.
+pub(crate) const PAGE_MAX: usize = 1_000;
+
+/// The default number of entries on a page.
+const PAGE_DEFAULT: usize = 100;
+
+/// Which part of a list to return.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
+    /// The most entries to return.
+    #[serde(default = "limit_default")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next_cursor` of the previous page.
+    #[param(value_type = Option<String>)]
+    cursor: Option<String>,
+    /// Only names that begin with this.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    prefix: String,
+}
+
+/// [`PAGE_DEFAULT`], for serde.
+pub(crate) fn limit_default() -> usize {
+    PAGE_DEFAULT
+}
+
+/// The page of a collection that is asked for, and the cursor of the next one. `find` is asked for one entry more than are on the page.
+pub(crate) fn page<T>(
+    request: &Request,
+    caller: &Caller,
+    find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
+    name: impl Fn(&T) -> &str,
+) -> Result<(Vec<T>, Option<String>), Problem> {
+    let asked: PageQuery = parse(request)?;
+    Problem::unless_within("/limit", asked.limit, 1..=PAGE_MAX)?;
+    let after = asked.cursor.as_deref().map(|cursor| {
+        let name = read_cursor(cursor)?;
+        str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(strange_cursor)
+    });
+    let after = after.transpose()?;
+    let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
+    let mut found = find(prefix, after.as_ref(), asked.limit + 1);
+    let has_more = found.len() > asked.limit;
+    found.truncate(asked.limit);
+    let next = found.last().filter(|_| has_more).map(|last| write_cursor(name(last)));
+    Ok((found, next))
+}
+
+/// A cursor that stands for these bytes.
+pub(crate) fn write_cursor(bytes: impl AsRef<[u8]>) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The bytes that a cursor stands for.
+pub(crate) fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
+    BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| strange_cursor())
+}
+
+/// The problem of a cursor that the service never issued.
+pub(crate) fn strange_cursor() -> Problem {
+    Problem::invalid_at("/cursor", "not a next_cursor of this service")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use axum::body::Body;
-    use serde::Deserialize;
 
     #[derive(Deserialize, PartialEq, Debug)]
     #[serde(rename_all = "lowercase")]

@@ -142,8 +142,9 @@ impl Peers {
         let report = Report::decode(report, read);
         self.heard(node);
         let known = self.known(node);
-        (known.applied, known.build, known.understands) = (applied, report.build, report.understands);
-        known.hash = report.hash;
+        (known.applied, known.hash) = (applied, report.hash);
+        known.build = Some(report.build).filter(|build| !build.is_empty());
+        known.understands = Some(report.understands).filter(|version| *version > 0);
     }
 
     fn known(&mut self, node: &str) -> &mut Peer {

@@ -1,7 +1,10 @@
 //! What is known about the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
 
 use crate::domain::{Seq, StateHash, Timestamp};
+use serde::Serialize;
+use serde_with::skip_serializing_none;
 use std::time::{Duration, Instant};
+use utoipa::ToSchema;
 
 /// An observation of the log's clock with a wider bracket than this replaces a better one only once that is old.
 const BRACKET_GOOD: Duration = Duration::from_millis(500);
@@ -30,23 +33,29 @@ impl LogTime {
 }
 
 /// Another node, as the log reports it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
+#[schema(as = ClusterNode)]
 pub struct Peer {
     /// Its name.
+    #[schema(example = "node-2")]
     pub node: String,
     /// The last position that it reported as applied.
+    #[serde(rename = "position")]
+    #[schema(value_type = u64)]
     pub applied: Seq,
     /// When it was last heard of, by the log's clock.
     pub heard_at: Timestamp,
-    /// Its build; empty if it has not reported.
-    pub build: String,
-    /// The highest version of entries that it understands; 0 if it has not reported.
-    pub understands: u16,
-    /// The last hash of its state that it reported.
+    /// Its build. Absent until it has reported one.
+    pub build: Option<String>,
+    /// The highest version of the log's entries that it understands. Absent until it has reported one.
+    pub understands: Option<u16>,
+    /// The last hash of its state that it reported. Absent until it has reported one.
     pub hash: Option<StateHash>,
-    /// Whether its state differs from this node's; `None` if they have reported no hashes of one position.
+    /// Whether its state differs from that of this node. Absent until both have reported a hash of one position.
     pub differs: Option<bool>,
     /// Whether it was heard of within ten minutes, by the log's clock.
+    #[serde(skip)]
     pub is_present: bool,
 }
 

@@ -316,11 +316,12 @@ impl<'a> Batch<'a> {
         }
         let failure = match (row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
-                let none = vec![ItemOutcome::Saturated; if outcomes.is_none() { items } else { 0 }];
-                let outcomes_or_none = outcomes.unwrap_or(&none);
-                self.replies.array(outcomes_or_none.len());
-                outcomes_or_none.iter().for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
-                return self.counts.add(row.spelling, outcomes.is_none().then_some(Code::ERR));
+                let failed = outcomes.is_none().then_some(Code::ERR);
+                let all_full = vec![ItemOutcome::Saturated; if failed.is_some() { items } else { 0 }];
+                let outcomes = outcomes.unwrap_or(&all_full);
+                self.replies.array(outcomes.len());
+                outcomes.iter().for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
+                return self.counts.add(row.spelling, failed);
             }
             (_, None) => Failure::FILTER_FULL,
             (_, Some([ItemOutcome::Saturated])) => {

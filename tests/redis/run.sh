@@ -99,7 +99,7 @@ shadowed() {
     shadow=
     ask campaigns/seen/users/remove -d '{"users":["user-7"]}' >/dev/null
     status 1 "$program" shadow "${into[@]}" --compare "$data/items"
-    tells '"disagreements":[{"line":7,"redis":true,"cuckood":false}]'
+    tells '"disagreements":[{"cuckood":false,"line":7,"redis":true}]'
     status 0 "$program" shadow --key seen --into campaigns/again --url "$url" --commands "$data"/appendonlydir/*.incr.aof
     status 0 "$program" shadow --key seen --into campaigns/again --url "$url" --compare "$data/items"
     kill "$redis"

@@ -86,10 +86,10 @@ impl Target {
 
     fn post(&self, operation: &str, body: Option<Value>, key: Option<&str>) -> Result<Value, ClientError> {
         let path = format!("{}/{operation}", self.path);
-        let json = body.as_ref().map(|_| ("Content-Type", "application/json"));
-        let headers: Vec<_> = key.map(|key| ("Idempotency-Key", key)).into_iter().chain(json).collect();
-        let json = |body: Value| SendBody::from_owned_reader(Cursor::new(body.to_string()));
-        let body = body.map_or_else(SendBody::none, json);
+        let media_type = body.as_ref().map(|_| ("Content-Type", "application/json"));
+        let headers: Vec<_> = key.map(|key| ("Idempotency-Key", key)).into_iter().chain(media_type).collect();
+        let sent = |body: Value| SendBody::from_owned_reader(Cursor::new(body.to_string()));
+        let body = body.map_or_else(SendBody::none, sent);
         let text = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
